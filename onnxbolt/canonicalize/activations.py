@@ -1,4 +1,5 @@
-"""Recognize activations, written out or not, as one node of the domain `onnxbolt.internal`.
+"""Recognize activations, given as one operator or decomposed, and write each as one node of the
+domain `onnxbolt.internal`.
 
 The formulas are those of the epilogue steps (onnxbolt/epilogues/). The node's op is the step, its
 expansion the nodes that it stands for. A formula is recognized where no inner tensor has another
@@ -37,7 +38,7 @@ def run(graph: gs.Graph) -> int:
 
 
 def _recognized(graph: gs.Graph, node: gs.Node) -> tuple[str, gs.Tensor, list[gs.Node]] | None:
-    """The step that `node` ends, its argument, and all of its nodes."""
+    """The epilogue step whose last node is `node`, its argument, and all of its nodes."""
     forms = _forms(registered()).get(node.op, ())
     matcher = Matcher(graph, node) if forms else None
     for step, formula in forms:
@@ -49,7 +50,7 @@ def _recognized(graph: gs.Graph, node: gs.Node) -> tuple[str, gs.Tensor, list[gs
 
 @lru_cache(maxsize=1)
 def _forms(entries: tuple[EpilogueStep, ...]) -> dict[str, list[tuple[str, Formula]]]:
-    """The names of steps and their formulas, by the operators that these end in."""
+    """The names of steps with their formulas, by the operators that the formulas end in."""
     found: dict[str, list[tuple[str, Formula]]] = {}
     for entry in entries:
         for formula in entry.forms:
@@ -59,7 +60,7 @@ def _forms(entries: tuple[EpilogueStep, ...]) -> dict[str, list[tuple[str, Formu
 
 
 def _fits(x: gs.Tensor, nodes: list[gs.Node]) -> bool:
-    """Types that kernels have; constants that cannot widen the result."""
+    """True if kernels have the tensors' type, and the constants cannot widen the result's shape."""
     ranks = [len(t.shape) for node in nodes for t in node.inputs if isinstance(t, gs.Constant)]
     rank = 0 if x.shape is None else len(x.shape)
     return (

@@ -26,8 +26,8 @@ from onnxbolt.graph.edit import (
 
 
 def channels(graph: gs.Graph, x: gs.Tensor) -> tuple[int, int, int] | None:
-    """(rank, channel axis, channels) of x where a Conv, MatMul or MatMul+Add with constant
-    weights computes it; else None."""
+    """(rank, channel axis, channels) of x if a Conv, MatMul or MatMul+Add with constant weights
+    computes it; else None."""
     node = producer(x)
     if node is None or node.domain:
         return None
@@ -42,7 +42,7 @@ def channels(graph: gs.Graph, x: gs.Tensor) -> tuple[int, int, int] | None:
 
 def vector(values: np.ndarray, rank: int, axis: int, count: int) -> np.ndarray | None:
     """The constant as float64 [count] along the channel axis of a tensor of `rank` (0: unknown);
-    None where it is no such vector."""
+    None if it is not such a vector."""
     if values.ndim == 0:
         return np.full(count, np.float64(values))
     if values.ndim > max(rank, 1):
@@ -110,7 +110,7 @@ def _into_product(
     if scaled is None or shifted is None:
         return False
     inner = product.outputs[0]
-    if (scale != 1).any():  # the product has another value now, and so another name
+    if (scale != 1).any():  # the product has a new value, so it needs a new name
         product.inputs[1] = add_constant(graph, f"{weight.name}_scaled", scaled)
         inner = add_variable(graph, f"{inner.name}_scaled", inner)
         product.outputs = [inner]
@@ -126,8 +126,8 @@ def _into_product(
 
 
 def _product(graph: gs.Graph, node: gs.Node) -> gs.Node | None:
-    """The MatMul by a constant matrix that `node` is, or whose only use is `node`, an Add of a
-    constant vector."""
+    """The MatMul by a constant matrix that `node` is, or whose result `node` alone uses in an Add
+    of a constant vector."""
     if node.op == "Add":
         given = _addend(node)
         other = next((t for t in node.inputs if t is not given), None)
@@ -162,14 +162,14 @@ def _addend(node: gs.Node) -> gs.Constant | None:
 
 
 def rounded(weight: gs.Constant, values: np.ndarray) -> np.ndarray | None:
-    """The values in the weight's type; None where one does not fit it."""
+    """The values in the weight's type; None if one of them exceeds its range."""
     with np.errstate(over="ignore"):
         rounded = values.astype(weight.dtype)
     return rounded if np.isfinite(rounded.astype(np.float64)).all() else None
 
 
 def _take_over(graph: gs.Graph, maker: gs.Node, node: gs.Node) -> None:
-    """Let `maker` write what `node` wrote, under its name."""
+    """Make `maker` write the output of `node`, under its name."""
     y = node.outputs[0]
     remove(graph, [node])
     maker.outputs = [y]

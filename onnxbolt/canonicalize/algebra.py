@@ -1,8 +1,9 @@
-"""Reading a decomposed activation as a formula: products and sums, whatever their order and
-association.
+"""Reads a decomposed activation as a formula of products and sums, in whatever order and
+association they are written.
 
-Only tensors with a single reader are taken apart. The argument x of an activation worth recognizing
-is read more than once, or by a node that is no product, so taking apart stops at x by itself.
+A tensor is replaced by the factors or summands that it is computed from only if it has a single
+reader. The argument x of an activation is read more than once, or by a node that is not a product,
+so this stops at x without further rules.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _TOLERANCE = 1e-3
 
 
 def close(value: float, expected: float, like: gs.Tensor) -> bool:
-    """Whether a constant is the expected one, as a tensor of the type of `like` can hold it."""
+    """True if the constant equals the expected one after rounding to the type of `like`."""
     return math.isclose(value, expected, rel_tol=_TOLERANCES.get(like.dtype, _TOLERANCE))
 
 
 @dataclass
 class Product:
-    """coefficient * factors[0] * factors[1] * .., and the nodes that multiply."""
+    """coefficient * factors[0] * factors[1] * .., and the nodes that compute it."""
 
     coefficient: float = 1.0
     factors: list[gs.Tensor] = field(default_factory=list)
@@ -39,14 +40,14 @@ class Product:
         self.coefficient *= factor**power if factor or power > 0 else math.nan
 
     def others(self, x: gs.Tensor, power: int = 1) -> list[gs.Tensor] | None:
-        """The factors but x, if x is there just `power` times."""
+        """The factors other than x, if x occurs exactly `power` times."""
         rest = [tensor for tensor in self.factors if tensor is not x]
         return rest if len(self.factors) - len(rest) == power else None
 
 
 def product(graph: gs.Graph, node: gs.Node) -> Product:
-    """The product that `node` computes; a node that is neither Mul nor Div nor Pow gives its
-    output as the only factor."""
+    """The product that `node` computes; the output is the only factor if `node` is not a Mul, Div
+    or Pow."""
     result = Product()
     if not _is_product(node):
         result.factors.append(node.outputs[0])
@@ -56,7 +57,8 @@ def product(graph: gs.Graph, node: gs.Node) -> Product:
 
 
 def product_of(graph: gs.Graph, tensor: gs.Tensor) -> Product:
-    """The product that computes `tensor`, which must have one reader to be taken apart."""
+    """The product that computes `tensor`; the tensor itself is the only factor if it has several
+    readers."""
     node = producer(tensor)
     if node is None or sole_use(graph, tensor) is None:
         return Product(factors=[tensor])
@@ -91,7 +93,7 @@ def _expand(graph: gs.Graph, node: gs.Node, result: Product) -> None:
 
 
 def plus(graph: gs.Graph, tensor: gs.Tensor, constant: float) -> tuple[gs.Tensor, gs.Node] | None:
-    """(z, the node) where `tensor` is z + constant and has one reader."""
+    """(z, the node) if `tensor` is z + constant and has one reader."""
     node = producer(tensor)
     if (
         node is None
@@ -109,7 +111,7 @@ def plus(graph: gs.Graph, tensor: gs.Tensor, constant: float) -> tuple[gs.Tensor
 
 
 def applied(graph: gs.Graph, tensor: gs.Tensor, op: str) -> gs.Node | None:
-    """The node of type `op` whose output is `tensor`, if that has one reader."""
+    """The node of type `op` that computes `tensor`, if the tensor has one reader."""
     node = producer(tensor)
     return (
         node if node is not None and node.op == op and sole_use(graph, tensor) is not None else None

@@ -17,14 +17,14 @@ from onnxbolt.graph.edit import unrounded_values
 
 
 def run(graph: gs.Graph) -> int:
-    """Fold all that can be folded; returns how many."""
+    """Fold all BatchNormalizations that can be folded; returns how many."""
     nodes = [node for node in graph.nodes if node.op == "BatchNormalization" and not node.domain]
     return sum(_fold(graph, node) for node in nodes)
 
 
 def scale_and_shift(node: gs.Node) -> tuple[np.ndarray, np.ndarray] | None:
-    """A BatchNormalization as s x + shift, both float64 [channels]; None in training mode and
-    where a parameter is no constant."""
+    """A BatchNormalization as s x + shift, both float64 [channels]; None in training mode and if a
+    parameter is not constant."""
     if node.attrs.get("training_mode", 0) or len([t for t in node.outputs if t.name]) != 1:
         return None
     parameters = [unrounded_values(tensor) for tensor in node.inputs[1:]]

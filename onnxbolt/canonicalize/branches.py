@@ -77,7 +77,7 @@ class _Sum:
 
 
 def run(graph: gs.Graph) -> int:
-    """Merge in each sum what goes together; returns how many convolutions were made."""
+    """Merge the parallel convolutions of each sum; returns how many convolutions were made."""
     return sum(
         any(
             _merge(graph, total, branches[start:])
@@ -89,7 +89,7 @@ def run(graph: gs.Graph) -> int:
 
 
 def unmerged(graph: gs.Graph) -> list[str]:
-    """After `run`: a line for each parallel branch that is still there, and why."""
+    """After `run`: a line for each parallel branch that was not merged, with the reason."""
     return [
         f"branches: {node.name} is not merged with the parallel convolution, because {reason}"
         for total in _sums(graph)
@@ -121,7 +121,7 @@ def _adds(node: gs.Node | None) -> bool:
 
 
 def _parallel(total: _Sum) -> list[list[_Branch]]:
-    """For each x with a convolution and another branch among the addends: all branches of x, the
+    """For each x that a convolution and another branch of the sum read: all branches of x, the
     widest convolution first."""
     convolutions = [
         branch for tensor in total.addends if (branch := _convolution(tensor)) is not None
@@ -142,8 +142,8 @@ def _parallel(total: _Sum) -> list[list[_Branch]]:
 
 
 def _convolution(tensor: gs.Tensor) -> _Branch | None:
-    """The Conv with constant weights that computes `tensor`, in the form that conv_form gives
-    it."""
+    """The Conv with constant weights that computes `tensor`, if its attributes are those that
+    conv_form leaves."""
     node = producer(tensor)
     if node is None or node.op != "Conv" or node.domain or set(node.attrs) != _COMPLETE:
         return None
@@ -185,7 +185,7 @@ def _weight_and_bias(
 
 
 def _pointwise(tensor: gs.Tensor, beside: _Branch) -> _Branch | None:
-    """x itself, or a BatchNormalization of x, as a depthwise 1x1 convolution; x is that of the
+    """x itself or a BatchNormalization of x, as a depthwise 1x1 convolution; x is the input of the
     convolution `beside`."""
     axes, channels = len(beside.taps), beside.nodes[0].inputs[1].shape[1] * beside.group
     node = None if tensor is beside.x else producer(tensor)
@@ -227,8 +227,8 @@ def _merge(graph: gs.Graph, total: _Sum, branches: Sequence[_Branch]) -> bool:
 def _matched(
     graph: gs.Graph, branches: Sequence[_Branch]
 ) -> tuple[list[_Branch], list[tuple[_Branch, str]]]:
-    """The branches that can be one convolution, the widest first (none, or at least two that
-    compute), and why the others cannot."""
+    """The branches that can be merged into one convolution, the widest first (none, or at least two
+    that compute), and why the others cannot."""
     merged: list[_Branch] = []
     refused = []
     for branch in branches:
@@ -277,7 +277,7 @@ def _misfit(widest: _Branch, branch: _Branch) -> str | None:
 
 
 def _image(tensor: gs.Tensor) -> list[int] | None:
-    """The sizes of the spatial axes, where all are known."""
+    """The sizes of the spatial axes if all are known."""
     if tensor.shape is None:
         return None
     sizes = [size for size in tensor.shape[2:] if isinstance(size, int)]
@@ -285,8 +285,8 @@ def _image(tensor: gs.Tensor) -> list[int] | None:
 
 
 def _summed(branches: Sequence[_Branch]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Weight and bias of the sum, in the type of the first branch's weight; None where a value
-    does not fit it."""
+    """Weight and bias of the sum, in the type of the first branch's weight; None if a value exceeds
+    its range."""
     widest, first = branches[0], branches[0].nodes[0].inputs[1]
     weight, bias = (values.copy() for values in widest.parameters())
     for branch in branches[1:]:
@@ -312,7 +312,7 @@ def _place(branch: _Branch, width: int, widest: _Branch) -> tuple[np.ndarray | s
 
 
 def _window(own: range, taps: range) -> slice:
-    """Where a branch's taps lie among those of the widest."""
+    """The position of a branch's taps among those of the widest branch."""
     return slice(
         taps.index(own[0]), taps.index(own[-1]) + 1, own.step // taps.step if len(own) > 1 else 1
     )
@@ -321,7 +321,7 @@ def _window(own: range, taps: range) -> slice:
 def _replace(
     graph: gs.Graph, total: _Sum, merged: Sequence[_Branch], weight: np.ndarray, bias: np.ndarray
 ) -> None:
-    """One Conv instead of the branches; what else the sum adds up is added to its result."""
+    """Replace the branches by one Conv; the sum's other addends are added to its result."""
     widest, y = merged[0], total.root.outputs[0]
     rest = [
         tensor for tensor in total.addends if all(tensor is not branch.addend for branch in merged)

@@ -1,11 +1,12 @@
-"""Concats of tensors that were one, and of Concats, along the same axis.
+"""Simplifies a Concat of the outputs of a Split, or of the outputs of other Concats, along the same
+axis.
 
     Concat(.., a, b, ..) where Split(x) = a, b  =  Concat(.., x, ..)
     Concat(.., Concat(a, b), ..)                =  Concat(.., a, b, ..)
 
-What a cross-stage block (CSPNet, YOLO) hands past its layers is then one tensor, and no copy of two
-parts of it. A dense block's features, of which each Concat adds one, are the same tensors in all
-Concats, so that kernels may write and read them in one place (layout/slices.py).
+A cross-stage block (CSPNet, YOLO) then passes one tensor around its layers instead of copies of its
+two parts. In a dense block, where each Concat adds one feature map, all Concats then read the same
+tensors, so that kernels can write and read these in one place (layout/slices.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from onnxbolt.graph.edit import is_float, pinned, producer
 
 
 def run(graph: gs.Graph) -> int:
-    """Join what has been split, and flatten Concats of Concats; returns how many changed."""
+    """Join the outputs of Splits, and flatten nested Concats; returns how many changed."""
     concats = [
         node
         for node in graph.nodes
@@ -53,8 +54,8 @@ def _split_into(tensors: Sequence[gs.Tensor], concat: gs.Node) -> gs.Node | None
 
 
 def _flatten_all(graph: gs.Graph, concats: Sequence[gs.Node]) -> int:
-    """The last first: those that it alone has read, which nobody reads then, stay as they are
-    until they are pruned."""
+    """Flatten the Concats, the last one first. Inner Concats that nothing reads afterwards stay in
+    the graph until it is pruned."""
     count, dead = 0, set[gs.Node]()
     for node in reversed(concats):
         y = node.outputs[0]

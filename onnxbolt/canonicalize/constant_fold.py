@@ -4,9 +4,10 @@
     Shape(x) = x's shape where inference knows it;
     Gather(Shape(x), i) = Slice(Shape(x), ..) = dimensions of x where inference knows these.
 
-Not folded: random and stateful operators, control flow, DequantizeLinear (its point is to keep
-weights small), what has a type that the evaluator lacks or a value that is not ONNX Runtime's
-(evaluator.py), and what would make the model much larger, like the Expand of a scalar.
+Not folded: random and stateful operators, control flow, DequantizeLinear (which keeps weights
+small), nodes whose type the evaluator lacks or whose value differs from ONNX Runtime's
+(evaluator.py), and nodes whose value would make the model much larger, such as the Expand of a
+scalar.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _FREE_BYTES = 1 << 18
 
 
 def run(graph: gs.Graph) -> int:
-    """Fold all that can be folded; returns how many nodes."""
+    """Fold all nodes that can be folded; returns how many."""
     count = 0
     for node in list(graph.nodes):  # in topological order, so that one sweep is enough
         results = list(_results(graph, node))
@@ -68,8 +69,8 @@ def run(graph: gs.Graph) -> int:
 
 
 def _results(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np.ndarray | Derived]]:
-    """The node's outputs with their values, if these are known and their names may become
-    constants'."""
+    """The node's outputs with their values, if these are known and the names may become those of
+    constants."""
     named = [tensor for tensor in node.outputs if tensor.name]
     if (
         node.domain
@@ -107,9 +108,9 @@ def _evaluated(
         return
     evaluator = ReferenceEvaluator(_model(graph, node))
     try:
-        with np.errstate(all="ignore"):  # infinities in masks are no news
+        with np.errstate(all="ignore"):  # masks contain infinities on purpose
             results = list(evaluator.run(None, inputs))
-    except Exception:  # whatever the evaluator cannot compute stays in the model
+    except Exception:  # a node that the evaluator cannot compute stays in the model
         return
     outputs = [tensor for tensor in node.outputs if tensor.name]
     if all(
@@ -130,8 +131,8 @@ def _again(
     inputs: dict[str, np.ndarray | None],
     result: np.ndarray,
 ) -> np.ndarray | Derived:
-    """The result for a graph that shall not hold all of its weights: computed again when it is
-    asked for, where it is large as well."""
+    """A large result that is computed from large weights as a value that is computed again each
+    time it is asked for, so that the graph does not hold it in memory."""
     others = {name: values for name, values in inputs.items() if name != large.name}
 
     def evaluate(values: np.ndarray) -> np.ndarray:
@@ -142,8 +143,8 @@ def _again(
 
 
 def _is_value(tensor: gs.Variable, result: object, allowed: int) -> bool:
-    """Whether the result is a tensor (not a sequence), small enough and of the type that ONNX
-    says."""
+    """True if the result is a tensor (not a sequence), is small enough, and has the type that ONNX
+    gives it."""
     if not isinstance(result, (np.ndarray, np.generic)) or result.nbytes > allowed:
         return False
     return tensor.dtype is None or tensor.dtype == result.dtype
@@ -154,7 +155,7 @@ def _has_subgraph(node: gs.Node) -> bool:
 
 
 def _bytes(tensor: gs.Variable) -> int:
-    """Size of the tensor where it is known, else 0."""
+    """The size of the tensor in bytes if it is known, else 0."""
     if (
         tensor.shape is None
         or not isinstance(tensor.dtype, np.dtype)
@@ -195,7 +196,7 @@ def _from_shape(node: gs.Node) -> np.ndarray | None:
 
 
 def _dimensions(shape: gs.Node) -> list[int | str | None] | None:
-    """What a Shape node gives, symbols included; None where not even the rank is known."""
+    """The result of a Shape node, symbols included; None if even the rank is unknown."""
     full = shape.inputs[0].shape
     if full is None:
         return None

@@ -1,4 +1,4 @@
-"""Write out every attribute of Conv, and the pads of pooling.
+"""Write out every attribute of Conv, and the pads of pooling operators.
 
 Afterwards kernel_shape, strides, dilations, group and pads are present and `auto_pad` is gone:
 
@@ -58,8 +58,8 @@ def _attributes(node: gs.Node) -> dict[str, Any] | None:
 
 
 def _pooling(node: gs.Node) -> dict[str, Any] | None:
-    """The attributes with pads in the place of `auto_pad`; None where that is not set or stays,
-    or a needed input size is unknown."""
+    """The attributes with explicit pads instead of `auto_pad`; None if `auto_pad` is not set or
+    stays, or if a needed input size is unknown."""
     mode, kernel = auto_pad(node), node.attrs["kernel_shape"]
     if mode == "NOTSET" or (mode == "VALID" and node.attrs.get("ceil_mode", 0)):
         return None

@@ -20,12 +20,12 @@ import onnx_graphsurgeon as gs
 from onnxbolt.graph.edit import auto_pad
 
 _NEVER = frozenset({"AveragePool", "LRN", "LpPool", "MaxPool", "RoiAlign"})
-_OPSETS = {"BatchNormalization": 14}  # the first that it computes as it should
+_OPSETS = {"BatchNormalization": 14}  # the first opset at which the evaluator is right
 _COORDINATES = frozenset({"half_pixel", "pytorch_half_pixel", "asymmetric"})
 
 
 def differs(node: gs.Node, opset: int) -> bool:
-    """Whether the node's value is not known to be ONNX Runtime's."""
+    """True unless the node's value is known to be the same in ONNX Runtime."""
     if node.op == "Unique":
         return not node.attrs.get("sorted", 1)
     if node.op == "Resize":
@@ -36,7 +36,8 @@ def differs(node: gs.Node, opset: int) -> bool:
 
 
 def _plain_resize(node: gs.Node) -> bool:
-    """Images that are interpolated; position embeddings are, and folding them matters."""
+    """True for the interpolation of images, in which the two agree; folding it matters for position
+    embeddings."""
     mode, coordinates = (
         node.attrs.get("mode", "nearest"),
         node.attrs.get("coordinate_transformation_mode", "half_pixel"),
@@ -46,5 +47,5 @@ def _plain_resize(node: gs.Node) -> bool:
 
 
 def _is_narrow(dtype: object) -> bool:
-    """Whether it is one of ml_dtypes' types of a byte or less, or not known."""
+    """True for ml_dtypes' types of a byte or less, and for unknown types."""
     return not isinstance(dtype, np.dtype) or (dtype.itemsize == 1 and dtype.isbuiltin != 1)

@@ -1,7 +1,7 @@
-"""Expand in front of what broadcasts anyway: `x * gate.expand_as(x)` = x * gate, as
-squeeze-and-excitation and channel attention are often written.
+"""Removes an Expand before an operator that broadcasts anyway: `x * gate.expand_as(x)` = x * gate,
+a form in which squeeze-and-excitation and channel attention are often written.
 
-The gate of an image is then a few values for each channel, and no tensor of the image's size.
+The gate then stays a few values per channel instead of a tensor of the image's size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _BROADCASTING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum
 
 
 def run(graph: gs.Graph) -> int:
-    """Let those who need no Expand read its input; returns how many of them."""
+    """Make readers that do not need the Expand read its input; returns how many."""
     return sum(
         _pass_by(graph, node)
         for node in list(graph.nodes)
@@ -39,6 +39,6 @@ def _pass_by(graph: gs.Graph, expand: gs.Node) -> int:
 
 
 def _as_large(other: gs.Tensor, y: gs.Tensor) -> bool:
-    """Whether a result with `other` has y's shape without y."""
+    """True if `other` alone gives the result y's shape."""
     known = y.shape is not None and other.shape is not None and None not in y.shape
     return known and list(other.shape) == list(y.shape)

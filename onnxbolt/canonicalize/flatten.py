@@ -1,4 +1,4 @@
-"""Reshapes around products with constant weights.
+"""Simplifies Reshapes around products with constant weights.
 
 1. Reshape(x [.., K] -> [M, K]), MatMul by [K, N], row-wise steps, Reshape([M, N] -> [.., N])  =
    MatMul and the steps on x itself:
@@ -6,8 +6,8 @@
 2. Reshape(x [B, ..] -> [B, K]) before a MatMul  =  Flatten(x, axis=1): one form, whose batch need
    not be known.
 3. Reshape by a computed shape that is known but for one dimension  =  Reshape by a constant with -1
-   there; a dimension that
-   is the same symbol as x's in the same place is a 0. What computed the shape falls away.
+   there; a dimension that is the same symbol as x's in the same place becomes 0. The nodes that
+   computed the shape are no longer needed.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def _around_product(graph: gs.Graph, first: gs.Node) -> bool:
 
 
 def _steps(graph: gs.Graph, first: gs.Node) -> list[gs.Node]:
-    """MatMul, row-wise nodes and the closing Reshape, each the only reader of the one before;
-    empty where it is not so."""
+    """The MatMul, row-wise nodes and the closing Reshape, each the only reader of the previous one;
+    empty if there is no such sequence."""
     steps: list[gs.Node] = []
     tensor = first.outputs[0]
     while (node := sole_use(graph, tensor)) is not None:
@@ -94,7 +94,8 @@ def _is_product(node: gs.Node, tensor: gs.Tensor) -> bool:
 
 
 def _is_rowwise(node: gs.Node, tensor: gs.Tensor) -> bool:
-    """Whether the node treats all rows alike, whatever their arrangement."""
+    """True if the node computes each row by itself, so that the rows' arrangement does not
+    matter."""
     if node.domain == INTERNAL:
         return True
     others = [t for t in node.inputs if t is not tensor and t.name]
@@ -106,7 +107,8 @@ def _is_rowwise(node: gs.Node, tensor: gs.Tensor) -> bool:
 
 
 def _same_rows(old: Shape, new: Shape) -> bool:
-    """Both are arrangements of the same number of rows; equal if all dimensions but one are."""
+    """True if both shapes are arrangements of the same number of rows. All dimensions but one must
+    be equal; the last one then follows."""
     if len(old) != len(new) or 0 in old or 0 in new:
         return False
     return sum(not (isinstance(a, int) and a == b) for a, b in zip(old, new, strict=True)) <= 1
@@ -151,7 +153,8 @@ def _constant_shape(graph: gs.Graph, node: gs.Node) -> bool:
 
 
 def _copied(old: Shape | None, index: int, dimension: int | str | None) -> int:
-    """A known dimension; 0 for that of x in the same place; -1 for one that has to be computed."""
+    """A known dimension; 0 for the dimension of x in the same place; -1 for one that has to be
+    computed."""
     if isinstance(dimension, int):
         return dimension
     same = (

@@ -1,6 +1,6 @@
-"""Whether a part of a graph computes a formula (onnxbolt/epilogues/formula.py).
+"""Compares a part of a graph with a formula (onnxbolt/epilogues/formula.py).
 
-An inner tensor counts only where it has one reader: algebra.py takes no others apart.
+An inner tensor belongs to a formula only if it has one reader (algebra.py).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Matcher:
         self._product = product(graph, node) if node.op in ("Mul", "Div") else None
 
     def match(self, formula: Formula) -> Match | None:
-        """x and the nodes that compute `formula` of it, `node` among them; None where it is
-        another formula."""
+        """x and the nodes that compute `formula` of x, `node` among them; None if `node` computes
+        something else."""
         if isinstance(formula, Applied):
             return self._applied(formula, self._node, None)
         if isinstance(formula, Product) and self._product is not None:
@@ -42,7 +42,7 @@ class Matcher:
         return None
 
     def _tensor(self, formula: Formula, tensor: gs.Tensor, x: gs.Tensor | None) -> Match | None:
-        """`formula` as `tensor`; `x` is the variable where it is known already."""
+        """Match `formula` with `tensor`; `x` is the variable if an earlier match has fixed it."""
         if isinstance(formula, Argument):
             return (tensor, []) if x is None or x is tensor else None
         if isinstance(formula, Product):
@@ -54,7 +54,7 @@ class Matcher:
         return None if node is None else self._applied(formula, node, x)
 
     def _factors(self, formula: Product, found: Found, x: gs.Tensor | None) -> Match | None:
-        """A product, with its factors in any order."""
+        """Match a product, whose factors may be in any order."""
         if len(found.factors) != len(formula.factors) or not close(
             found.coefficient, formula.coefficient, self._like
         ):
@@ -98,7 +98,8 @@ class Matcher:
         x: gs.Tensor | None,
         nodes: list[gs.Node],
     ) -> Match | None:
-        """Each formula as the tensor in its place, all of the same x, behind which come `nodes`."""
+        """Match each formula with the tensor in its place, all for the same x; `nodes` are appended
+        to the result."""
         covered = list(nodes)
         for formula, tensor in zip(formulas, tensors, strict=True):
             found = self._tensor(formula, tensor, x)
@@ -109,7 +110,8 @@ class Matcher:
         return None if x is None else (x, covered)
 
     def _same(self, value: object, expected: float | str) -> bool:
-        """Whole numbers are the same in every type, others may have been rounded."""
+        """True if two constants are equal. Whole numbers must be equal exactly, others up to
+        rounding."""
         if isinstance(expected, str) or not isinstance(value, float | int):
             return value == expected
         whole = float(expected).is_integer()
@@ -118,7 +120,7 @@ class Matcher:
 
 @cache
 def _default(op: str, attribute: str) -> object:
-    """What ONNX says of an attribute that a node does not have."""
+    """ONNX's default for an attribute that a node leaves out."""
     if not onnx.defs.has(op):
         return None
     schema = onnx.defs.get_schema(op).attributes.get(attribute)

@@ -1,8 +1,8 @@
 """ReduceMean over height and width that drops them  =  GlobalAveragePool, Flatten: PyTorch's
 x.mean([2, 3]) and Keras' pooling.
 
-Layouts know the one by its kernel and the other as none at all, and a convolution's kernel can end
-with the pooling (plan/means.py).
+GlobalAveragePool has a kernel for NHWC, and Flatten needs none. A convolution's kernel can also
+compute the pooling (plan/means.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from onnxbolt.graph.edit import add_variable, constant_values, insert, is_float,
 
 
 def run(graph: gs.Graph) -> int:
-    """Rewrite all of them; returns how many."""
+    """Rewrite all such ReduceMeans; returns how many."""
     means = [
         node
         for node in graph.nodes

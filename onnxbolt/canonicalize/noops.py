@@ -11,8 +11,8 @@ The readers of y read x instead. Where y must keep its name (a graph output), th
 writes y itself, if x's name may go; else the node stays. Weights that PyTorch's exporter shares
 through Identity nodes stay shared.
 
-Dropout's mask and MaxPool's indices that nobody reads are forgotten: exporters that name every
-output would hide such nodes from all that follows.
+Unused second outputs (Dropout's mask, MaxPool's indices) are removed, because the later stages skip
+nodes that have them, and some exporters name every output.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WITH_BYPRODUCT = ("Dropout", "MaxPool")  # their second output is optional
 
 
 def run(graph: gs.Graph) -> int:
-    """Remove what computes nothing; returns how many nodes and outputs."""
+    """Remove all nodes that compute nothing; returns how many nodes and outputs."""
     return sum(_forget(graph, node) + _bypass(graph, node) for node in list(graph.nodes))
 
 
@@ -88,8 +88,8 @@ def _transpose(node: gs.Node) -> gs.Tensor | None:
 
 
 def _reshape(node: gs.Node) -> gs.Tensor | None:
-    """Same rank and all dimensions but one equal: the number of elements makes the last one
-    equal too."""
+    """True if the ranks and all dimensions but one are equal; the number of elements then makes the
+    last one equal, too."""
     old, new = node.inputs[0].shape, node.outputs[0].shape
     if old is None or new is None or len(old) != len(new) or 0 in old or 0 in new:
         return None
@@ -146,7 +146,7 @@ def _neutral(node: gs.Node) -> gs.Tensor | None:
 
 
 def _fits(constant: tuple[int, ...], shape: list[int | str | None] | None) -> bool:
-    """Whether broadcasting with the constant leaves x's shape as it is."""
+    """True if broadcasting with the constant leaves x's shape unchanged."""
     if not constant:
         return True
     if shape is None or len(constant) > len(shape):

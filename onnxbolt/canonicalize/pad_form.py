@@ -10,7 +10,7 @@ from onnxbolt.graph.edit import auto_pad, constant_values, remove, scalar, sole_
 
 
 def run(graph: gs.Graph) -> int:
-    """Give Convs the pads of Pads that they alone read; returns how often."""
+    """Move Pads that only a Conv reads into the Conv's pads; returns how many."""
     return sum(
         _into_conv(graph, node)
         for node in list(graph.nodes)
@@ -43,8 +43,8 @@ def _into_conv(graph: gs.Graph, node: gs.Node) -> bool:
 
 
 def _pads(node: gs.Node) -> np.ndarray | None:
-    """How far it pads each axis by zeros, [begin and end, rank]; None where it does something
-    else, or what it does is not known."""
+    """The zeros that a Pad adds to each axis, [begin and end, rank]; None if it does something
+    else, or if its inputs are unknown."""
     constants = [constant_values(tensor) for tensor in node.inputs[1:2]]
     pads = constants[0] if constants else None
     value = scalar(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2].name else 0.0

@@ -1,10 +1,9 @@
-"""Resize says how its height and width change, not which sizes they get, where sizes are computed
-from the image's own shape.
+"""Gives a Resize whose sizes are computed from the image's own shape constant scales instead.
 
 Resize(x [N, C, H, W], sizes = [N, C, P, Q])  =  Resize(x, scales = [1, 1, P / H, Q / W]):  ONNX
-Runtime divides the sizes in fp32 to get the scales (ONNX, Resize). Here H, W, P and Q are known and
-N need not be, so that exporters compute the sizes at run time; what computed them falls away. A
-scale that would be rounded to another size is left alone.
+Runtime divides the sizes in fp32 to get the scales (ONNX, Resize). H, W, P and Q must be known; N
+need not be, which is why exporters compute the sizes at run time. The nodes that computed them are
+then no longer needed. A Resize whose scale would be rounded to another size stays as it is.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _MOST_STEPS = 8  # between an image and the sizes that begin with its own
 
 
 def run(graph: gs.Graph) -> int:
-    """Replace computed sizes by constant scales; returns how often."""
+    """Replace computed sizes by constant scales; returns how many."""
     return sum(
         _to_scales(graph, node) for node in graph.nodes if node.op == "Resize" and not node.domain
     )
@@ -57,7 +56,7 @@ def _to_scales(graph: gs.Graph, node: gs.Node) -> bool:
 
 
 def _is_plain(node: gs.Node) -> bool:
-    """Whether the sizes are those of all axes, of the image as a whole."""
+    """True if the sizes are those of all axes and of the whole image."""
     return (
         "axes" not in node.attrs
         and node.attrs.get("keep_aspect_ratio_policy", "stretch") == "stretch"
@@ -66,8 +65,8 @@ def _is_plain(node: gs.Node) -> bool:
 
 
 def _begins_with_batch_of(x: gs.Tensor, sizes: gs.Tensor) -> bool:
-    """Whether the first of `sizes` is read from the shape of x, or of a tensor with as many
-    images."""
+    """True if the first of `sizes` is read from the shape of x, or from that of a tensor with as
+    many images."""
     for _ in range(_MOST_STEPS):
         node = producer(sizes)
         if node is None or node.domain:
@@ -87,7 +86,7 @@ def _begins_with_batch_of(x: gs.Tensor, sizes: gs.Tensor) -> bool:
 
 
 def _keeps_first(node: gs.Node) -> bool:
-    """Whether the first element that comes out is the first that goes in."""
+    """True if the node's first output element is its first input element."""
     if node.op in ("Cast", "Concat", "Unsqueeze", "Squeeze"):
         return True
     first = constant_values(node.inputs[1]) if node.op in ("Slice", "Gather") else None

@@ -1,4 +1,4 @@
-"""Put back the recognized activations that no kernel took."""
+"""Writes recognized activations that no kernel took as the operators they were."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from onnxbolt.graph.promises import stage
 
 @dataclass(frozen=True)
 class Recognition:
-    """What is needed beside the replaced nodes: names and type of x and y at the time, and the
-    constants that they read."""
+    """The data that `restore` needs besides the replaced nodes: names and types of x and y at
+    recognition, and the constants that the nodes read."""
 
     x: str
     y: str
@@ -32,7 +32,7 @@ class Recognition:
 
 @stage(requires=promises.SOUND, ensures=promises.KEPT)
 def restore(graph: gs.Graph) -> int:
-    """Replace the recognized activations that are left by ONNX; returns how many.
+    """Replace the recognized activations that are left by ONNX operators; returns how many.
 
     They become the very nodes they were, or, where precision changed the tensors' type since, the
     ONNX form of the epilogue table in that type. A single standard operator stays itself as long as
@@ -57,7 +57,7 @@ def restore(graph: gs.Graph) -> int:
 
 
 def _defined(op: str, opset: int, x: gs.Tensor) -> bool:
-    """Whether ONNX defines `op` for x's type at this opset."""
+    """True if ONNX defines `op` for x's type at this opset."""
     schema = onnx.defs.get_schema(op, opset, "")
     name = (
         onnx.helper.tensor_dtype_to_string(onnx_dtype(x.dtype)).removeprefix("TensorProto.").lower()

@@ -27,7 +27,7 @@ _AFFINE = {  # (op, whether the constant is on the left) -> (scale, shift)
 
 
 def run(graph: gs.Graph) -> int:
-    """Fold all that can be folded; returns how many."""
+    """Fold all constant factors and summands that can be folded; returns how many."""
     nodes = [
         node for node in graph.nodes if node.op in ("Mul", "Div", "Add", "Sub") and not node.domain
     ]

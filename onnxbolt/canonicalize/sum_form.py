@@ -1,5 +1,5 @@
-"""Sum(a, b) = Add(a, b): the residual of models that Caffe2 or MXNet exported. Sums of more
-stay, for which ONNX Runtime has one kernel."""
+"""Sum(a, b) = Add(a, b): the residual in models that Caffe2 or MXNet exported. Sums of three or
+more stay, because ONNX Runtime computes them in one kernel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 
 
 def run(graph: gs.Graph) -> int:
-    """Turn Sums of two into Adds; returns how many."""
+    """Turn Sums of two tensors into Adds; returns how many."""
     sums = [
         node
         for node in graph.nodes

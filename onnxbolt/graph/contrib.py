@@ -1,8 +1,9 @@
-"""ONNX Runtime's own operators (domain com.microsoft) to shape inference, which does not know them.
+"""Stand-ins for ONNX Runtime's own operators (domain com.microsoft) in shape inference, which does
+not know that domain.
 
-Each stands as nodes of standard operators whose outputs have the same types and shapes. Signatures:
-ONNX Runtime, docs/ContribOperators.md. An operator that is not here, or that is used in a form that
-is not, ends inference as any unknown one does.
+Each operator is replaced by nodes of standard operators whose outputs have the same types and
+shapes. Signatures: ONNX Runtime, docs/ContribOperators.md. An operator or a form of it that is not
+listed here ends inference, as any unknown operator does.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ DOMAIN = domains.CONTRIB
 
 
 def stand_ins(node: gs.Node) -> list[NodeProto]:
-    """Standard nodes with the types and shapes of `node`'s outputs; none where its operator is
-    not known."""
+    """Standard nodes with the types and shapes of `node`'s outputs; none if its operator is not
+    known."""
     rule = _RULES.get(node.op) if node.domain == DOMAIN else None
     return rule(node) if rule else []
 
 
 def _like(index: int, *outputs: int) -> Callable[[gs.Node], list[NodeProto]]:
-    """The outputs named are as input `index`."""
+    """A rule for operators whose outputs (those at positions `outputs`) have the type and shape of
+    input `index`."""
 
     def rule(node: gs.Node) -> list[NodeProto]:
         x = node.inputs[index].name
@@ -69,7 +71,7 @@ def _multi_head(node: gs.Node) -> list[NodeProto]:
 
 
 def _embedding(node: gs.Node) -> list[NodeProto]:
-    """ids [B, S], table [V, H] -> [B, S, H]; output 1, the mask's index, has a number for each
+    """ids [B, S], table [V, H] -> [B, S, H]; output 1, the mask's index, has one number per
     sequence."""
     ids, table = node.inputs[0].name, node.inputs[2].name
     return [
@@ -103,7 +105,8 @@ def _half(node: gs.Node) -> list[NodeProto]:
 
 
 def _standard(op: str, *attributes: str) -> Callable[[gs.Node], list[NodeProto]]:
-    """The operator of ONNX that it extends, with the attributes that shapes depend on."""
+    """The ONNX operator that the node's operator extends, with the attributes that shapes depend
+    on."""
 
     def rule(node: gs.Node) -> list[NodeProto]:
         kept = {name: node.attrs[name] for name in attributes if name in node.attrs}

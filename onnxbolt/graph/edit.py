@@ -1,4 +1,4 @@
-"""The graph's nodes and constants, and the few moves that every stage makes on them.
+"""Nodes and constants of a graph, and the functions with which stages change it.
 
 Graphsurgeon compares nodes by value, which is slow and confuses unnamed twins; nodes made here are
 compared by identity.
@@ -59,8 +59,8 @@ class ProtoValues(LazyValues):  # type: ignore[misc]
         self.array: np.ndarray | None = None
 
     def load(self) -> np.ndarray:
-        """The values as a read-only array: a change must be a new array, which the exporter can
-        tell from this one.
+        """The values as a read-only array. A stage that changes values makes a new array, by which
+        the exporter tells that they changed.
 
         Those that lie apart are mapped anew each time, so that their memory is free again when
         nobody holds them.
@@ -75,8 +75,8 @@ class ProtoValues(LazyValues):  # type: ignore[misc]
 
 
 class Derived(LazyValues):  # type: ignore[misc]
-    """Large values that are computed from others each time they are asked for: nobody holds all
-    of a model's weights at once."""
+    """Large values that are computed from others each time they are asked for, so that the weights
+    of a model are never all in memory at once."""
 
     def __init__(
         self, compute: Callable[[], np.ndarray], dtype: np.dtype, shape: Sequence[int]
@@ -89,8 +89,8 @@ class Derived(LazyValues):  # type: ignore[misc]
 
 
 class Weight(gs.Constant):  # type: ignore[misc]
-    """A constant whose values, where they are lazy, are loaded each time they are asked for;
-    graphsurgeon's would keep them."""
+    """A constant that loads lazy values each time they are asked for; graphsurgeon's own class
+    would keep them in memory."""
 
     @property
     def values(self) -> np.ndarray:
@@ -102,7 +102,7 @@ class Weight(gs.Constant):  # type: ignore[misc]
 
     @property
     def is_large(self) -> bool:
-        """True if the values take much memory and are not held in memory."""
+        """True if the values take much memory when they are loaded, and are not in memory now."""
         apart = not isinstance(self._values, ProtoValues) or weights.is_apart(self._values.tensor)
         return (
             isinstance(self._values, LazyValues) and apart and self._values.nbytes >= weights.LARGE
@@ -142,8 +142,8 @@ def derived(
     dtype: np.dtype,
     shape: Sequence[int],
 ) -> np.ndarray | Derived:
-    """`function` of a constant's values, an array of `dtype` and `shape`: computed now, or when
-    it is asked for where it is large."""
+    """`function` of a constant's values, an array of `dtype` and `shape`: computed now if it is
+    small, else each time it is asked for."""
     values = constant._values
     if math.prod(shape) * dtype.itemsize < weights.LARGE or not isinstance(constant, Weight):
         return function(constant.values)
@@ -153,12 +153,13 @@ def derived(
 
 
 def pinned(graph: gs.Graph, tensor: gs.Tensor) -> bool:
-    """Whether the tensor must be produced under its name: a graph output, or read by a subgraph."""
+    """True if the tensor must keep its name: it is a graph output, or a subgraph reads it."""
     return tensor.name in graph.captured or any(tensor is output for output in graph.outputs)
 
 
 def sole_use(graph: gs.Graph, tensor: gs.Tensor) -> gs.Node | None:
-    """The one node that reads `tensor`, once, where nothing else needs it; else None."""
+    """The node that reads `tensor` if that is its only use, else None. A graph output, a tensor
+    that a subgraph reads and a node that reads it twice count as further uses."""
     if len(tensor.outputs) != 1 or pinned(graph, tensor):
         return None
     return tensor.outputs[0]
@@ -186,13 +187,14 @@ def constant_integers(node: gs.Node, index: int) -> list[int] | None:
 
 
 def unrounded_values(tensor: gs.Tensor) -> np.ndarray | None:
-    """As `constant_values`, but those that a vector had before the precision stage rounded it."""
+    """As `constant_values`, but for a vector the values from before the precision stage rounded
+    it."""
     values: np.ndarray | None = getattr(tensor, "unrounded", None)
     return constant_values(tensor) if values is None else values
 
 
 def scalar(tensor: gs.Tensor) -> float | None:
-    """The value of a constant of one element, else None."""
+    """The value of a constant with one element, else None."""
     if not isinstance(tensor, gs.Constant) or int(np.prod(tensor.shape)) != 1:
         return None
     values = constant_values(tensor)
@@ -200,14 +202,15 @@ def scalar(tensor: gs.Tensor) -> float | None:
 
 
 def add_constant(graph: gs.Graph, base: str, values: np.ndarray | Derived) -> gs.Constant:
-    """A new constant named `base`, or like it."""
+    """A new constant named `base`, or a name derived from it if that is taken."""
     if isinstance(values, Derived):
         return Weight(fresh(graph, base), values)
     return gs.Constant(fresh(graph, base), np.ascontiguousarray(values).reshape(values.shape))
 
 
 def add_variable(graph: gs.Graph, base: str, like: gs.Tensor) -> gs.Variable:
-    """A new tensor named `base`, or like it, of the type and shape of `like`."""
+    """A new tensor with the type and shape of `like`, named `base`, or a name derived from it if
+    that is taken."""
     return gs.Variable(fresh(graph, base), dtype=like.dtype, shape=like.shape)
 
 
@@ -221,8 +224,8 @@ def insert(
     domain: str = "",
     at: gs.Node | None = None,
 ) -> Node:
-    """Add a node standing for `sources`, placed before `at` (else last) so that the source's
-    order is kept."""
+    """Add a node that stands for `sources`, placed before `at` (else last), so that the nodes keep
+    the source model's order."""
     sources = list(sources)
     provenance = tuple(
         dict.fromkeys(name for node in sources for name in getattr(node, "provenance", ()))
@@ -252,7 +255,7 @@ def remove(graph: gs.Graph, nodes: Iterable[gs.Node]) -> None:
 
 
 def prune(graph: gs.Graph) -> int:
-    """Remove nodes whose outputs nobody reads any more; returns how many."""
+    """Remove nodes whose outputs nothing reads; returns how many were removed."""
     count, pending = 0, list(graph.nodes)
     while pending:
         dead = dict.fromkeys(
@@ -273,7 +276,7 @@ def prune(graph: gs.Graph) -> int:
 
 
 def is_float(tensor: gs.Tensor) -> bool:
-    """Whether the tensor holds floating-point numbers that arithmetic in float64 can stand for."""
+    """True if the tensor has a floating-point type whose values float64 can represent."""
     return isinstance(tensor.dtype, np.dtype) and tensor.dtype in _FLOATS
 
 
@@ -286,7 +289,8 @@ _FLOATS = (
 
 
 def auto_pad(node: gs.Node) -> str:
-    """Of a convolution or pooling; an empty string is no mode, as in ONNX Runtime."""
+    """The padding mode of a convolution or pooling; an empty string means NOTSET, as in ONNX
+    Runtime."""
     return node.attrs.get("auto_pad") or "NOTSET"
 
 

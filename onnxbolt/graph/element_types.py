@@ -9,8 +9,8 @@ import onnx
 
 
 def numpy_dtype(onnx_type: int) -> np.dtype | int | None:
-    """The numpy type (ml_dtypes for bfloat16 and below) of a TensorProto.DataType; the number
-    itself where there is none."""
+    """The numpy type of a TensorProto.DataType (of ml_dtypes for bfloat16 and types of a byte or
+    less); the number itself if numpy has no such type."""
     if onnx_type == onnx.TensorProto.UNDEFINED:
         return None
     try:

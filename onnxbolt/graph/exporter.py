@@ -1,4 +1,5 @@
-"""gs.Graph -> ModelProto: what no rule touched is copied from the source model, byte for byte."""
+"""gs.Graph -> ModelProto. Whatever no stage changed is copied from the source model byte for
+byte."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ def export_model(
     functions: Sequence[FunctionProto] = (),
     metadata: Mapping[str, str] | None = None,
 ) -> ModelProto:
-    """The model of a graph made by `import_model`, with `functions` and `metadata` (keys of
-    metadata_props) added.
+    """The ModelProto of a graph that `import_model` made, with `functions` and with `metadata`
+    (keys of metadata_props) added.
 
     Raises ValueError where a stage left a cycle or a node of the internal domain behind.
     """
@@ -41,8 +42,8 @@ def export_apart(
     functions: Sequence[FunctionProto] = (),
     metadata: Mapping[str, str] | None = None,
 ) -> tuple[ModelProto, Weights]:
-    """As `export_model`, but large initializers have no data; their constants are beside the
-    model, by name."""
+    """As `export_model`, but large initializers have no data; the second result has their constants
+    by name."""
     source: ModelProto = graph.source
     model = ModelProto()
     copy_fields(source, model, skip=("graph", "functions", "metadata_props", "opset_import"))
@@ -75,8 +76,8 @@ def export_apart(
 
 
 def _fill(graph: gs.Graph, target: GraphProto) -> Weights:
-    """Write nodes, constants and the types of what is left of them; returns the constants that
-    were left without data."""
+    """Write the nodes, the constants and the types of inner tensors; returns the constants that
+    were written without data."""
     source: GraphProto = graph.source.graph
     constants = used_constants(graph)
     target.node.extend(
@@ -125,8 +126,8 @@ def used_variables(graph: gs.Graph) -> dict[str, gs.Variable]:
 def _initializers(
     graph: gs.Graph, constants: dict[str, gs.Constant], large: Weights
 ) -> Iterator[TensorProto]:
-    """Those of the source in its order, overridable ones included, then new ones; `large` ones
-    without data."""
+    """The source's initializers in its order, overridable ones included, then new ones; `large`
+    ones have no data."""
     overridable = {tensor.name for tensor in graph.inputs}
     for tensor in graph.source.graph.initializer:
         if tensor.name in overridable:
@@ -146,14 +147,15 @@ def _initializer(constant: gs.Constant, large: Weights) -> TensorProto:
 
 
 def _is_node(constant: gs.Constant) -> bool:
-    """Whether the constant is still the Constant node that it was."""
+    """True if the constant is still the Constant node of the source model."""
     if not isinstance(constant, Constant) or constant.origin is None:
         return False
     return constant.untouched and constant.name == constant.origin.output[0]
 
 
 def tensor_proto(constant: gs.Constant) -> TensorProto:
-    """The constant with its data: the source's own tensor where that has both."""
+    """The constant with its data: the source's own TensorProto, renamed if need be, while its
+    values are unchanged and in the message."""
     if (
         not isinstance(constant, Constant)
         or not constant.untouched
@@ -169,8 +171,7 @@ def tensor_proto(constant: gs.Constant) -> TensorProto:
 
 
 def node_proto(item: Any) -> NodeProto:
-    """The NodeProto of a node: its origin where it has one, with the inputs and outputs of
-    today."""
+    """The NodeProto of a node: its origin, if it has one, with the current inputs and outputs."""
     if isinstance(item, Constant) and item.origin is not None:
         return item.origin
     if item.domain == INTERNAL_DOMAIN:
@@ -205,8 +206,8 @@ def _attribute(node: gs.Node, name: str, value: Any) -> onnx.AttributeProto:
 
 
 def _list_type(node: gs.Node, name: str) -> int:
-    """The type of an empty list, which does not show it: from the operator's schema, else
-    integers."""
+    """The attribute type of an empty list, whose elements cannot tell it: from the operator's
+    schema, else integers."""
     if onnx.defs.has(node.op, node.domain or ""):
         attributes = onnx.defs.get_schema(node.op, node.domain or "").attributes
         if name in attributes:
@@ -215,7 +216,7 @@ def _list_type(node: gs.Node, name: str) -> int:
 
 
 def value_info(tensor: gs.Tensor, source: ValueInfoProto | None) -> ValueInfoProto:
-    """The type of a tensor: the source's own entry as long as it is still true."""
+    """The type of a tensor: the source's own entry if that is still true."""
     if source is not None and _still_true(tensor, source):
         return source
     return onnx.helper.make_tensor_value_info(
@@ -238,8 +239,8 @@ def _still_true(tensor: gs.Tensor, source: ValueInfoProto) -> bool:
 
 
 def _inner_types(graph: gs.Graph, tensors: Mapping[str, gs.Tensor]) -> Iterator[ValueInfoProto]:
-    """Types of inner tensors: the source's entries that are still true, then those of tensors
-    that the source did not have."""
+    """Types of inner tensors: the source's entries that are still true, then those of new
+    tensors."""
     ends = {tensor.name for tensor in (*graph.inputs, *graph.outputs)}
     for value in graph.stored_types:
         if value.name in tensors and value.name not in ends:

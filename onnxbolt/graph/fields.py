@@ -8,7 +8,7 @@ from google.protobuf.message import Message  # type: ignore[import-untyped]
 
 
 def copy_fields(source: Message, target: Message, skip: Sequence[str]) -> None:
-    """Add to `target` what `source` holds, fields named in `skip` left out."""
+    """Add the fields of `source` to `target`, except those named in `skip`."""
     for field, value in source.ListFields():
         if field.name in skip:
             continue

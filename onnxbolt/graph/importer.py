@@ -1,5 +1,5 @@
-"""ONNX file -> ModelProto -> gs.Graph, losing nothing: what onnxbolt does not understand stays
-the proto it was."""
+"""ONNX file -> ModelProto -> gs.Graph, without loss: data that onnxbolt does not understand stays
+in its protobuf messages."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ from onnxbolt.graph.lift import Lifted, default_opset, lifted
 from onnxbolt.graph.scopes import captured, names, subgraphs
 from onnxbolt.graph.sizes import open_negative
 
-WORKING_OPSET = 13  # what the stages know; operators of older opsets are lifted
-_PROBED = 11  # an opset that every ONNX Runtime knows
+WORKING_OPSET = (
+    13  # the opset that the stages work on; operators of older opsets are converted to it
+)
+_PROBED = 11  # every supported ONNX Runtime knows this opset
 _CONSTANT_VALUES = ("value", "value_float", "value_floats", "value_int", "value_ints")
 
 
 def load_model(path: Path | str) -> ModelProto:
-    """Read an ONNX file with its external data, which stay where they are in case of large
-    initializers (weights.py).
+    """Read an ONNX file with its external data; the data of large initializers stay in their files
+    (weights.py).
 
     Raises InputError where the file or its data is missing, damaged or not ONNX, OpsetError where
     its versions are out of range.
@@ -65,7 +67,7 @@ def load_model(path: Path | str) -> ModelProto:
 
 
 def external_files(path: Path) -> set[Path]:
-    """The files beside a model in which it has data; none where it cannot be read."""
+    """The files beside a model that hold its data; none if the model cannot be read."""
     try:
         model = wire.read_model(path)
     except (OSError, DecodeError):
@@ -84,8 +86,8 @@ def external_files(path: Path) -> set[Path]:
 
 
 def check_versions(model: ModelProto, where: str = "the model") -> None:
-    """Raise OpsetError where onnx or the installed ONNX Runtime do not know the model's opset or IR
-    version.
+    """Raise OpsetError if onnx or the installed ONNX Runtime does not support the model's opset or
+    IR version.
 
     A model that imports no opset of the default domain passes: it is written as it is.
     """
@@ -107,8 +109,8 @@ def check_versions(model: ModelProto, where: str = "the model") -> None:
 
 @functools.cache
 def newest_versions() -> tuple[int, int]:
-    """The newest opset and IR version that onnx and ONNX Runtime both take; ONNX Runtime tells
-    only by refusing."""
+    """The newest opset and IR version that both onnx and ONNX Runtime support; ONNX Runtime has no
+    query for them, so small models are tried."""
     opset, ir = onnx.defs.onnx_opset_version(), int(onnx.IR_VERSION)
     while ir > 3 and not _runtime_takes(_PROBED, ir):
         ir -= 1
@@ -120,7 +122,7 @@ def newest_versions() -> tuple[int, int]:
 def _runtime_takes(opset: int, ir: int) -> bool:
     try:
         import onnxruntime
-    except ImportError:  # an extra: without it onnx alone decides
+    except ImportError:  # onnxruntime is an extra: without it, onnx alone decides
         return True
     x, y = (onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
     graph = onnx.helper.make_graph(
@@ -135,7 +137,7 @@ def _runtime_takes(opset: int, ir: int) -> bool:
         onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-    except Exception as error:  # the base of all that ONNX Runtime raises
+    except Exception as error:  # the base class of ONNX Runtime's exceptions
         if type(error).__module__.startswith("onnxruntime"):
             return False
         raise
@@ -169,7 +171,8 @@ def _node_tensors(node: NodeProto) -> Iterator[TensorProto]:
 
 
 def _find_data(tensor: TensorProto, path: Path) -> None:
-    """Let a large initializer name the place of its data, and see that no byte is missing there."""
+    """Point a large initializer to the place of its data, and check that the file has all of its
+    bytes."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location, directory, size = (
         entries.get("location", ""),
@@ -178,7 +181,7 @@ def _find_data(tensor: TensorProto, path: Path) -> None:
     )
     try:
         file = path.resolve() if location == path.name else (directory / location).resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, or a NUL in the name
         raise _no_data(tensor, path, location) from error
     if location != path.name and not (
         file.is_file() and file.is_relative_to(directory) and not Path(location).is_absolute()
@@ -194,7 +197,7 @@ def _find_data(tensor: TensorProto, path: Path) -> None:
 
 
 def _load_data(tensor: TensorProto, path: Path) -> None:
-    """Bring external data into the tensor, and see that no byte is missing."""
+    """Load external data into the tensor, and check that the file has all of its bytes."""
     location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
     try:
         onnx.external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
@@ -281,8 +284,8 @@ def import_model(model: ModelProto) -> gs.Graph:
 def _believed(
     model: ModelProto, notes: list[str]
 ) -> tuple[Sequence[ValueInfoProto], Sequence[ValueInfoProto]]:
-    """What the model stores of its outputs and of inner tensors; where a part of that is wrong,
-    nothing but the outputs' types."""
+    """The types that the model stores for its outputs and for inner tensors. If inference
+    contradicts any of them: only the outputs' types, without shapes."""
     outputs, inner = model.graph.output, model.graph.value_info
     wrong = stale.contradictions(model)
     if not wrong:
@@ -329,8 +332,8 @@ def _variable(value: ValueInfoProto) -> gs.Variable:
 
 
 def tensor_type(kind: onnx.TypeProto) -> tuple[Any, list[int | str | None] | None]:
-    """(dtype, shape) of a tensor's type: a symbolic dimension is a string, an unknown one None,
-    an unknown rank no shape."""
+    """(dtype, shape) of a tensor's type. A symbolic dimension is a string, an unknown dimension is
+    None, and the shape of unknown rank is None."""
     if not kind.HasField("tensor_type"):
         return None, None
     tensor = kind.tensor_type
@@ -346,7 +349,7 @@ def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
 
 
 def _constant_node(node: NodeProto, position: int) -> Iterator[tuple[str, Constant]]:
-    """The Constant of a Constant node; none for the sparse and string forms, which stay nodes."""
+    """The Constant of a Constant node; None for its sparse and string forms, which stay nodes."""
     if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.attribute) != 1:
         return
     attribute, name = node.attribute[0], node.output[0]
@@ -383,13 +386,13 @@ def _import_node(
 
 
 def attributes_of(node: NodeProto) -> dict[str, Any]:
-    """A node's attributes by name, as graphs in memory have them."""
+    """A node's attributes by name, in the types that graphs in memory hold."""
     return {attribute.name: _value(attribute) for attribute in node.attribute}
 
 
 def _value(attribute: AttributeProto) -> Any:
-    """Numbers, lists, strings and tensors in Python's and numpy's types; anything else as the
-    proto it is."""
+    """Numbers, lists, strings and tensors as Python and numpy types; other attributes as their
+    protobuf message."""
     if attribute.ref_attr_name:
         return attribute
     decode: dict[int, Callable[[], Any]] = {
@@ -412,7 +415,8 @@ def _text(value: bytes) -> str | bytes:
 
 
 def _array(tensor: TensorProto) -> np.ndarray | TensorProto:
-    """A small tensor's values; large and external ones stay protos, nobody computes with them."""
+    """A small tensor's values; large and external tensors stay messages, because no stage computes
+    with them."""
     known = isinstance(
         numpy_dtype(tensor.data_type), np.dtype
     ) and not onnx.external_data_helper.uses_external_data(tensor)

@@ -1,5 +1,5 @@
-"""Model-local functions: their bodies take the place of calls, as in ONNX Runtime, so that
-chains go on through them."""
+"""Replaces calls of a model's own functions by the functions' bodies, as ONNX Runtime does, so that
+fusing continues across them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MOST_NODES = 1_000_000
 
 
 def inlined(model: ModelProto) -> ModelProto:
-    """The model without calls of its functions; `model` itself where there are none, or where a
-    function is of another opset.
+    """The model without calls of its functions; `model` itself if there are none, or if a function
+    has another opset than the model.
 
-    Raises InputError where the calls stand for more than MOST_NODES: each level of functions can
-    double them.
+    Raises InputError if inlining would give more than MOST_NODES nodes: each level of functions
+    can double their number.
     """
     if not calls(model):
         return model
@@ -36,7 +36,7 @@ def inlined(model: ModelProto) -> ModelProto:
     skeleton = ModelProto()
     copy_fields(model, skeleton, skip=("graph",))
     copy_fields(model.graph, skeleton.graph, skip=("initializer",))
-    # the inliner needs their names alone, which it gives to no new tensor then
+    # the inliner needs only the initializers' names, so that no new tensor gets one of them
     skeleton.graph.initializer.extend(
         TensorProto(name=tensor.name) for tensor in model.graph.initializer
     )
@@ -52,20 +52,20 @@ def inlined(model: ModelProto) -> ModelProto:
 
 
 def calls(model: ModelProto) -> list[FunctionProto]:
-    """The functions whose bodies could stand for their calls."""
+    """The functions whose calls could be replaced by their bodies."""
     return [function for function in model.functions if not _is_kept(function)]
 
 
 def _is_kept(function: FunctionProto) -> bool:
-    """Whether ONNX Runtime has a kernel for it, which it prefers to the body."""
+    """True if ONNX Runtime has a kernel for the function, which it prefers to the body."""
     return function.domain in _KEPT or (
         function.domain in _STANDARD and onnx.defs.has(function.name)
     )
 
 
 def _nodes_inlined(model: ModelProto) -> int:
-    """The nodes that the main graph has when calls are inlined; 0 where a function calls itself,
-    which the inliner refuses."""
+    """The number of nodes of the main graph after inlining; 0 if a function calls itself, which the
+    inliner refuses."""
     bodies = {
         (f.domain, f.name, f.overload): [_callee(node) for node in with_inner(f.node)]
         for f in calls(model)
@@ -94,8 +94,8 @@ def _callee(node: NodeProto) -> tuple[str, str, str]:
 
 
 def _give_defaults(model: ModelProto) -> None:
-    """Calls get the attributes that they leave to their function's defaults, since onnx's
-    inliner does not know these."""
+    """Give calls the attributes that they leave to their function's defaults, which onnx's inliner
+    does not know."""
     defaults = {
         (function.domain, function.name, function.overload): function.attribute_proto
         for function in model.functions
@@ -108,7 +108,7 @@ def _give_defaults(model: ModelProto) -> None:
 
 
 def with_inner(nodes: Iterable[NodeProto]) -> Iterable[NodeProto]:
-    """The nodes, and those of their subgraphs."""
+    """The nodes and the nodes of their subgraphs."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -117,7 +117,7 @@ def with_inner(nodes: Iterable[NodeProto]) -> Iterable[NodeProto]:
 
 
 def left(model: ModelProto) -> list[str]:
-    """A line for the report where functions are still called."""
+    """A line for the report if some functions are still called."""
     names = ", ".join(sorted({function.name for function in calls(model)}))
     return (
         [

@@ -1,4 +1,4 @@
-"""Fresh tensor and node names in a graph."""
+"""New tensor and node names in a graph."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import onnx_graphsurgeon as gs
 
 
 def fresh(graph: gs.Graph, base: str) -> str:
-    """`base`, or `base__2`, `base__3`, .. where it is taken; the graph remembers what it gave
-    out."""
+    """`base`, or `base__2`, `base__3`, .. if that is taken; the graph remembers the names it has
+    given out."""
     taken: set[str] | None = getattr(graph, "taken_names", None)
     if taken is None:
         taken = (

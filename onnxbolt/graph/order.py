@@ -11,14 +11,14 @@ from onnx import NodeProto
 
 from onnxbolt.graph.scopes import outer_reads, subgraphs
 
-# a Constant here is written as the Constant node that it was
+# a Constant among them is written as a Constant node again
 Item: TypeAlias = "gs.Node | gs.Constant"
 Thing = TypeVar("Thing")
 
 
 def in_order(graph: gs.Graph, constant_nodes: Sequence[gs.Constant] = ()) -> list[Item]:
-    """The graph's nodes in their own order, save that each comes after what it reads; Constant
-    nodes where the source had them.
+    """The graph's nodes in their own order, except that each comes after the nodes it reads from;
+    with the Constant nodes of the source.
 
     Raises ValueError where there is no such order.
     """
@@ -26,7 +26,7 @@ def in_order(graph: gs.Graph, constant_nodes: Sequence[gs.Constant] = ()) -> lis
 
 
 def protos_in_order(nodes: Sequence[NodeProto]) -> list[NodeProto]:
-    """The same for nodes of a file: ONNX Runtime takes them in any order, onnx's inference does
+    """The same for nodes of a file. ONNX Runtime accepts them in any order, onnx's inference does
     not.
 
     Raises ValueError where there is no such order.

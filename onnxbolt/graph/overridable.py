@@ -1,5 +1,5 @@
-"""Initializers that are graph inputs, too: defaults that a caller may override, from IR 4 on. No
-kernel can be given such a weight packed.
+"""Initializers that are also graph inputs: from IR 4 on these are defaults that a caller may
+override, so no kernel can use such a weight in packed form.
 
 Some exporters list all of them nevertheless, as IR 3 required.
 """
@@ -16,7 +16,7 @@ from onnxbolt.spelling import option
 
 def frozen(model: ModelProto, wanted: bool | None) -> tuple[ModelProto, list[str]]:
     """The model without the inputs that have initializers, and a line for the report; `model`
-    itself and none where nothing changes.
+    itself and no line if nothing changes.
 
     `wanted` is Options.freeze_initializers: None stands for models all of whose initializers are
     inputs.
@@ -44,7 +44,7 @@ def frozen(model: ModelProto, wanted: bool | None) -> tuple[ModelProto, list[str
 
 
 def remedy_for(weight: gs.Tensor) -> str:
-    """How a tensor that should be constant can become that."""
+    """The remedy by which a tensor that should be constant becomes constant."""
     if not is_input(weight):
         return "compute it before the export, so that it is an initializer"
     return (
@@ -54,7 +54,8 @@ def remedy_for(weight: gs.Tensor) -> str:
 
 
 def is_input(tensor: gs.Tensor) -> bool:
-    """True if no node computes the tensor, or a Cast alone, which precision may have put there."""
+    """True if no node computes the tensor, or only a Cast, which the precision stage may have
+    added."""
     node = producer(tensor)
     while node is not None and node.op == "Cast":
         node = producer(node.inputs[0])

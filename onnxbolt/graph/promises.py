@@ -1,4 +1,4 @@
-"""What a stage requires of the graph, and what it ensures; checked while tests run.
+"""The requirements and guarantees of stages, which are checked while tests run.
 
 A stage is a function that takes the graph first and changes it in place. `@stage(requires=..,
 ensures=..)` states its promises where it is defined. Without the environment variable
@@ -26,12 +26,13 @@ SWITCH = "ONNXBOLT_CHECK_PROMISES"
 
 
 class PromiseError(AssertionError):
-    """A stage got or left a graph that is not as it says; a fault of this package."""
+    """A stage was given or left a graph that breaks a promise; this is a fault of this package."""
 
 
 @dataclass(frozen=True)
 class Type:
-    """A tensor's element type, with all floating-point types alike, and its shape as known."""
+    """A tensor's kind of element type (all floating-point types are one kind) and its shape as far
+    as known."""
 
     element: str
     shape: tuple[int | str | None, ...] | None
@@ -42,7 +43,7 @@ class Type:
         return cls(element, None if tensor.shape is None else tuple(tensor.shape))
 
     def agrees(self, other: Type) -> bool:
-        """True unless both are known and differ."""
+        """True unless the two types are both known and differ."""
         if "None" not in (self.element, other.element) and self.element != other.element:
             return False
         if self.shape is None or other.shape is None:
@@ -58,7 +59,7 @@ Promise = Callable[[gs.Graph, Types], Iterator[str]]
 
 
 def unique_names(graph: gs.Graph, before: Types) -> Iterator[str]:
-    """Each name belongs to one tensor, which one node at most computes, once."""
+    """Each tensor name belongs to one tensor, and at most one node computes it."""
     found: dict[str, gs.Tensor] = {}
     for tensor in _tensors(graph):
         if tensor.name and found.setdefault(tensor.name, tensor) is not tensor:
@@ -71,7 +72,7 @@ def unique_names(graph: gs.Graph, before: Types) -> Iterator[str]:
 
 
 def topological_order(graph: gs.Graph, before: Types) -> Iterator[str]:
-    """Each node comes behind the nodes that compute what it reads, and all of these are here."""
+    """Each node comes after the nodes that compute its inputs, and none of these is missing."""
     ready = {tensor.name for tensor in graph.inputs}
     ready |= {sparse.values.name for sparse in graph.source.graph.sparse_initializer}
     for node in graph.nodes:
@@ -83,7 +84,7 @@ def topological_order(graph: gs.Graph, before: Types) -> Iterator[str]:
 
 
 def results_are_there(graph: gs.Graph, before: Types) -> Iterator[str]:
-    """The graph's outputs, and what subgraphs read, exist under their names."""
+    """The graph's outputs and the tensors that subgraphs read exist under their names."""
     there = {tensor.name for node in graph.nodes for tensor in node.outputs}
     there |= {tensor.name for tensor in graph.inputs} | graph.constants.keys()
     there |= {tensor.name for tensor in _tensors(graph) if isinstance(tensor, gs.Constant)}
@@ -93,7 +94,7 @@ def results_are_there(graph: gs.Graph, before: Types) -> Iterator[str]:
 
 
 def names_keep_their_meaning(graph: gs.Graph, before: Types) -> Iterator[str]:
-    """A tensor of the source keeps its shape and its kind of type under its name.
+    """A tensor of the source model keeps its shape and its kind of type under its name.
 
     That its values stay, too, takes a run: verification and tests/graph/test_promises.py do that.
     """
@@ -104,7 +105,7 @@ def names_keep_their_meaning(graph: gs.Graph, before: Types) -> Iterator[str]:
 
 
 def origins_are_true(graph: gs.Graph, before: Types) -> Iterator[str]:
-    """A node that is exported as the source has it still is what the source says."""
+    """A node that is exported as its origin still is the node that its origin describes."""
     for node in graph.nodes:
         origin: NodeProto | None = getattr(node, "origin", None)
         if origin is None:
@@ -130,8 +131,8 @@ def stage(
     [Callable[Concatenate[gs.Graph, Parameters], Result]],
     Callable[Concatenate[gs.Graph, Parameters], Result],
 ]:
-    """States what a function that changes the graph requires and ensures. Raises PromiseError in
-    tests where that is not so."""
+    """States what a function that changes the graph requires and ensures. While tests run, a broken
+    promise raises PromiseError."""
 
     def stated(
         function: Callable[Concatenate[gs.Graph, Parameters], Result],

@@ -1,5 +1,5 @@
-"""ModelProto -> file, and a file of its weights where asked for; large weights are written one
-at a time."""
+"""ModelProto -> file, with a separate file for the weights if asked for; large weights are written
+one at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnxbolt.graph import weights, wire
 from onnxbolt.graph.fields import copy_fields
 from onnxbolt.graph.weights import Weights
 
-# bytes; protobuf refuses 2 GiB, some room is left for what is not counted
+# bytes; protobuf refuses 2 GiB; the rest is room for fields that are not counted
 PROTOBUF_LIMIT = 2**31 - 2**24
 _EXTERNAL_FROM, _ALIGNMENT = 1024, 4096  # bytes
 
@@ -24,7 +24,7 @@ _EXTERNAL_FROM, _ALIGNMENT = 1024, 4096  # bytes
 def save_model(
     model: ModelProto, path: Path | str, external: bool = False, large: Weights | None = None
 ) -> None:
-    """Write the model, whole or not at all; weights go to `<path>.data` where asked for, or where a
+    """Write the model, or nothing if that fails. Weights go to `<path>.data` if asked for, and if a
     protobuf cannot hold them.
 
     `large` has the data that initializers of the model lack. Raises InputError where the disk is
@@ -57,15 +57,15 @@ def save_model(
 
 
 def data_file(path: Path) -> Path:
-    """Where the weights of the model at `path` lie if not in its file."""
+    """The path of the separate file for the weights of the model at `path`."""
     return path.with_name(path.name + ".data")
 
 
 def _without_data(
     model: ModelProto, large: Weights, location: str
 ) -> tuple[ModelProto, list[TensorProto]]:
-    """A copy of the model whose initializers point into the file `location`, and these
-    initializers in its order."""
+    """A copy of the model whose initializers refer to the file `location`, and these initializers
+    in the file's order."""
     skeleton, moved, offset = ModelProto(), [], 0
     copy_fields(model, skeleton, skip=("graph",))
     copy_fields(model.graph, skeleton.graph, skip=("initializer",))
@@ -89,8 +89,8 @@ def _write_data(file: BinaryIO, parts: Iterable[bytes | memoryview]) -> None:
 
 
 def _write(files: Sequence[tuple[Path, Callable[[BinaryIO], object]]]) -> None:
-    """Write all files beside their places, then move them there: a failure leaves what was there
-    before."""
+    """Write all files beside their places, then move them there: if writing fails, the previous
+    files are still there."""
     temporaries = [path.with_name(f".{path.name}.{os.getpid()}.tmp") for path, _ in files]
     try:
         for temporary, (_, write) in zip(temporaries, files, strict=True):

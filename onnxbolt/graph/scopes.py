@@ -1,4 +1,5 @@
-"""Names across scopes: what subgraphs and other parts of a model read from its main graph."""
+"""Names across scopes: the tensors of the main graph that subgraphs and other parts of a model
+read."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ def outer_reads(graph: GraphProto) -> set[str]:
 
 
 def captured(model: ModelProto) -> Iterator[str]:
-    """Names of the main graph that are read from elsewhere: by subgraphs, training information,
-    quantization annotations."""
+    """Names of the main graph's tensors that are read from outside its nodes: by subgraphs,
+    training information and quantization annotations."""
     for node in model.graph.node:
         for attribute in node.attribute:
             for graph in subgraphs(attribute):
@@ -49,7 +50,8 @@ def captured(model: ModelProto) -> Iterator[str]:
 
 
 def names(graph: GraphProto) -> Iterator[str]:
-    """Every name in use, inside subgraphs too: ONNX lets no inner tensor shadow an outer one."""
+    """Every name in use, those inside subgraphs included, because in ONNX no inner tensor may
+    shadow an outer one."""
     for value in (*graph.input, *graph.initializer):
         yield value.name
     for sparse in graph.sparse_initializer:

@@ -1,5 +1,5 @@
-"""Types and shapes of all tensors, by onnx's own inference with data propagation, of a newer opset
-where that knows more (newer.py).
+"""Types and shapes of all tensors, by onnx's inference with data propagation, at a newer opset if
+that infers more (newer.py).
 
 Inference is given a skeleton of the model: large initializers are replaced by inputs of their type
 and shape, which keeps it fast and below protobuf's 2 GiB; small ones stay, since shapes are
@@ -35,8 +35,8 @@ Shape = list[int | str | None]
 
 
 def infer(graph: gs.Graph) -> None:
-    """Set `dtype` and `shape` of every Variable as far as known; a symbolic dimension is a string,
-    an unknown one None.
+    """Set `dtype` and `shape` of every Variable as far as they are known; a symbolic dimension is a
+    string, an unknown one None.
 
     Raises InputError where the model contradicts itself so much that onnx gives up.
     """
@@ -51,8 +51,8 @@ def infer(graph: gs.Graph) -> None:
 def infer_at(
     graph: gs.Graph, points: Sequence[Mapping[str, Sequence[int | str | None]]]
 ) -> list[dict[str, Shape]]:
-    """For each of `points`, shapes of graph inputs by name, the shapes of all tensors there by
-    name; the graph stays as it is.
+    """The shapes of all tensors by name, for each of `points` (shapes of graph inputs by name); the
+    graph is not changed.
 
     Raises InputError as `infer` does.
     """
@@ -70,7 +70,7 @@ def infer_at(
 
 
 def infer_inner(graph: gs.Graph, point: Mapping[str, Sequence[int | str | None]]) -> ModelProto:
-    """The model without its weights, for inputs of the shapes of `point`; its subgraphs declare the
+    """The model without its weights, for inputs of the shapes of `point`; the subgraphs declare the
     shapes of their tensors.
 
     Raises InputError as `infer` does.
@@ -109,7 +109,8 @@ def _with_shapes(skeleton: ModelProto) -> ModelProto:
 def _refine(
     node: gs.Node, tensor: gs.Variable, value: onnx.ValueInfoProto, meanings: Meanings
 ) -> None:
-    """Take over what was inferred; a dimension that inference lost keeps what was known before."""
+    """Take over inferred types and shapes; a dimension that inference lost keeps its previous
+    value."""
     dtype, shape = tensor_type(value.type)
     if dtype is None:
         return
@@ -159,7 +160,7 @@ def _skeleton(graph: gs.Graph) -> ModelProto:
 
 
 def _opaque_sources(graph: gs.Graph) -> Iterator[gs.Variable]:
-    """Tensors that neither a node nor an input brings: sparse initializers."""
+    """Tensors that are neither a node's output nor a graph input: sparse initializers."""
     inputs = {tensor.name for tensor in graph.inputs}
     for tensor in used_variables(graph).values():
         if not tensor.inputs and tensor.name not in inputs and tensor.dtype is not None:
@@ -167,7 +168,7 @@ def _opaque_sources(graph: gs.Graph) -> Iterator[gs.Variable]:
 
 
 def _stand_ins(node: gs.Node) -> Sequence[NodeProto]:
-    """The node itself; for a recognized activation and an operator of ONNX Runtime, nodes with
+    """The node itself; for a recognized activation and for an operator of ONNX Runtime, nodes with
     outputs of the same types and shapes."""
     if node.domain == INTERNAL_DOMAIN:
         return [onnx.helper.make_node("Identity", [node.inputs[0].name], [node.outputs[0].name])]

@@ -1,5 +1,5 @@
-"""Dimensions below zero: older exporters write -1 for a size that is open, and ONNX Runtime
-takes it for that."""
+"""Negative dimensions: older exporters write -1 for an unknown size, and ONNX Runtime reads it
+so."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from onnxbolt.graph.scopes import subgraphs
 
 
 def has_negative(model: ModelProto) -> bool:
-    """Whether a declared size is below zero."""
+    """True if a declared size is negative."""
     return next(_negative(model.graph), None) is not None
 
 
 def open_negative(model: ModelProto) -> None:
-    """Take away sizes below zero, which onnx's inference and numpy take for numbers."""
+    """Remove negative sizes, which onnx's inference and numpy would take for numbers."""
     for dim in list(_negative(model.graph)):
         dim.ClearField("dim_value")
 

@@ -1,5 +1,5 @@
-"""Types and shapes of a model as onnx infers them from inputs and constants alone: nothing that it
-says of other tensors is believed.
+"""Types and shapes of a model as onnx infers them from inputs and constants alone; the types that
+the model declares for other tensors are ignored.
 
 Inference is given a skeleton: large constants are replaced by inputs of their type and shape, which
 keeps it fast and below protobuf's 2 GiB; small ones stay, since shapes are computed from their
@@ -23,8 +23,8 @@ Sizes = Callable[[int, int], int]  # (axis, rank) -> a size for a dimension of a
 
 
 def inferred_types(model: ModelProto, sizes: Sizes | None = None) -> dict[str, TypeProto]:
-    """The type of each tensor that inference knows, by name, those of subgraphs included; symbolic
-    dimensions of inputs are given `sizes`.
+    """The type of each tensor that inference knows, by name, including those of subgraphs; symbolic
+    dimensions of inputs get the sizes `sizes`.
 
     Raises onnx's InferenceError or ValidationError where the model contradicts itself so much that
     onnx gives up, ValueError where its nodes read one another in a cycle.
@@ -64,8 +64,8 @@ def inferred_types(model: ModelProto, sizes: Sizes | None = None) -> dict[str, T
 
 
 def import_domains(model: ModelProto) -> None:
-    """Import the domains of nodes that nobody imports: ONNX Runtime runs such models, inference
-    refuses them."""
+    """Import the domains that nodes use and the model does not import. ONNX Runtime runs such
+    models, inference refuses them."""
     known = {"", "ai.onnx"} | {entry.domain for entry in model.opset_import}
     new = sorted({node.domain for node in model.graph.node} - known)
     model.opset_import.extend(helper.make_opsetid(domain, 1) for domain in new)
@@ -76,7 +76,7 @@ def _declared(name: str, tensor: TensorProto) -> ValueInfoProto:
 
 
 def _large_constant(node: NodeProto) -> TensorProto | None:
-    """The value of a Constant node that is large."""
+    """The value of a Constant node if it is large."""
     if (
         node.op_type != "Constant"
         or len(node.attribute) != 1
@@ -88,7 +88,7 @@ def _large_constant(node: NodeProto) -> TensorProto | None:
 
 
 def _give_sizes(graph: GraphProto, sizes: Sizes) -> None:
-    """Give open dimensions of inputs numbers, those of one name the same."""
+    """Replace open dimensions of inputs by numbers, those of one name by the same number."""
     named: dict[str, int] = {}
     for value in graph.input:
         dims = value.type.tensor_type.shape.dim

@@ -1,5 +1,5 @@
-"""The source model: read, seen to be usable, its functions inlined, and named as the cause where
-it is damaged."""
+"""Opens the source model: reads it, checks that it can be used, inlines its functions, and names it
+as the cause of a failure if it is damaged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Source: TypeAlias = "str | Path | ModelProto"
 
 @contextmanager
 def opened(source: Source) -> Iterator[ModelProto]:
-    """The source model with its data, for the stages to work on.
+    """The source model with its data, ready for the stages.
 
     Raises InputError where it cannot be used. A stage's unexpected failure becomes an InputError as
     well if ONNX Runtime and onnx.checker refuse the model: checking every model beforehand would
@@ -80,8 +80,8 @@ def _require_data(model: ModelProto) -> None:
 
 
 def _with_open_sizes(model: ModelProto) -> ModelProto:
-    """The model as `load_model` would read it, without sizes below zero; `model`, which is the
-    caller's, where there are none."""
+    """The model as `load_model` would read it, without negative sizes; `model` itself, which
+    belongs to the caller, if it has none."""
     if not has_negative(model):
         return model
     result = ModelProto()
@@ -92,8 +92,8 @@ def _with_open_sizes(model: ModelProto) -> ModelProto:
 
 
 def _fault(model: ModelProto) -> str:
-    """What is wrong with the model, in one line; empty where that is nothing that onnx.checker
-    can tell (up to 2 GiB)."""
+    """The model's fault in one line; empty if onnx.checker finds none (it checks models of up to 2
+    GiB)."""
     # the checker begins with trifles, like an output whose shape is not declared
     if damaged := _damaged_tensor(model):
         return damaged
@@ -107,7 +107,7 @@ def _fault(model: ModelProto) -> str:
 
 
 def _damaged_tensor(model: ModelProto) -> str:
-    """The first tensor whose data are not those of its shape and type."""
+    """The first tensor whose data do not fit its type and shape."""
     kinds = {number: name for name, number in TensorProto.DataType.items()}
     for tensor in all_tensors(model):
         if tensor.data_type == TensorProto.STRING or onnx.external_data_helper.uses_external_data(
@@ -131,7 +131,7 @@ def _line(error: Exception) -> str:
 
 
 def _loads(model: ModelProto) -> bool:
-    """Whether ONNX Runtime, where it is installed, takes the model."""
+    """True if ONNX Runtime is installed and loads the model."""
     try:
         import onnxruntime
 

@@ -1,9 +1,9 @@
-"""Types and shapes that a model stores for its tensors and that are not true.
+"""Finds types and shapes that a model stores for its tensors and that are wrong.
 
-Converters and edited models leave them behind: of the type before a conversion, or of the one batch
-that was traced before the batch became symbolic. ONNX Runtime hardly looks at them. Here inference
-at sizes that no export happens to have shows them, and where one is found, none of the model's is
-believed.
+Converters and edited models leave them behind: types from before a conversion, or the size of the
+traced batch after the batch became symbolic. ONNX Runtime hardly uses them. They are found by
+inference at sizes that no exporter is likely to have used. If one is wrong, none of the model's
+stored types and shapes is used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BATCH, _IMAGE, _OTHER = 3, 352, 52
 
 
 def contradictions(model: ModelProto) -> list[str]:
-    """A line for each stored type or shape that inference contradicts."""
+    """One line for each stored type or shape that inference contradicts."""
     stored = [
         value
         for value in (*model.graph.value_info, *model.graph.output)
@@ -50,7 +50,7 @@ def _contradiction(value: ValueInfoProto, found: TypeProto) -> str:
 
 
 def _differ(known: TypeProto.Tensor, seen: TypeProto.Tensor) -> bool:
-    """True if the shapes cannot both be right."""
+    """True if the two shapes cannot both be right."""
     if not known.HasField("shape") or not seen.HasField("shape"):
         return False
     if len(known.shape.dim) != len(seen.shape.dim):

@@ -1,9 +1,10 @@
-"""Names of symbolic dimensions: equal where sizes are equal whatever the inputs' are.
+"""Names for symbolic dimensions that are equal only if the sizes are equal for all sizes of the
+inputs.
 
-onnx's inference gives each dimension that it does not know a name of its own ("unk__7"), the height
-of a convolution's result as well, and counts from the beginning in each run. Here a window that
-keeps a size keeps its name, windows that make a size smaller alike give it one name, and what is
-left is named after its tensor, so that no name has two meanings.
+onnx's inference gives each dimension that it does not know a name of its own ("unk__7"), even the
+height of a convolution's result, and starts counting again in each run. Here a window that keeps a
+size keeps its name, windows that reduce a size in the same way give it the same name, and any other
+unknown size is named after its tensor, so that no name has two meanings.
 
     a window's output = floor((size + pads - reach) / stride) + 1
     reach = (kernel - 1) * dilation + 1
@@ -52,19 +53,19 @@ _BROADCASTING = frozenset(
 
 
 def is_generated(size: Size) -> bool:
-    """Whether the name says only that the size is not known."""
+    """True if the name is one that inference made up for an unknown size."""
     return isinstance(size, str) and size.startswith(_GENERATED)
 
 
 class Meanings:
-    """Of the names of one run of inference; to be asked for the outputs of each node after those
-    of the nodes that it reads."""
+    """The meanings of the names of one run of inference. `shape` has to be called for a node's
+    outputs after those of the nodes that it reads from."""
 
     def __init__(self) -> None:
         self._known: dict[str, int | str] = {}
 
     def shape(self, node: gs.Node, output: gs.Tensor, inferred: Sequence[Size]) -> list[Size]:
-        """The shape of `output`; what inference lost is as it was known before."""
+        """The shape of `output`; a dimension that inference lost keeps its previous value."""
         before = (
             output.shape
             if output.shape is not None and len(output.shape) == len(inferred)
@@ -76,7 +77,7 @@ class Meanings:
         ]
 
     def _size(self, node: gs.Node, name: str, axis: int, new: Size, old: Size) -> Size:
-        """Of an axis counted from the end."""
+        """The size of an axis, which is counted from the end."""
         if not isinstance(new, str) or not is_generated(new):
             return (
                 old if new is None or (isinstance(old, int) and not isinstance(new, int)) else new
@@ -89,7 +90,8 @@ class Meanings:
 
 
 def derived(node: gs.Node, axis: int) -> int | str | None:
-    """The size of an output's axis, counted from the end, as its inputs' sizes tell it."""
+    """The size of an output's axis, which is counted from the end, as it follows from the sizes of
+    the inputs."""
     if node.domain:
         return None
     if node.op in _WINDOWS:
@@ -118,7 +120,8 @@ def _window(node: gs.Node, axis: int) -> int | str | None:
 
 
 def _margin(node: gs.Node, axis: int, reach: int, count: int) -> int:
-    """Pads less reach."""
+    """Pads minus reach for a window along an axis; -1 for SAME padding, with which only the stride
+    changes the size."""
     mode, pads = auto_pad(node), node.attrs.get("pads") or [0] * 2 * count
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         return -1  # the size, divided by the stride and rounded up
@@ -142,7 +145,8 @@ def _pad(node: gs.Node, axis: int) -> int | str | None:
 
 
 def _moved(size: int | str, by: int) -> int | str:
-    """Padding and the window behind it cancel."""
+    """The size plus `by`. A symbol becomes "(name+2)" and so on, and becomes the plain name again
+    when the numbers cancel, as those of a Pad and of the window behind it."""
     if isinstance(size, int):
         return size + by
     before = _MOVED.fullmatch(size)
@@ -151,7 +155,7 @@ def _moved(size: int | str, by: int) -> int | str:
 
 
 def _broadcast(node: gs.Node, axis: int) -> int | str | None:
-    """Of an axis counted from the end."""
+    """The size of an axis, which is counted from the end, after broadcasting."""
     shapes = [tensor.shape for tensor in node.inputs]
     if any(shape is None for shape in shapes):
         return None

@@ -1,8 +1,8 @@
-"""Large weights stay in the files that hold them; a model in memory says where they lie.
+"""Large weights stay in the files that hold them; the model in memory refers to their places.
 
-Such an initializer has ONNX's entries for external data, and an absolute path as its location,
-which `importer.load_model` has checked. `values` maps the data: the memory is free again as soon as
-nobody holds the array.
+Such an initializer has ONNX's entries for external data, with an absolute path as its location,
+which `importer.load_model` has checked. `values` maps the data into memory; it is free again as
+soon as no reference to the array is left.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def is_apart(tensor: TensorProto) -> bool:
 
 
 def put_apart(tensor: TensorProto, path: Path | str, offset: int, length: int) -> None:
-    """Let the tensor's data be the `length` bytes of a file from `offset` on."""
+    """Make the tensor refer to `length` bytes of a file from `offset` on."""
     tensor.ClearField("raw_data")
     tensor.ClearField("external_data")
     tensor.data_location = TensorProto.EXTERNAL
@@ -50,13 +50,13 @@ def put_apart(tensor: TensorProto, path: Path | str, offset: int, length: int) -
 
 
 def place(tensor: TensorProto) -> tuple[Path, int, int]:
-    """File, offset and length of data that lie apart, as `put_apart` wrote them."""
+    """File, offset and length of external data, as `put_apart` wrote them."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     return Path(entries["location"]), int(entries["offset"]), int(entries["length"])
 
 
 def values(tensor: TensorProto) -> np.ndarray:
-    """The tensor's values; mapped and not to be written to where they lie apart."""
+    """The tensor's values; external data are mapped read-only."""
     if not is_apart(tensor):
         return onnx.numpy_helper.to_array(tensor)
     dtype = numpy_dtype(tensor.data_type)
@@ -66,15 +66,15 @@ def values(tensor: TensorProto) -> np.ndarray:
 
 
 def raw(tensor: TensorProto, large: Weights) -> bytes | memoryview:
-    """The tensor's data as `raw_data` holds them; computed where its name is in `large`, mapped
-    where they lie apart."""
+    """The tensor's data in the form of `raw_data`: computed if its name is in `large`, mapped if
+    they are external."""
     if tensor.name in large:
         return np.ascontiguousarray(large[tensor.name].values).reshape(-1).view(np.uint8).data
     return _mapped(tensor).data if is_apart(tensor) else tensor.raw_data
 
 
 def whole(tensor: TensorProto) -> TensorProto:
-    """The tensor with its data; itself where it has them."""
+    """The tensor with its data in it; the tensor itself if it has them."""
     if not is_apart(tensor):
         return tensor
     return TensorProto(
@@ -86,8 +86,7 @@ def whole(tensor: TensorProto) -> TensorProto:
 
 
 def complete(model: ModelProto, large: Weights) -> ModelProto:
-    """The model with all data of its initializers in itself; itself where these are there
-    already."""
+    """The model with the data of all its initializers in it; the model itself if it has them."""
     if not any(lacks_data(tensor, large) for tensor in model.graph.initializer):
         return model
     copy = ModelProto()
@@ -102,14 +101,14 @@ def complete(model: ModelProto, large: Weights) -> ModelProto:
 
 
 def stored_size(tensor: TensorProto, large: Weights) -> int:
-    """Bytes of the tensor's data, wherever they are."""
+    """The size in bytes of the tensor's data, wherever they are."""
     if lacks_data(tensor, large):
         return stored_bytes(tensor)
     return len(tensor.raw_data) if tensor.HasField("raw_data") else 0
 
 
 def stored_bytes(tensor: TensorProto) -> int:
-    """The size of the data that type and shape ask for; 0 where the type has no fixed size."""
+    """The size in bytes that type and shape ask for; 0 for a type without a fixed size."""
     dtype, elements = numpy_dtype(tensor.data_type), math.prod(tensor.dims)
     if per_byte := _PACKED.get(tensor.data_type):
         return -(-elements // per_byte)
@@ -117,7 +116,7 @@ def stored_bytes(tensor: TensorProto) -> int:
 
 
 def lacks_data(tensor: TensorProto, large: Weights) -> bool:
-    """True if the tensor's data are not in itself."""
+    """True if the tensor's data are not in the message itself."""
     return tensor.name in large or is_apart(tensor)
 
 

@@ -1,4 +1,4 @@
-"""A model's file, read and written without the data of all its large initializers in memory.
+"""Reads and writes a model's file without holding the data of all its large initializers in memory.
 
 `read_model` leaves them in the file, as if they were external data that lie in it; `parts` gives
 the file piece by piece. Protobuf has no means for either, so this module walks over the fields of
@@ -24,7 +24,8 @@ _BYTES = 2  # wire type of a field with a length
 
 
 def read_model(path: Path) -> ModelProto:
-    """The model in a file, large initializers apart, in the file of the same name.
+    """The model in a file; the data of large initializers stay in the file, as external data of the
+    same name.
 
     Raises OSError, and DecodeError for what is no protobuf message or cut off.
     """
@@ -36,7 +37,7 @@ def read_model(path: Path) -> ModelProto:
 
 
 def _model(data: mmap.mmap, name: str) -> Iterator[bytes]:
-    """The message's fields as they are, except for the graph."""
+    """The message with its fields unchanged, except for the graph."""
     for number, begin, payload, end in _fields(data, 0, len(data)):
         if number == _GRAPH and end - payload > LARGE:
             message = b"".join(_graph(data, payload, end, name))
@@ -55,7 +56,7 @@ def _graph(data: mmap.mmap, begin: int, end: int, name: str) -> Iterator[bytes]:
 
 
 def _tensor(data: mmap.mmap, begin: int, end: int, name: str) -> bytes:
-    """The tensor apart, if it has its data in one large piece; else as it is."""
+    """The tensor as external data if its data are one large piece; else unchanged."""
     fields = list(_fields(data, begin, end))
     raw = [(payload, following) for number, _, payload, following in fields if number == _RAW_DATA]
     if len(raw) != 1 or raw[0][1] - raw[0][0] < LARGE:
@@ -72,8 +73,8 @@ def _tensor(data: mmap.mmap, begin: int, end: int, name: str) -> bytes:
 
 
 def parts(model: ModelProto, large: Weights) -> Iterator[bytes | memoryview]:
-    """What `SerializeToString` gives of the model with all of its data, in pieces; `large` has
-    the data that initializers lack."""
+    """The bytes that `SerializeToString` gives for the model with all of its data, in pieces;
+    `large` has the data that initializers lack."""
     initializers = [_Initializer.of(tensor, large) for tensor in model.graph.initializer]
     before, after = _around(model, _GRAPH)
     begin, rest = _around(model.graph, _INITIALIZER)
@@ -92,8 +93,8 @@ def parts(model: ModelProto, large: Weights) -> Iterator[bytes | memoryview]:
 
 @dataclass(frozen=True)
 class _Initializer:
-    """A tensor as a field of the graph: what comes before its data and behind them, and the
-    whole field's size."""
+    """A tensor as a field of the graph: the bytes before its data and after them, and the size of
+    the whole field."""
 
     head: bytes
     tail: bytes
@@ -118,7 +119,7 @@ class _Initializer:
 
 
 def _around(message: Message, number: int) -> tuple[bytes, bytes]:
-    """The fields of a message before the one of this number, and those behind it."""
+    """The fields of a message before the field of this number, and those after it."""
     names = {field.number: field.name for field, _ in message.ListFields()}
     before, after = type(message)(), type(message)()
     copy_fields(message, before, skip=[name for n, name in names.items() if n >= number])
@@ -127,13 +128,13 @@ def _around(message: Message, number: int) -> tuple[bytes, bytes]:
 
 
 def _tag(number: int, size: int) -> bytes:
-    """What stands before a field of `size` bytes."""
+    """The bytes that precede a field of `size` bytes: its tag and its length."""
     return _encoded(number << 3 | _BYTES) + _encoded(size)
 
 
 def _fields(data: mmap.mmap, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Of each field of a message: its number, and where it begins, where its payload begins, and
-    where it ends."""
+    """For each field of a message: its number, the positions where the field and its payload begin,
+    and where it ends."""
     at = begin
     while at < end:
         key, payload = _varint(data, at, end)
@@ -154,7 +155,7 @@ def _fields(data: mmap.mmap, begin: int, end: int) -> Iterator[tuple[int, int, i
 
 
 def _varint(data: mmap.mmap, at: int, end: int) -> tuple[int, int]:
-    """A number of protobuf's variable length, and where it ends."""
+    """A number in protobuf's variable-length encoding, and the position after it."""
     number = 0
     for shift in range(0, 70, 7):
         if at >= end:

@@ -30,8 +30,8 @@ LOW = {"fp16": DType.F16, "bf16": DType.BF16}
 
 @stage(requires=promises.SOUND, ensures=promises.KEPT)
 def convert(graph: gs.Graph, precision: str, kernels: Kernels | None = None) -> list[Kept]:
-    """Convert `graph` in place ("fp16", "bf16"; "keep": no change) and say which nodes stay in
-    fp32.
+    """Convert `graph` in place to "fp16" or "bf16" ("keep": no change), and return the nodes that
+    stay in fp32.
 
     `kernels` are those of the ONNX Runtime that will run the model, by default of the installed
     one. Tensors' dtypes have to be known (shapes.infer) and are right afterwards.
@@ -47,13 +47,13 @@ def convert(graph: gs.Graph, precision: str, kernels: Kernels | None = None) -> 
 
 
 def rounded_original(model: onnx.ModelProto, precision: str) -> onnx.ModelProto:
-    """The model itself, only its types changed: the error that rounding alone makes, by which
-    verification judges."""
+    """The model with only its types changed. Its error is that of rounding alone, the yardstick of
+    verification."""
     return complete(*rounded_apart(model, precision))
 
 
 def rounded_apart(model: onnx.ModelProto, precision: str) -> tuple[onnx.ModelProto, Weights]:
-    """As `rounded_original`, and the data that its initializers lack."""
+    """As `rounded_original`; the second result has the data that the model's initializers lack."""
     if precision not in LOW:
         return model, {}
     graph = import_model(model)

@@ -1,4 +1,4 @@
-"""Carry a decision out: constants and tensors change type, Casts stand at the borders, one per
+"""Applies a decision: constants and tensors change type, and Casts are added between types, one per
 tensor."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from onnxbolt.precision.decide import Decision, is_float, may_be_low, reads_any
 
 
 class Conversion:
-    """One pass over a graph. A name of the source model keeps its value; copies of another type get
-    fresh names, and say in `original` whose value they are."""
+    """One pass over a graph. A tensor that has a name of the source model keeps its value; a copy
+    in another type gets a new name and names the original tensor in `original`."""
 
     def __init__(self, graph: gs.Graph, decision: Decision, constants: Constants) -> None:
         self.graph, self.decision, self.constants, self.low = (
@@ -117,7 +117,7 @@ class Conversion:
         )
 
     def _attributes(self, node: gs.Node) -> None:
-        """Types that attributes name."""
+        """The attributes with element types changed to the 16-bit type."""
         if node.op == "Cast" and node.outputs[0].name in self.floats:
             node.attrs["to"] = self.low.onnx
         elif node.op == "ConstantOfShape" and node.outputs[0].name in self.floats:
@@ -131,16 +131,17 @@ class Conversion:
 
 
 def _lower(target: gs.Constant, constant: gs.Constant, constants: Constants) -> None:
-    """Give `target` the 16-bit values of `constant`. Vectors keep the values from before, too:
-    what is computed of them later, such as scale and shift of a BatchNormalization, is then
-    rounded once."""
+    """Give `target` the 16-bit values of `constant`. Vectors also keep the values from before, so
+    that whatever is computed from them later (scale and shift of a BatchNormalization) is rounded
+    only once."""
     if len(constant.shape) == 1 and constant.dtype == np.float32:
         target.unrounded = constant.values
     target.values = constants.converted(constant)
 
 
 def _drop_idle_casts(graph: gs.Graph, low: DType, fixed: set[str]) -> None:
-    """Casts that mixed models had between 16 and 32 bits have the same type at both ends now."""
+    """Remove Casts whose two sides now have the same type: mixed-precision models had them between
+    16 and 32 bits."""
     idle = []
     for node in graph.nodes:
         if (

@@ -1,4 +1,5 @@
-"""Constants in 16 bits: converted once, and checked for what the conversion would lose."""
+"""Constants in 16 bits: each is converted once, and checked for values that the conversion would
+lose."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ class Constants:
         return self._converted[constant.name]
 
     def hazard(self, constant: gs.Constant) -> str:
-        """Why the constant must stay fp32; empty where it need not. bf16 has fp32's range but
-        for rounding, so only fp16 has hazards."""
+        """The reason why the constant must stay fp32; empty if there is none. Only fp16 has
+        hazards, because bf16 has the range of fp32."""
         if self.low is not DType.F16 or 0 in constant.shape:
             return ""
         if constant.name not in self._hazards:
@@ -43,15 +44,15 @@ class Constants:
         return self._hazards[constant.name]
 
     def spreads(self, constant: gs.Constant) -> bool:
-        """Whether what is computed from a hazardous constant is hazardous too: large values are,
-        and so is a scalar that guards against a division by zero; small weights among others are
-        not."""
+        """True if results computed from a hazardous constant are hazardous, too. That holds for
+        large values and for a scalar that guards against division by zero, but not for small
+        weights among others."""
         return math.prod(constant.shape) == 1 or _largest_finite(constant.values) > LARGEST
 
 
 def rounded(values: np.ndarray, dtype: DType) -> np.ndarray:
-    """The nearest values (even) of a 16-bit type. What is finite stays so: masks multiply fp32's
-    lowest value by zero."""
+    """The values rounded to the nearest (even) of a 16-bit type. Finite values stay finite, because
+    masks multiply fp32's lowest value by zero."""
     with np.errstate(over="ignore"):
         low = values.astype(dtype.numpy)
     beyond = np.isinf(low) & np.isfinite(values)

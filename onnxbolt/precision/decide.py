@@ -1,9 +1,9 @@
-"""Which nodes stay in fp32, and why.
+"""Decides which nodes stay in fp32, and why.
 
-One walk in the order of the data. A node stays for one of five reasons: its op (table `KEPT`, no
-kernel, another domain), a constant that 16 bits cannot hold, values that another such node hands
-on, integers turned into floats (fp16 counts exactly only up to 2048), or because it stands between
-nodes that stay, where it would only cost Casts.
+The nodes are visited once, in topological order. A node stays in fp32 for one of five reasons: its
+operator (table `KEPT`, no kernel, another domain); a constant that 16 bits cannot represent; input
+values beyond fp16's range; integers converted to floats (fp16 represents integers only up to 2048
+exactly); or neighbours that all stay, so that converting the node would only add Casts.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ BETWEEN = "stands between operations that stay in fp32"
 
 @dataclass(frozen=True)
 class Kept:
-    """A node that stays in fp32. The reason is general up to a colon, if it has one; after it
-    come names and numbers."""
+    """A node that stays in fp32. Its reason reads "general reason: names and numbers"; the second
+    part may be missing."""
 
     node: str
     op: str
@@ -42,13 +42,13 @@ class Kept:
 
 
 def is_float(tensor: gs.Tensor) -> bool:
-    """Whether a tensor is fp32; nothing else is ever converted."""
+    """True if the tensor is fp32; no other type is ever converted."""
     return bool(tensor.name) and tensor.dtype == np.float32
 
 
 def reads_any(node: gs.Node) -> bool:
-    """Whether the node takes floats of any type and writes none: what comes in decides, and
-    nothing has to be converted."""
+    """True if the node accepts any float type and outputs no floats, so that it works in either
+    type without a conversion."""
     return (
         domain_of(node) == ""
         and node.op in ops.ANY_INPUT
@@ -63,8 +63,8 @@ def domain_of(node: gs.Node) -> str:
 
 @lru_cache(maxsize=4096)
 def _slots(op: str, opset: int, low: DType, inputs: bool) -> tuple[tuple[bool, ...], bool]:
-    """For each formal parameter of an ONNX op whether its type may be `low`; and whether the
-    last one repeats."""
+    """For each formal parameter of an ONNX operator, True if its type may be `low`; and True if the
+    last parameter repeats."""
     schema = onnx.defs.get_schema(op, opset, "")
     allowed = {
         constraint.type_param_str: set(constraint.allowed_type_strs)
@@ -81,8 +81,8 @@ def _slots(op: str, opset: int, low: DType, inputs: bool) -> tuple[tuple[bool, .
 
 
 def may_be_low(node: gs.Node, index: int, low: DType, opset: int, inputs: bool = True) -> bool:
-    """Whether ONNX (or our own kernel, whatever the opset) lets input or output `index` be of
-    type `low`."""
+    """True if ONNX, or our own kernel at any opset, lets input or output `index` have the type
+    `low`."""
     if domain_of(node) == INTERNAL_DOMAIN:
         return True
     if inputs and index in ops.FP32_INPUTS.get(node.op, ()):
@@ -96,8 +96,8 @@ def may_be_low(node: gs.Node, index: int, low: DType, opset: int, inputs: bool =
 
 
 class Decision:
-    """The walk's state; `reasons` says of nodes why they stay in fp32, for nodes that touch
-    fp32 at all."""
+    """The state of the walk; `reasons` has the reason of each node that touches fp32 and stays in
+    it."""
 
     def __init__(self, graph: gs.Graph, low: DType, constants: Constants, kernels: Kernels) -> None:
         self.low, self.constants, self.opset, self.kernels = (
@@ -108,9 +108,9 @@ class Decision:
         )
         self.reasons: dict[gs.Node, str] = {}
         self.converted: set[gs.Node] = set()
-        # tensor name -> what it carries that 16 bits cannot hold
+        # tensor name -> where its values beyond fp16's range come from
         self._carried: dict[str, str] = {}
-        # names of tensors that are integers in fp32, or made of such alone
+        # names of fp32 tensors that hold integers, or are computed from such tensors only
         self._counting: set[str] = set()
         nodes = [
             node
@@ -122,7 +122,7 @@ class Decision:
         self._absorb(nodes)
 
     def kept(self, graph: gs.Graph) -> list[Kept]:
-        """The decision as data, in the graph's order."""
+        """The nodes that stay in fp32, with their reasons, in the graph's order."""
         return [
             Kept(node.name, node.op, self.reasons[node])
             for node in graph.nodes
@@ -149,7 +149,7 @@ class Decision:
             self._carried.update((t.name, cause) for t in node.outputs if is_float(t))
 
     def _structural(self, node: gs.Node) -> str:
-        """Reasons that lie in the op itself."""
+        """The reason that follows from the operator itself; empty if there is none."""
         if domain_of(node) == INTERNAL_DOMAIN:
             return "" if node.op in EPILOGUES else f"unknown internal operation {node.op}"
         if domain_of(node):
@@ -181,7 +181,8 @@ class Decision:
         return self.kernels.has(node.op, self.opset, self.low) or self._ours(node)
 
     def _ours(self, node: gs.Node) -> bool:
-        """Nodes that become (part of) a fused node, whatever ONNX Runtime has."""
+        """True if the node becomes a fused node or a part of one, so that ONNX Runtime's kernels do
+        not matter."""
         if node.op == "Conv":
             weight = node.inputs[1]
             groups = node.attrs.get("group", 1)
@@ -254,7 +255,8 @@ class Decision:
         )
 
     def _cause(self, node: gs.Node) -> str:
-        """What this node's outputs may carry beyond fp16's range."""
+        """The values beyond fp16's range that the node's outputs may have, in words; empty if there
+        are none."""
         for constant in self._data_constants(node):
             if self.constants.hazard(constant) and self.constants.spreads(constant):
                 return f"{constant.name} {self.constants.hazard(constant)}"
@@ -268,7 +270,7 @@ class Decision:
         return ""
 
     def _bounds(self, node: gs.Node) -> bool:
-        """Whether the outputs are within range whatever comes in."""
+        """True if the outputs are within fp16's range for all inputs."""
         if ops.is_bounding(node.op):
             return True
         # a large divisor makes small results; a sum of large values divides them back into range
@@ -286,7 +288,8 @@ class Decision:
         return tensor.name in self._carried
 
     def _absorb(self, nodes: list[gs.Node]) -> None:
-        """Nodes all of whose neighbours stay would only cost Casts; an anchor is worth them."""
+        """Keep nodes in fp32 if all their neighbours stay, because converting them would only add
+        Casts; anchors are worth the Casts."""
         before = {node for node in nodes if node in self.reasons}
         after = set(before)
         for node in nodes:
@@ -313,8 +316,8 @@ def _light(node: gs.Node) -> bool:
 
 
 def _shrinks(node: gs.Node) -> bool:
-    """A power whose exponent is known to be at most 1 in magnitude above zero, or negative:
-    square roots and their reciprocals."""
+    """True for a power whose exponent is known to be at most 1, such as a square root and a
+    reciprocal."""
     exponent = node.inputs[1] if node.op == "Pow" else None
     return isinstance(exponent, gs.Constant) and bool(
         np.all(np.asarray(exponent.values, dtype=np.float64) <= 1)

@@ -33,8 +33,8 @@ _COLUMNS = ("op", "since", "until", "type", "first", "last")
 
 @dataclass(frozen=True, order=True)
 class Kernel:
-    """A registration: `since` is the first opset version that it is for, `until` the last one,
-    OPEN where it names none."""
+    """A registration: `since` is the first opset version that the kernel is for, and `until` the
+    last one, OPEN if the registration names none."""
 
     op: str
     since: int
@@ -80,8 +80,8 @@ class Kernels:
 
 
 def kernels_of(version: str = "") -> Kernels:
-    """The kernels of a version of ONNX Runtime ("1.31" or "1.31.1"), by default of the installed
-    one, else of the newest that is known.
+    """The kernels of a version of ONNX Runtime ("1.31" or "1.31.1"); by default of the installed
+    one, and without one of the newest release that the table covers.
 
     A version later than all known ones counts as the newest known. Raises InputError for an earlier
     one and for what is no version.
@@ -109,7 +109,7 @@ def release(version: str) -> str:
 
 
 def installed() -> str:
-    """The version of the ONNX Runtime of this environment; empty where there is none."""
+    """The version of the installed ONNX Runtime; empty if there is none."""
     for package in PACKAGES:
         try:
             return metadata.version(package)
@@ -150,8 +150,8 @@ def _number(name: str) -> tuple[int, ...]:
 
 
 def deciding_parameter(op: str, version: int) -> str:
-    """The type parameter of an operator's data, such as "T": that of its first input, else
-    output, that may be fp32 and is not a count."""
+    """The type parameter of an operator's data, such as "T": that of the first input, else output,
+    that may be fp32 and is not a count."""
     schema = onnx.defs.get_schema(op, version, "")
     floats = {
         c.type_param_str for c in schema.type_constraints if TYPES[DType.F32] in c.allowed_type_strs

@@ -1,4 +1,4 @@
-"""Casts behind views move in front of them: to whoever computes the values, which may write the
+"""Moves Casts behind views in front of them, where the node that computes the values may write the
 other type itself."""
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
 def lift_casts(graph: gs.Graph) -> int:
-    """Swap each Cast to fp32 with the view that it alone reads, as often as there is one;
-    returns how often."""
+    """Swap each Cast to fp32 with the view before it, if the Cast is the view's only reader, until
+    no such Cast is left; returns the number of swaps."""
     count = 0
     for cast in [node for node in graph.nodes if _widens(node)]:
         while (view := _view_before(graph, cast)) is not None:

@@ -1,4 +1,4 @@
-"""Which operations may run in 16 bits: the tables that `decide` reads.
+"""Tables of the operations that may run in 16 bits, which `decide` reads.
 
 `is_safe` is a judgement of numerics: in 16 bits these operations lose no more than the rounding of
 what they read and write. LayerNormalization, Softmax, ReduceMean, ReduceSum, Attention, pooling and
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from onnxbolt.epilogues import EPILOGUES, steps_of
 
-# any type: they move values and compute nothing
+# these operators move values of any type and compute nothing
 MOVEMENT = frozenset(
     {
         "Compress",
@@ -129,7 +129,7 @@ KEPT = {
     "SequenceMap": _BODY,
     "Sin": "rounding a large angle changes its value completely",
 }
-# of the kept ones: what follows has to be in fp32 too, since the result itself may be out of range
+# operators in KEPT whose result may exceed fp16's range, so that its readers stay in fp32, too
 WIDENING = frozenset({"CumSum", "Exp", "Pow", "ReduceProd", "ReduceSumSquare"})
 _OTHERS_BOUNDING = frozenset(
     {
@@ -162,24 +162,26 @@ EXACT = ("bool", "int8", "uint8")  # types all of whose values either 16-bit typ
 
 
 def is_safe(op: str) -> bool:
-    """True if the operation may run in 16 bits; epilogue steps may, which compute in fp32."""
+    """True if the operation may run in 16 bits; epilogue steps may, because they compute in
+    fp32."""
     return op in _OTHERS_SAFE or op in MOVEMENT or bool(steps_of(op))
 
 
 def is_composed(op: str) -> bool:
-    """True if ONNX defines the operator by others, as which ONNX Runtime runs it where it has no
+    """True if ONNX defines the operator by other operators, which ONNX Runtime runs if it has no
     kernel."""
     return op == "GroupNormalization" or any(step.in_ort.kernels > 1 for step in steps_of(op))
 
 
 def is_bounding(op: str) -> bool:
-    """True if what goes out is small (or no float), whatever comes in: an fp32 region that was
-    needed for range ends here. `op` is a standard operator or the name of an epilogue step."""
+    """True if the outputs are small, or not floats, for all inputs: a part of the graph that stays
+    in fp32 for its range ends at such an operation. `op` is a standard operator or the name of an
+    epilogue step."""
     own = EPILOGUES.get(op)
     steps = steps_of(op) if own is None else (own,)
     return op in _OTHERS_BOUNDING or any(step.bounding for step in steps)
 
 
 def needs_epilogue(op: str) -> bool:
-    """True of epilogue steps that some releases of ONNX Runtime have in no 16-bit form."""
+    """True for epilogue steps for which some releases of ONNX Runtime have no 16-bit kernel."""
     return any(not step.in_ort.all_types for step in steps_of(op))

@@ -1,8 +1,8 @@
-"""Nodes left in bf16 after rewriting, for which ONNX Runtime has no bf16 kernel, go back to fp32,
-between Casts.
+"""Puts nodes that are left in bf16 after rewriting, and for which ONNX Runtime has no bf16 kernel,
+back to fp32 between Casts.
 
-Precision is decided before it is known which candidates are worth fusing; our own kernels take bf16
-where ONNX Runtime's do not.
+The precision stage converts nodes for which only our own kernels support bf16, before it is known
+which of them are worth fusing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ REASON = "has no bfloat16 kernel in ONNX Runtime, and fusing it is not faster"
 
 @stage(requires=promises.SOUND, ensures=promises.KEPT)
 def widen(graph: gs.Graph, kernels: Kernels | None = None) -> list[Kept]:
-    """Put such nodes back to fp32 and say which. `kernels` are as `precision.convert` has them."""
+    """Put such nodes back to fp32 and return them with the reason. `kernels` are as for
+    `precision.convert`."""
     kernels = kernels or kernels_of()
     stranded = [node for node in graph.nodes if _stranded(node, graph.opset, kernels)]
     for node in stranded:
