@@ -1,8 +1,7 @@
-"""The row of numbers in which a node, a lock file and a database hold a kernel's configuration.
+"""The row of numbers that nodes, lock files and databases hold for a kernel's configuration.
 
-All families share one order of slots. Each has a configuration class of its own, whose fields say
-by `at` which slots hold them. Numbers become fields and fields numbers here alone; custom_ops/
-reads the same slots.
+All families share one order of slots. Each family has a configuration class of its own; each field
+names its slots by `at`. Rows are encoded and decoded here alone; custom_ops/ reads the same slots.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ _KEPT = object()
 
 @dataclass(frozen=True)
 class Place:
-    """How a field is held: its slots, and what a value of it may be.
+    """The slots that hold a field, and the values that it may have.
 
-    `repeated`: one number stands in all of the slots. `numbers`: the number that stands for each
-    value, where that is not the value itself. `compiled`: the value that every compiled instance
-    has, where a launch decides. `sound`: whether a kernel could have the value.
+    `repeated`: all slots hold the same number. `numbers`: the number that stands for each value,
+    unless it is the value itself. `compiled`: the value in compiled instances, if a launch decides
+    the field. `sound`: True for values that a kernel could have.
     """
 
     slots: tuple[str, ...]
@@ -74,7 +73,7 @@ class Place:
         return len(self.slots) > 1 and not self.repeated
 
     def decode(self, row: Mapping[str, int]) -> Any:
-        """The value. Raises ValueError for numbers that stand for none."""
+        """The value in a row. Raises ValueError for numbers that stand for no value."""
         held = [row[slot] for slot in self.slots]
         if self.numbers:
             values = {number: value for value, number in self.numbers.items()}
@@ -105,9 +104,10 @@ def places(config: type[Any]) -> dict[str, Place]:
 def encoder(
     places: Mapping[str, Place], held: Mapping[str, int]
 ) -> Callable[[Any], tuple[int, ...]]:
-    """What makes a row of a configuration; `held`: what the row holds where no field does.
+    """A function that makes the row of a configuration. `held` are the numbers of slots without a
+    field.
 
-    Planning encodes each configuration that it weighs, so that all but the values is found here.
+    Planning encodes every configuration that it compares, so places are looked up here once.
     """
     begin = [held[slot] for slot in SLOTS]
     numbers: list[tuple[int, str]] = []  # position in the row, and name of the field

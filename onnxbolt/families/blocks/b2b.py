@@ -1,14 +1,14 @@
-"""Back-to-back products on sm_90a, what lies between them in registers (Bolt, section 3.1.1;
+"""Back-to-back products on sm_90a; intermediate results stay in registers (Bolt, section 3.1.1;
 custom_ops/sm90/b2b/shape.h has the same formulas).
 
-Threadblock residence here: a block has all columns of every layer, hence at most 256 of them.
-Shared memory holds the weights of all layers (`resident`), or all but the first one's, which then
-come through the ring with the rows.
+Threadblock residence here: a block computes all columns of every layer, hence at most 256. Shared
+memory holds the weights of all layers (`resident`), or of all but the first, whose weights then
+pass through the ring with the rows.
 
-Times: weights and rows come through L2, layers follow one another. The constants were fitted to 219
-measurements of 56 chains of GEMMs on one H200: layers of 16 to 256 columns, two to four of them
-together, 1,024 to 128,320 rows (root mean square of the logarithm of the error 12%); memory's part
-again to 38 later ones (6%).
+Times: weights and rows come through L2, and layers run one after another. The constants were fitted
+to 219 measurements of 56 sequences of GEMMs on one H200: layers of 16 to 256 columns, two to four
+of them together, 1,024 to 128,320 rows (root mean square of the logarithm of the error 12%); those
+of device memory were fitted again to 38 later ones (6%).
 """
 
 from __future__ import annotations
@@ -37,31 +37,32 @@ from onnxbolt.kernel_time import US, overlapped
 from onnxbolt.problems import GemmProblem
 
 COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256)  # of one product
-_MOST_INNER, _MOST_LAST = 256, 512  # channels of a convolution's layers
+# channels of inner layers and of the last one, behind a convolution
+_MOST_INNER, _MOST_LAST = 256, 512
 _GROUPS = (4, 3, 2, 1)  # consumer warpgroups
-_STAGES = (8, 6, 5, 4, 3, 2)  # the deepest ring that fits is the one
-_DEEPER = 10  # stages of a second one, where three or four rings are read at once
+_STAGES = (8, 6, 5, 4, 3, 2)  # the deepest ring that fits is chosen
+_DEEPER = 10  # stages of a second candidate where three or four rings are read at once
 _BOX = 64  # elements along k of one copy
-# Of a consumer's thread by the formula below, by the number of consumer warpgroups: what compiles
-# without spills (threads have 255, 224, 152 and 112).
+# Registers of a consumer's thread, as `registers` counts them, that compile without spills, by the
+# number of consumer warpgroups (threads have 255, 224, 152 and 112).
 _REGISTERS = {1: 255, 2: 232, 3: 160, 4: 112}
-_BASE_REGISTERS = 48  # beside accumulators and operands
+_BASE_REGISTERS = 48  # registers besides accumulators and operands
 _ROWS = 64  # of one product
-_CHUNK = 16  # bytes, to which rows have to be aligned for TMA, and of a copy without it
-_BARRIERS = 1024  # bytes, and what aligns them
+_CHUNK = 16  # bytes: the alignment of rows that TMA needs, and a copy without TMA
+_BARRIERS = 1024  # bytes, with the padding for alignment
 
 _LAUNCH_US = 1.8  # the first loads and the last stores included
-_PRODUCTS = 0.70  # of the data sheet's rate, where all warpgroups of an SM are at it
-# of 64 rows of one column, during which their warpgroup multiplies nothing
+_PRODUCTS = 0.70  # of the data sheet's rate, when all warpgroups of an SM multiply
+# the epilogue of 64 rows of one column, during which their warpgroup multiplies nothing
 _ACTIVATION_US = 0.0024
 _L2 = 1.44  # of the rate in arch.l2_bandwidth: blocks ask for the same weights
 _STAYING = 0.35  # part of the weights' arrival that products have to wait for
-# bytes in a microsecond of rows that TMA cannot read, on top of the rest of a tile
+# bytes per microsecond of rows that TMA cannot read; this time adds to the rest of a tile
 _GATHERED = 4.5e4
-_MEMORY = 1.04  # of a copy's time over the same bytes
+_MEMORY = 1.04  # relative to a plain copy of the same bytes
 _LOSS = 0.15  # part of the shorter of (compute, memory) that is not hidden behind the longer
 
-TMA_ROWS = {True: 8, False: 1}  # what `align_a` says of rows that TMA reads, and of others
+TMA_ROWS = {True: 8, False: 1}  # `align_a` of rows that TMA reads, and of others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +113,7 @@ def joins_convs(layers: Layers) -> bool:
 
 
 def configs(kind: type[B], problem: GemmProblem, arch: Arch) -> tuple[B, ...]:
-    """Every feasible configuration for layers that there are kernels for, one or several."""
+    """Every feasible configuration for one or several layers that kernels exist for."""
     first, *others = (next(n for n in COLUMNS if n >= width) for width in problem.widths)
     later: dict[str, Any] = {"later": padded(others)} if others else {}
     found: list[B] = []
@@ -137,12 +138,12 @@ def configs(kind: type[B], problem: GemmProblem, arch: Arch) -> tuple[B, ...]:
 
 
 def padded(later: list[int], count: int = 3) -> tuple[int, ...]:
-    """The columns of later layers, with a zero for each that there is not."""
+    """The columns of later layers, with a zero for each missing layer."""
     return (*later, *[0] * (count - len(later)))
 
 
 def first_depth(k: int) -> int:
-    """Of the first layer, zeros included: long rows to a copy, where they do not cost much."""
+    """The first layer's depth, zeros included: padded to long copies where that costs little."""
     multiple = 16 if k < _BOX else 32 if k % 32 == 0 and k < 3 * _BOX else _BOX
     return -(-k // multiple) * multiple
 
@@ -155,9 +156,9 @@ def is_feasible(config: B2bConfig, problem: GemmProblem, arch: Arch) -> bool:
 
 
 def registers(config: B2bConfig) -> int:
-    """Of a consumer's thread: where one layer follows another, its accumulators and the operand
-    that the one before left; in the first one two boxes of rows, unless these stay in shared
-    memory."""
+    """Registers of a consumer's thread, the most at any time: accumulators and, in the first layer,
+    two boxes of rows unless these stay in shared memory; in later layers, the operand that the
+    previous layer left."""
     widths = config.widths
     first = widths[0] // 2 + (0 if config.tma_rows else 2 * _box(config) // 4)
     pairs = itertools.pairwise(widths)
@@ -165,7 +166,7 @@ def registers(config: B2bConfig) -> int:
 
 
 def shared_memory(config: B2bConfig, problem: GemmProblem) -> int:
-    """Bytes of a block: weights that stay, rings, staging of the output, vectors, barriers."""
+    """Bytes of a block: resident weights, rings, staging of the output, vectors and barriers."""
     size, widths = problem.dtype.bytes, config.widths
     depths = (config.depth, *widths)
     weights = [round_up(n * k * size, 1024) for n, k in zip(widths, depths, strict=False)]
@@ -193,7 +194,7 @@ def _box(config: B2bConfig) -> int:
 
 
 def layer_flops(config: LayersConfig) -> list[int]:
-    """Of each layer the FLOP of a row, which is also the bytes of its weights; zeros included."""
+    """For each layer, the FLOP of a row, which equal the bytes of its weights; zeros included."""
     widths = config.widths
     return [2 * n * k for n, k in zip(widths, (config.depth, *widths), strict=False)]
 
@@ -204,8 +205,8 @@ def predicted_us(problem: GemmProblem, config: B2bConfig, arch: Arch, memory_us:
 
 
 def _tiles_us(problem: GemmProblem, config: B2bConfig, arch: Arch) -> float:
-    """Tiles one after the other on each ring: the slowest of all warpgroups' products, loads
-    from L2, and one warpgroup by itself."""
+    """Microseconds of the tiles that follow one another on each ring: bound by the products of all
+    warpgroups, by loads from L2 or by a single warpgroup."""
     rows, flops, size = config.rows, layer_flops(config), problem.dtype.bytes
     rings = config.consumers if config.resident else 1
     tiles = ceil_divide(problem.m, rows)

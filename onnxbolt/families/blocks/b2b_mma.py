@@ -1,14 +1,15 @@
-"""Back-to-back products with mma.sync, what lies between them in registers or in shared memory
+"""Back-to-back products with mma.sync; intermediate results stay in registers or in shared memory
 (Bolt, section 3.1.1): the first product and the last epilogue are CUTLASS 2.x's.
 
 custom_ops/mma/b2b/shape.h has the same formulas.
 
-Threadblock residence: a block has all columns of every layer, and the weights of all layers but the
-first stay in shared memory. Where a warp has all columns, a layer's result stays in its registers.
+Threadblock residence: a block computes all columns of every layer, and the weights of all layers
+but the first stay in shared memory. If a warp computes all columns, a layer's result stays in its
+registers.
 
 Times: a block's products one after the other, activations between them. The constants were fitted
-to 43 measurements of 6 chains of GEMMs on one H200, which ran kernels for sm_80 (root mean square
-of the logarithm of the error 7%).
+to 43 measurements of 6 sequences of GEMMs on one H200, which ran kernels for sm_80 (root mean
+square of the logarithm of the error 7%).
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from onnxbolt.kernel_time import SHARED_BYTES_PER_CLOCK, US, overlapped
 from onnxbolt.problems import GemmProblem
 
 COLUMNS = (16, 32, 64, 128, 256)  # of one product; CUTLASS's epilogue has powers of two
-_BASE_REGISTERS = 40  # beside accumulators and operands
-_BLOCK = 16  # columns, and values along k, that a step of a product has
-_ROW_GAP = 8  # elements between rows in shared memory, so that ldmatrix meets all banks
-# rows of a warp that the epilogue stages at a time; bytes behind them
+_BASE_REGISTERS = 40  # registers besides accumulators and operands
+_BLOCK = 16  # columns, and values along k, of one step of a product
+_ROW_GAP = 8  # elements between rows in shared memory, so that ldmatrix reads from all banks
+# rows of a warp that the epilogue stages at a time; padding behind them in bytes
 _STAGED_ROWS, _UNUSED = 8, 16
 
 _TENSOR_EFFICIENCY = 0.59  # of the rate of mma.sync, in main loops as short as these
@@ -59,12 +60,12 @@ class B2bMmaConfig(LayersConfig):
 
     @property
     def across(self) -> int:
-        """Warps across the columns; 1: results stay in registers."""
+        """The number of warps that share the columns; 1: results stay in registers."""
         return self.columns // self.warp[1]
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return 32 * self.rows // self.warp[0] * self.across
 
 
@@ -92,7 +93,7 @@ _IN_SHARED_MEMORY = (
     (128, 64, 4),
 )
 _TILES = tuple(_Tile(*tile, k) for tile in _IN_REGISTERS + _IN_SHARED_MEMORY for k in (32, 64))
-# elements along k that a ring holds at most: more of them do not hide more latency
+# the most elements along k in a ring: more do not hide more latency
 _RING = 128
 
 
@@ -117,8 +118,8 @@ def candidates(kind: type[M], problem: GemmProblem, arch: Arch, **fields: Any) -
 
 
 def shortage(kind: type[M], problem: GemmProblem, arch: Arch, **fields: Any) -> str | None:
-    """What threadblock residence lacks for these layers, for a report; None where there are
-    candidates, or where there would be none for layers of any width."""
+    """The reason, for a report, why threadblock residence is impossible for these layers; None if
+    there are candidates, or if there are none for layers of any width."""
     if arch.has(Capability.WGMMA) or not arch.supports(problem.dtype) or problem.dtype.bytes != 2:
         return None
     if max(problem.widths) > COLUMNS[-1]:
@@ -137,7 +138,7 @@ def shortage(kind: type[M], problem: GemmProblem, arch: Arch, **fields: Any) -> 
 def _configs(
     kind: type[M], tile: _Tile, problem: GemmProblem, arch: Arch, fields: dict[str, Any]
 ) -> Iterator[M]:
-    """Of a tile, the deepest ring first."""
+    """The configurations of a tile, the deepest ring first."""
     first, *others = (_padded(width, _BLOCK * tile.across) for width in problem.widths)
     access_k = alignment(problem.k, problem.dtype)
     two_stages = not arch.has(Capability.CP_ASYNC) or needs_two_stages(access_k, problem.dtype)
@@ -150,7 +151,8 @@ def _configs(
             later=padded(others),
             warp=(tile.warp_rows, first // tile.across),
             stages=stages,
-            # CUTLASS begins with what k leaves of a tile, hence aligned as both are
+            # CUTLASS begins with the part of k that fills no whole tile, so both decide the
+            # alignment
             access_k=access_k,
             access_n=alignment(problem.n, problem.dtype),
             **fields,
@@ -177,11 +179,11 @@ def is_feasible(config: B2bMmaConfig, problem: GemmProblem, arch: Arch) -> bool:
 
 
 def registers(config: B2bMmaConfig, problem: GemmProblem) -> int:
-    """Of a thread: the first product's accumulators with two buffers of operands and pointers
-    along k, and, with two stages, what it copies of the next tile; then, where one layer follows
-    another, the result that is the next product's operand, if it is in registers, and its
-    accumulators; in the end the last ones, and what the epilogue has of 8 rows, residuals as
-    they come and converted."""
+    """Registers of a thread, the most of three phases. First product: accumulators, two buffers of
+    operands, pointers along k and, with two stages, the values copied for the next tile. Between
+    layers: the result that becomes the next operand, if it is in registers, and the next
+    accumulators. Last epilogue: the accumulators and 8 rows of values, residuals both as loaded and
+    converted."""
     (rows, first), warps, widths = config.warp, config.across, config.widths
     copied = 0
     if config.stages == 2:
@@ -196,9 +198,8 @@ def registers(config: B2bMmaConfig, problem: GemmProblem) -> int:
 
 
 def shared_memory(config: B2bMmaConfig, problem: GemmProblem) -> int:
-    """Bytes of a block: what the first product's ring, results between layers and the last
-    epilogue's staging have one after the other, then weights that stay, and inner layers'
-    vectors."""
+    """Bytes of a block: one space that the first product's ring, the results between layers and the
+    last epilogue's staging use in turn; resident weights; and inner layers' vectors."""
     rows, widths, size = config.rows, config.widths, problem.dtype.bytes
     ring = config.stages * (rows + config.columns) * config.depth * size
     results = 0 if config.across == 1 else rows * (max(widths[:-1]) + _ROW_GAP) * size
@@ -211,8 +212,8 @@ def shared_memory(config: B2bMmaConfig, problem: GemmProblem) -> int:
 
 
 def _staged_rows(config: B2bMmaConfig, dtype: DType) -> int:
-    """Of a warp; CUTLASS has room for twice as many where it stages half_t without bank
-    conflicts."""
+    """Rows that a warp's epilogue stages; CUTLASS reserves twice as many where it stages half_t
+    without bank conflicts."""
     columns = config.widths[-1] // config.across
     wide = min(config.access_n, columns // 4) == 8
     return _STAGED_ROWS * (2 if dtype is DType.F16 and columns <= 64 and wide else 1)
@@ -220,7 +221,7 @@ def _staged_rows(config: B2bMmaConfig, dtype: DType) -> int:
 
 def predicted_us(problem: GemmProblem, config: B2bMmaConfig, arch: Arch, memory_us: float) -> float:
     """One launch; `memory_us` is what a copy of x, the weights and y takes."""
-    # blocks that one SM has one after the other
+    # blocks that one SM runs one after another
     turns = ceil_divide(ceil_divide(problem.m, config.rows), arch.sm_count)
     resident = min(blocks_per_sm(problem, config, arch), turns)
     compute = turns * _busy_us(problem, config, arch) + ceil_divide(turns, resident) * _BLOCK_US
@@ -228,31 +229,32 @@ def predicted_us(problem: GemmProblem, config: B2bMmaConfig, arch: Arch, memory_
 
 
 def blocks_per_sm(problem: GemmProblem, config: B2bMmaConfig, arch: Arch) -> int:
-    """That one SM holds at a time."""
+    """Blocks that one SM holds at a time."""
     reserved = (
         arch.shared_memory_per_sm - arch.shared_memory_per_block
-    )  # the runtime's, of each block
+    )  # shared memory that the CUDA runtime takes from each block
     by_memory = arch.shared_memory_per_sm // (shared_memory(config, problem) + reserved)
     by_registers = arch.registers_per_sm // (registers(config, problem) * config.threads)
     return min(by_memory, by_registers, arch.threads_per_sm // config.threads)
 
 
 def _busy_us(problem: GemmProblem, config: B2bMmaConfig, arch: Arch) -> float:
-    """Of a block that has its SM to itself: the slowest of products, reads of shared memory, and
-    loads from L2, then activations."""
+    """Microseconds of a block that has its SM to itself: the slowest of products, reads of shared
+    memory and loads from L2, plus activations."""
     rows, size, widths = config.rows, problem.dtype.bytes, config.widths
     depth = ceil_divide(problem.k, config.depth) * config.depth
     weights = sum(n * k for k, n in itertools.pairwise((depth, *widths)))
     rate = arch.flops[problem.dtype] / arch.sm_count * _TENSOR_EFFICIENCY * arch.mma_sync_share
     products = 2 * rows * weights / rate
     across = config.across
-    along = rows // config.warp[0]  # each of these warps reads all weights, each across all rows
+    # each of these warps reads all weights; the warps across the columns each read all rows
+    along = rows // config.warp[0]
     between = 0 if across == 1 else sum(widths[:-1])
     read = (along * weights + across * rows * (depth + between)) * size
     shared = read / (SHARED_BYTES_PER_CLOCK * arch.clock)
     from_l2 = _L2 * arch.l2_bandwidth / arch.sm_count
     loads = (rows + widths[0]) * depth * size / from_l2
-    # weights that products behind the first one wait for
+    # weights that later products wait for
     staying = sum(n * k for k, n in itertools.pairwise(widths)) * size / from_l2
     steps = sum(
         n * (1 + epilogue_cost(layer))

@@ -1,10 +1,11 @@
-"""Convolutions on sm_90a from spatial tiles with their border, without im2col traffic: which tiles,
-and what they cost an SM.
+"""Convolutions on sm_90a by spatial tiles with their border, without im2col traffic: the possible
+tiles and their time on an SM.
 
 A tile is images x rows x columns of output pixels and 64 output channels for each consumer
 warpgroup that shares it. Its input is one TMA box for each k-block of channels, and each filter
-position is a view of it. The product has output channels as rows and positions, pixels of the box
-in groups of eight, as columns. The formulas repeat custom_ops/sm90/halo/geometry.h and block.h.
+position is a view of it. The rows of the product are output channels; its columns are positions,
+the pixels of the box in groups of eight. The formulas repeat custom_ops/sm90/halo/geometry.h and
+block.h.
 """
 
 from __future__ import annotations
@@ -31,23 +32,23 @@ from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide
 from onnxbolt.problems import ConvProblem
 
-# that wgmma is declared for (custom_ops/sm90/wgmma.h)
+# positions of a tile for which wgmma is declared (custom_ops/sm90/wgmma.h)
 POSITIONS = (64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
-K_BLOCKS = (64, 48, 32, 16)  # channels; 48 of them lie in rows of 64
-_GROUP = 8  # positions that are neighbours in shared memory
+K_BLOCKS = (64, 48, 32, 16)  # channels; 48 are stored in rows of 64
+_GROUP = 8  # consecutive positions that are neighbours in shared memory
 CHANNELS = 64  # output channels of a warpgroup
 _MAX_BOX = 256  # extent of a TMA box
 _BLOCK_BYTES = 227 * 1024  # shared memory of a block
-_BARRIERS, _PLACES = 1024, 256 * 8  # bytes of it
+_BARRIERS, _PLACES = 1024, 256 * 8  # bytes of shared memory
 _MAX_INPUT_STAGES, _MAX_FILTER_STAGES, _MIN_FILTER_STAGES = 8, 48, 4
-_PADDING = 1.15  # of the channels, for wider k-blocks
-_INPUT_SHARE = 0.6  # of shared memory that input stages take beside streamed filters
-_MOST_PARTS, _MOST_HEIGHTS = 4, 6  # of a row, and of tiles of one width
-# Cycles of an SM, fitted to 43 measurements on one H200 (the first loads again, to 30 later ones):
-# wgmma's rate; bytes of shared memory in a cycle; a position of the epilogue, and that of a
-# cooperative tile with more tiles behind it; a pixel that TMA gathers with a stride; each filter
-# position, where it stays in shared memory and where it is streamed; each tile; the first loads,
-# and the blocks of a cluster that wait for one another.
+_PADDING = 1.15  # the most by which channels are padded for wider k-blocks
+_INPUT_SHARE = 0.6  # of shared memory, for input stages when filters are streamed
+_MOST_PARTS, _MOST_HEIGHTS = 4, 6  # the most parts of a row, and heights of tiles of one width
+# Cycles of an SM, fitted to 43 measurements on one H200 (the first loads again to 30 later ones):
+# wgmma's rate; bytes of shared memory per cycle; a position of an epilogue, and of a cooperative
+# tile that more tiles follow; a pixel that TMA gathers with a stride; a filter position that stays
+# in shared memory, and one that is streamed; a tile; the first loads; and the blocks of a cluster
+# waiting for one another.
 _TENSOR_EFFICIENCY, _SHARED_BYTES, _POSITION, _EXPOSED_POSITION = 1.0, 130, 9.0, 18.0
 _STRIDED_PIXEL = 5.0
 _KEPT_TAP, _STREAMED_TAP, _TILE, START, _CLUSTER = 56.0, 68.0, 200.0, 2200.0, 1800.0
@@ -69,7 +70,7 @@ class HaloConfig(KernelConfig):
     k_block: int = at("tile_k", sound=positive)
     image_tile: tuple[int, int, int] = at("warp_m", "warp_n", "warp_k", compiled=(0, 0, 0))
     stage_pixels: int = at("instruction_m", default=0)
-    stages: int = at("stages", default=0, sound=stage_count)  # of the input
+    stages: int = at("stages", default=0, sound=stage_count)  # stages of the input
     schedule: Schedule = at("schedule", numbers=SCHEDULES)
     consumers: int = at("consumers", sound=warpgroups)  # consumer warpgroups
     resident: bool = at("resident", default=False, numbers=FLAG)
@@ -96,23 +97,23 @@ class Geometry:
     image_rows: int  # rows of the box from one image to the next
     group_pitch: int  # pixels from one group of positions to the next
     row_positions: int
-    zero_pixels: int  # behind the box
+    zero_pixels: int  # pixels of zeros behind the box
     tiles: int
 
     @property
     def positions(self) -> int:
-        """Of the tile, gaps included."""
+        """The tile's positions, gaps included."""
         whole_rows = (self.images - 1) * self.image_rows + self.rows - 1
         return whole_rows * self.row_positions + self.columns
 
     @property
     def box_pixels(self) -> int:
-        """Of the TMA box."""
+        """Pixels of the TMA box."""
         return self.row_pitch * self.image_rows * self.images
 
     @property
     def stage_pixels(self) -> int:
-        """Rounded to the period of a swizzle."""
+        """Pixels of an input stage, rounded up to the period of a swizzle."""
         return ceil_divide(self.box_pixels + self.zero_pixels, _GROUP) * _GROUP
 
 
@@ -153,8 +154,8 @@ def supports(problem: ConvProblem) -> bool:
 
 
 def shared_memory(config: HaloConfig, tensors: int, size: int, out_size: int) -> int:
-    """Bytes of a block whose epilogue has that many tensor operands; sizes in bytes of an
-    element."""
+    """Bytes of a block whose epilogue reads `tensors` tensor operands; `size` and `out_size` are
+    bytes of an element."""
     fixed, filter_bytes = _fixed_bytes(config, tensors, size, out_size), _filter_bytes(config, size)
     return fixed + _fitting_filters(_BLOCK_BYTES - fixed, filter_bytes) * filter_bytes
 
@@ -170,8 +171,8 @@ def _fitting_filters(room: int, filter_bytes: int) -> int:
 
 
 def cycles(problem: ConvProblem, config: HaloConfig, arch: Arch) -> float:
-    """Of the most loaded SM, beside launch and device memory: rounds of tiles, and what does not
-    overlap with others."""
+    """Cycles of the busiest SM, without launch and device memory: rounds of tiles, and the parts
+    that do not overlap with others."""
     tile = geometry(problem, *config.image_tile)
     count, exposed = rounds(problem, config, tile, arch), _POSITION
     if config.schedule is Schedule.COOPERATIVE:
@@ -181,14 +182,14 @@ def cycles(problem: ConvProblem, config: HaloConfig, arch: Arch) -> float:
 
 
 def rounds(problem: ConvProblem, config: HaloConfig, tile: Geometry, arch: Arch) -> int:
-    """Tiles of the most loaded SM."""
+    """The number of tiles of the busiest SM."""
     blocks = problem.groups * ceil_divide(problem.k // problem.groups, config.channels)
     clusters = ceil_divide(tile.tiles, config.sharing)
     return ceil_divide(clusters * blocks, arch.sm_count // config.sharing)
 
 
 def main_loop_cycles(problem: ConvProblem, config: HaloConfig, tile: Geometry) -> float:
-    """Of a tile: bound by products, by shared memory or by TMA."""
+    """Cycles of a tile's main loop, bound by products, shared memory or TMA."""
     positions, k_block = config.positions, config.k_block
     groups, row_bytes = config.channels // CHANNELS, pixel_bytes(config, problem.dtype.bytes)
     box_count = ceil_divide(problem.depth, k_block) * _phases(problem)
@@ -228,12 +229,12 @@ def with_stages(problem: ConvProblem, config: H, arch: Arch) -> Iterator[H]:
 
 
 def tiles(problem: ConvProblem) -> Iterator[Geometry]:
-    """Tiles that a block can take at once: 8 columns, for which no position lies beyond a row,
-    or an even share of a row."""
+    """The tiles that fit a block: 8 columns wide, which wastes no position, or an even share of a
+    row."""
     parts = range(1, _MOST_PARTS + 1)
     widths = {min(_GROUP, problem.q), *(ceil_divide(problem.q, count) for count in parts)}
     for columns in sorted(widths):
-        most = min(problem.p, POSITIONS[-1])  # a row has one position at least
+        most = min(problem.p, POSITIONS[-1])  # a row has at least one position
         heights = [
             rows
             for rows in range(most, 0, -1)
@@ -256,8 +257,8 @@ def _fits(problem: ConvProblem, tile: Geometry) -> bool:
 
 
 def _last_byte(problem: ConvProblem, config: HaloConfig) -> int:
-    """Where the reads of a kernel's positions end, those beyond the tile among them, in the last
-    input stage."""
+    """The end of a kernel's reads from the input stages, in bytes; positions beyond the tile are
+    read as well."""
     stride, row_bytes = problem.strides[0], pixel_bytes(config, problem.dtype.bytes)
     tile = geometry(problem, *config.image_tile)
     shift = (problem.r - 1) // stride * tile.row_pitch + (problem.s - 1) // stride
@@ -266,7 +267,7 @@ def _last_byte(problem: ConvProblem, config: HaloConfig) -> int:
 
 
 def k_blocks(channels: int) -> list[int]:
-    """The two widest of those that pad the channels least; wide blocks save more than a little
+    """The two widest k-blocks among those with little padding: width saves more than a little
     padding costs."""
     least = min(ceil_divide(channels, block) * block for block in K_BLOCKS)
     most = max(least, int(_PADDING * channels))
@@ -274,8 +275,8 @@ def k_blocks(channels: int) -> list[int]:
 
 
 def _fixed_bytes(config: HaloConfig, tensors: int, size: int, out_size: int) -> int:
-    """Input stages, further layers' weights, each warpgroup's tile for a further layer and its
-    staging (two chunks of the output and of each tensor operand), barriers, places."""
+    """Bytes of input stages, further layers' weights, each warpgroup's tile for a further layer,
+    its staging (two chunks of the output and of each tensor operand), barriers and places."""
     chunk = (64 if config.consumers == 1 else 32) * CHANNELS
     staging = 2 * chunk * (out_size + tensors * size)
     blocks = [channels // CHANNELS for channels in config.layers]
@@ -293,11 +294,11 @@ def _filter_bytes(config: HaloConfig, size: int) -> int:
 
 
 def pixel_bytes(config: HaloConfig, size: int) -> int:
-    """Of a pixel of a k-block: the width of a swizzle."""
+    """Bytes of a pixel of a k-block: the width of a swizzle."""
     return (64 if config.k_block == 48 else config.k_block) * size
 
 
 def _phases(problem: ConvProblem) -> int:
-    """Boxes of a k-block: one for each parity of rows and columns that a filter with stride 2
-    meets."""
+    """Boxes of a k-block: with stride 2, one for each parity of rows and columns that the filter
+    reads."""
     return min(problem.strides[0], problem.r) * min(problem.strides[1], problem.s)

@@ -1,11 +1,11 @@
-"""What CUTLASS 2.x's kernels for mma.sync need of an SM, and which of their tiles are worth
-compiling.
+"""CUTLASS 2.x's kernels for mma.sync: the registers and shared memory that they need, and the tiles
+worth compiling.
 
-The choice of tiles follows Bolt (section 3.2.2): within the register file the largest warp tile,
-since a warp tile of WM x WN does WM*WN/(WM+WN) products per element read from shared memory; four
-or eight warps to a threadblock; small threadblocks where the problem is small, so that every SM has
-one. All in the units of the hardware: bytes of shared memory of one block, 32-bit registers of one
-thread.
+The choice of tiles follows Bolt (section 3.2.2): the largest warp tile that registers allow, since
+a warp tile of WM x WN does WM*WN/(WM+WN) products per element read from shared memory; four or
+eight warps to a threadblock; small threadblocks where the problem is small, so that every SM has
+one. All numbers are in the units of the hardware: bytes of shared memory of one block, 32-bit
+registers of one thread.
 """
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ from onnxbolt.families.row import at
 from onnxbolt.kernel_time import TENSOR_EFFICIENCY
 from onnxbolt.problems import Product
 
-# of a thread beside accumulators and operand fragments: iterators, predicates, the epilogue's
-# operands
+# registers of a thread besides accumulators and operand fragments: iterators, predicates, the
+# epilogue's operands
 _BASE_REGISTERS = 40
 _SMALLEST_CP_ASYNC = 4  # bytes
-# blocks that are neighbours in time share rows of A in L2; CUTLASS lowers it by itself where N has
+# blocks that run at the same time share rows of A in L2; CUTLASS reduces the number where N has
 # fewer tiles
 _SWIZZLE = 4
-# of a convolution's thread: each has a pointer and two words of predicates, and sixteen of them
-# spill
+# the most rows of pixels per thread of a convolution: each needs a pointer and two words of
+# predicates, and sixteen spill
 MAX_IMAGE_ROWS = 8
 # Walk.OPTIMIZED keeps the predicates of a filter's rows in one word, those of its columns
 # in another
 MASK_BITS = 32
-# CUTLASS's iterator keeps a bit for each of a thread's accesses to a tile, in four words
+# the most accesses to a tile by one thread: CUTLASS's iterator keeps a bit for each in four words
 MAX_PREDICATES = 64
-# two to each tensor core, so that the loads of one hide behind the products of the other
+# warps of an SM that keep its tensor cores busy: two for each, so that one loads while the other
+# multiplies
 _WARPS_FOR_FULL_RATE = 8
 
 
 class Walk(enum.IntEnum):
     """How an implicit GEMM walks the activations (CUTLASS's iterator algorithms)."""
 
-    NONE = 0  # a matrix
-    ANALYTIC = 1  # no limits
+    NONE = 0  # the activations are a matrix
+    ANALYTIC = 1  # any filter
     OPTIMIZED = 2  # predicates are computed once for each filter row and column
     FIXED_CHANNELS = 3  # 4 or 8 input channels: filter positions are packed along k
 
@@ -69,18 +70,18 @@ class MmaConfig(KernelConfig):
     access_n: int = at("align_c", default=8, sound=access)  # of D and of residuals
 
     def mismatched(self) -> list[str]:
-        """Warps share a tile evenly."""
+        """The warp tile, unless it divides the threadblock's tile."""
         uneven = any(size % part for size, part in zip(self.tile, self.warp, strict=True))
         return super().mismatched() + (["warp"] if uneven else [])
 
     @property
     def warps(self) -> int:
-        """Of a threadblock."""
+        """Warps of a threadblock."""
         return (self.tile[0] // self.warp[0]) * (self.tile[1] // self.warp[1])
 
     @property
     def threads(self) -> int:
-        """Of a threadblock."""
+        """Threads of a threadblock."""
         return 32 * self.warps
 
 
@@ -139,13 +140,13 @@ _AMPERE = (
     # few rows or few columns
     Tile(128, 32, 64, (32, 32), (4,)),
     Tile(32, 64, 64, (16, 32), (5,)),
-    # not 64x16 (warp 16x16): CUTLASS 4.2 compiles it, and it computes wrong numbers on an H200, in
-    # GEMM and in Conv
+    # 64x16 (warp 16x16) is left out: CUTLASS 4.2 compiles it, but it computes wrong numbers on an
+    # H200, in GEMM and Conv
 )
 
 
 def tiles(arch: Arch) -> tuple[Tile, ...]:
-    """Those of `arch`: two stages before cp.async, deep pipelines since."""
+    """The tiles for `arch`: two stages without cp.async, deep pipelines with it."""
     return _AMPERE if arch.has(Capability.CP_ASYNC) else _TURING
 
 
@@ -168,8 +169,8 @@ def configs(
 
 
 def needs_two_stages(align: int, dtype: DType) -> bool:
-    """cp.async copies 4 bytes at least: single 2-byte elements go through registers, which CUTLASS
-    does in two stages."""
+    """True if only pipelines of two stages work: cp.async copies at least 4 bytes, so single 2-byte
+    elements pass through registers, for which CUTLASS has two stages."""
     return align * dtype.bytes < _SMALLEST_CP_ASYNC
 
 
@@ -180,12 +181,13 @@ def tile_bytes(tile: tuple[int, int, int], dtype: DType) -> int:
 
 
 def shared_memory(config: MmaConfig, dtype: DType) -> int:
-    """Of one block: its pipeline's stages, which the epilogue reuses."""
+    """Bytes of one block: its pipeline's stages, which the epilogue reuses."""
     return config.stages * tile_bytes(config.tile, dtype)
 
 
 def registers(config: MmaConfig) -> int:
-    """Of one thread: WM*WN/32 accumulators, two buffers of operand fragments, and a fixed rest."""
+    """Registers of one thread: WM*WN/32 accumulators, two buffers of operand fragments, and a fixed
+    rest."""
     m, n, _ = config.warp
     return m * n // 32 + (m + n) // 2 + _BASE_REGISTERS
 
@@ -194,7 +196,7 @@ def blocks_per_sm(config: MmaConfig, dtype: DType, arch: Arch) -> int:
     """Blocks that one SM holds at a time, at least 1 for a feasible configuration."""
     reserved = (
         arch.shared_memory_per_sm - arch.shared_memory_per_block
-    )  # the runtime's, of each block
+    )  # shared memory that the CUDA runtime takes from each block
     by_memory = arch.shared_memory_per_sm // (shared_memory(config, dtype) + reserved)
     by_registers = arch.registers_per_sm // (registers(config) * config.threads)
     return min(by_memory, by_registers, arch.threads_per_sm // config.threads)
@@ -231,6 +233,6 @@ def predicted_us(problem: Product, config: MmaConfig, arch: Arch, packed: bool =
 
 
 def _issue_rate(config: MmaConfig, dtype: DType, arch: Arch) -> float:
-    """Part of the tensor cores' rate that the warps resident on an SM can keep busy."""
+    """The part of the tensor cores' rate that the warps resident on an SM can use."""
     resident = config.warps * blocks_per_sm(config, dtype, arch)
     return 0.6 + 0.4 * min(1.0, resident / _WARPS_FOR_FULL_RATE)

@@ -9,8 +9,8 @@ from onnxbolt.problems import ConvProblem
 
 
 def in_rows(problem: ConvProblem) -> ConvProblem:
-    """The problem that kernels for NHWC solve: TMA stores rows, whose channels are padded;
-    planes are stored one by one."""
+    """The problem as kernels for NHWC see it: its channels are padded as TMA's stores of rows
+    require, while NCHW output is stored channel by channel."""
     padded = round_up(problem.k, problem.dtype.alignment)
     k = problem.k if problem.both_forms else padded
     return replace(problem, k=k, y_nchw=False, padding=0)

@@ -1,4 +1,4 @@
-"""Kernels of which there is one for each combination of types and epilogue, whatever the shape."""
+"""Families with one kernel for each combination of types and epilogue, whatever the shape."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from onnxbolt.families.base import KernelConfig, tile_size
 from onnxbolt.families.row import at
 
 _THREADS = 256
-ANY_ACCESS = {"align_a": 1, "align_b": 1, "align_c": 1}  # slots where a launch picks the accesses
+# slots of a family whose launch picks the width of accesses
+ANY_ACCESS = {"align_a": 1, "align_b": 1, "align_c": 1}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,19 +1,20 @@
 """Our own persistent kernels for GEMM and implicit GEMM on sm_90a: tiles, shared memory and times.
 
-A block has a producer warpgroup, of which one thread loads operands by TMA and another one
-residuals, and one to three consumer warpgroups that multiply by wgmma, 64 rows at a time. In a
-swapped kernel output channels are the rows of the product, and the rows of A, any multiple of 16 of
-them, its columns. The formulas for shared memory repeat custom_ops/sm90/shape.h.
+A block has a producer warpgroup and one to three consumer warpgroups. One thread of the producer
+loads operands by TMA, another one residuals; consumers multiply by wgmma, 64 rows at a time. In a
+swapped kernel the rows of the product are output channels, and its columns are rows of A, any
+multiple of 16. The formulas for shared memory repeat custom_ops/sm90/shape.h.
 
-Times: one block to an SM. A k-block takes what the slowest of tensor cores, shared memory and TMA
-takes. COOPERATIVE adds a tile's epilogue to its main loop; PINGPONG hides epilogues under other
-tiles' main loops, all but the last, and pays for the turns. The constants were fitted to 307
+Times: each SM runs one block. A k-block is bound by tensor cores, shared memory or TMA, whichever
+is slowest. COOPERATIVE adds a tile's epilogue to its main loop; PINGPONG hides epilogues under
+other tiles' main loops, all but the last, and pays for the turns. The constants were fitted to 307
 measurements on one H200: fifteen of ResNet-50's convolutions at batch 32, up to 38 tiles for each
 (root mean square of the relative error 16%; the predicted choice takes 1.024 times the best,
-geometric mean), beginning with constants that 800 others had given. What short rows cost a copy was
-fitted to 2,839 more: layers of four CNNs and BERT (root mean square 23% to 16%, the predicted
-choice 1.060 to 1.033); what weights cost whose rows begin within a sector to these and 595 others,
-of 24 to 672 channels (the choice 1.076 to 1.049, of these).
+geometric mean), beginning with constants that 800 others had given. The cost of copies with short
+rows was fitted to 2,839 more: layers of four CNNs and BERT (root mean square 23% to 16%, the
+predicted choice 1.060 to 1.033). The cost of weights whose rows begin within a sector was fitted to
+these and to 595 others with 24 to 672 channels (on the latter, the predicted choice 1.076 to
+1.049).
 """
 
 from __future__ import annotations
@@ -53,52 +54,58 @@ from onnxbolt.kernel_time import overlapped
 from onnxbolt.problems import ConvProblem, Product
 
 _C, _P = Schedule.COOPERATIVE, Schedule.PINGPONG
-# What wgmma multiplies by at once and custom_ops/sm90/wgmma.h has.
+# columns of one wgmma instruction that custom_ops/sm90/wgmma.h declares
 _COLUMNS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128, 160, 192, 224, 256)
 _WIDE_COLUMNS = (64, 96, 128, 192, 256)
-_WASTE = 0.25  # of a tile's columns that may lie outside of the output
-_K = (64, 48, 32, 16)  # elements of 2 bytes of a k-block
+_WASTE = 0.25  # the part of a tile's columns that may lie outside the output
+_K = (64, 48, 32, 16)  # elements of a k-block, for types of 2 bytes
 _MAX_BOX = 256  # rows of one copy by TMA
 _SPLITS = (2, 4, 8)
-# Beside resident weights: what hides the memory's latency, and the least number of stages.
+# beside resident weights: bytes of a ring that hide the memory's latency, and the least number of
+# stages
 _RING_BYTES, _RESIDENT_STAGES = 65536, 4
 
-_WIDE = 16  # bytes that TMA moves at least
+_WIDE = 16  # the least bytes that TMA moves
 _MAX_STAGES, _MIN_STAGES = 16, 3
-_FIXED_BYTES = 2048  # barriers, and what alignment takes
-_MAX_ACCUMULATORS = {1: 128, 2: 128, 3: 96}  # of a thread, by consumer warpgroups, without spills
-_CORNER = (-128, 127)  # of TMA's im2col in four dimensions
-_MAX_REACH, _MAX_STRIDE = 255, 8  # likewise: a filter's extent, and a stride
+_FIXED_BYTES = 2048  # barriers, and the padding for alignment
+# the most per thread without spills, by consumer warpgroups
+_MAX_ACCUMULATORS = {1: 128, 2: 128, 3: 96}
+_CORNER = (-128, 127)  # the range of corners of TMA's im2col with four dimensions
+_MAX_REACH, _MAX_STRIDE = 255, 8  # likewise, the most of a filter's extent and of a stride
 
 CLOCKS_PER_US = 1755.0  # under load
-# in a chain of these kernels, which begin before the one before has ended
+# a launch that follows another of these kernels, before whose end it begins; the same for clusters
 LAUNCH_US, _CLUSTER_US = 0.93, 0.15
 _PRODUCTS = 4096 * 0.89  # FLOP a clock of one SM's tensor cores, types of 2 bytes
 _SHARED = 128.0  # bytes a clock of shared memory, reads and writes
-_MATRIX_LOAD, _IM2COL_LOAD, _WEIGHT_LOAD = 74.5, 75.0, 78.0  # bytes a clock that TMA brings in
-_IM2COL_CLOCKS = 30.0  # of a k-block that im2col copies, whatever its size
-# clocks of each row of a copy, however short: of a matrix or weights, and by im2col
+_MATRIX_LOAD, _IM2COL_LOAD, _WEIGHT_LOAD = 74.5, 75.0, 78.0  # bytes per clock that TMA loads
+_IM2COL_CLOCKS = 30.0  # of each k-block that im2col copies, whatever its size
+# the least clocks of each row of a copy: of a matrix or weights, and by im2col
 _ROW, _IM2COL_ROW = 2.0, 1.45
-# bytes of L2; further clocks of a row of weights that begins within one, where all SMs read it
+# bytes of a sector of L2; additional clocks of a row of weights that begins within a sector, when
+# all SMs read it
 _SECTOR, _BROKEN_ROW = 32, 12.0
-# for rows that lie across the memory's lines: in the image they do not begin at multiples of their
+# the factor for rows that span lines of memory, since images do not begin at multiples of their
 # width
 _ACROSS = 2.0
-_LATENCY_CLOCKS = 190.0  # from a stage's request to its arrival, beyond what is hidden
-# of a k-block of several boxes: the ring has fewer stages, and the first one comes later
+_LATENCY_CLOCKS = 190.0  # from a stage's request to its arrival, as far as nothing hides it
+# the factor for k-blocks of several boxes: the ring has fewer stages, and the first one arrives
+# later
 _DEEP = 1.04
-_PINGPONG_BLOCK, _TURN_US = 0.895, 0.31  # of a k-block's time where warpgroups take turns; a turn
+# the factor of a k-block's time with PINGPONG, and the time of a turn
+_PINGPONG_BLOCK, _TURN_US = 0.895, 0.31
 _EPILOGUE_US = 0.06
-_STORE = 33.0  # bytes a clock of one SM, residuals included
-LANES = 128 * 1.97  # operations of an epilogue in a clock
-_STAGING_OPERATIONS = 1.8  # of each output, beside its epilogue's
-# of a plane of NCHW that a warp stores at once, in eight planes; clocks of an SM for each value
+_STORE = 33.0  # bytes per clock that one SM stores, residuals included
+LANES = 128 * 1.97  # an SM's epilogue operations per clock
+_STAGING_OPERATIONS = 1.8  # for each output, besides its epilogue's
+# pixels that a warp stores at once in each of eight channels of NCHW output; clocks of an SM per
+# value
 _PLANE_PIXELS, _PLANE_VALUE = 8, 0.25
-_SPLIT_US = 0.7  # of the barriers of a cluster
-_REMOTE = 8.6  # bytes a clock that one SM gets from others
-# part of a cooperative kernel's epilogues that counts where a block has several tiles
+_SPLIT_US = 0.7  # for the barriers of a cluster
+_REMOTE = 8.6  # bytes per clock that one SM receives from others
+# the part of cooperative epilogues that is not hidden when a block has several tiles
 _OVERLAPPED = 0.68
-_MEMORY = 0.91  # of a copy's time over the same bytes
+_MEMORY = 0.91  # relative to a plain copy of the same bytes
 _LOSS = 0.57  # part of the shorter of (compute, memory) that is not hidden behind the longer
 
 
@@ -140,9 +147,9 @@ class ProductConfig(KernelConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Sm90Config(ProductConfig):
-    """Beside a `ProductConfig`: the blocks of a cluster along rows and columns; `split_k` blocks
-    that share a tile's k-blocks; how many neighbouring rows of tiles blocks walk through
-    together (`swizzle`)."""
+    """Beside a `ProductConfig`: `cluster`, the blocks of a cluster along rows and columns;
+    `split_k`, the blocks that share a tile's k-blocks; `swizzle`, the number of neighbouring rows
+    of tiles that blocks walk through together."""
 
     swapped: bool = at("instruction_m", default=False, numbers=FLAG)  # type: ignore[misc]
     swizzle: int = at("swizzle", default=1, compiled=1, sound=positive)
@@ -159,7 +166,7 @@ S = TypeVar("S", bound=Sm90Config)
 
 @dataclass(frozen=True)
 class Tile90:
-    """A tile without its columns, which follow from the problem. `deep`: its k-blocks are of twice
+    """A tile without its columns, which follow from the problem. `deep`: its k-blocks have twice
     the length."""
 
     rows: int
@@ -170,9 +177,9 @@ class Tile90:
     resident: bool = False
 
 
-# Large tiles load least for what they multiply: L2 and shared memory are what limits a Hopper
-# kernel, not the tensor cores. Three warpgroups divide some outputs better among the SMs; small
-# tiles are for small problems. Resident weights, like deep k-blocks, leave more of TMA to the
+# Large tiles load the fewest bytes per product, and L2 and shared memory limit a Hopper kernel
+# before tensor cores do. Three warpgroups divide some outputs better among the SMs; small tiles are
+# for small problems. Resident weights and deep k-blocks leave more of TMA's rate to the
 # activations.
 TILES = (
     Tile90(128, _P, 2),
@@ -194,8 +201,8 @@ TILES = (
     Tile90(64, _C, 1),
 )
 
-# Of swapped kernels, one warpgroup each. Where an SM has more than two tiles, others divide evenly,
-# too, and hide their epilogues.
+# Tiles of swapped kernels, with one warpgroup each. If an SM has more than two tiles, other kernels
+# divide evenly, too, and hide their epilogues.
 _SWAPPED_COLUMNS, _SWAPPED_ROWS, _SWAPPED_ROUNDS = 128, (80, 96, 112), 2
 
 
@@ -232,14 +239,13 @@ def k_blocks(config: ProductConfig, problem: Product) -> int:
 
 
 def boxes(k: int, dtype: DType) -> int:
-    """Copies by TMA of a k-block's rows: as wide as a swizzled row may be."""
+    """The number of TMA copies for a k-block's rows, each as wide as a swizzled row can be."""
     size = k * dtype.bytes
     return size // next(width for width in SWIZZLED_ROWS if size % width == 0)
 
 
 def k_block(channels: int, dtype: DType) -> int:
-    """Elements of a k-block: the number that wastes least of `channels`, the largest of equal
-    ones."""
+    """Elements of a k-block: the number that pads `channels` least, the largest of equals."""
     sizes = (size * 2 // dtype.bytes for size in _K)
     return min(sizes, key=lambda size: (ceil_divide(channels, size) * size, -size))
 
@@ -267,12 +273,13 @@ def candidates(kind: type[S], problem: Product, arch: Arch, swizzle: int) -> tup
 
 
 def _tile_columns(problem: Product) -> list[int]:
-    """Of tiles: all of one group, where there are several, since TMA would not tell them apart."""
+    """Numbers of columns worth trying. With several groups, a tile's columns belong to one group,
+    since TMA cannot separate groups."""
     if problem.groups > 1:
         widths = [width for width in _COLUMNS if problem.columns // problem.groups % width == 0]
         return [width for width in widths if 2 * width >= widths[-1]]
     count = problem.columns
-    # the narrowest that takes all columns, and wide ones that divide them nearly
+    # the narrowest tile that holds all columns, and wide ones with little waste
     narrow = [width for width in _COLUMNS if width >= count][:1]
     return narrow + [
         width
@@ -303,8 +310,8 @@ def _config(
 
 
 def _swapped(kind: type[S], k: int, problem: Product, arch: Arch, swizzle: int) -> Iterator[S]:
-    """The swapped kernel that divides few tiles among the SMs best, where it does so better than
-    tiles of 64 or 128 rows."""
+    """The swapped kernel that divides few tiles best among the SMs, if it does so better than tiles
+    of 64 or 128 rows."""
     if tensor_operands(problem.chain) or problem.out.bytes != 2:
         return
     if _SWAPPED_COLUMNS not in _tile_columns(problem):
@@ -322,9 +329,9 @@ def _swapped(kind: type[S], k: int, problem: Product, arch: Arch, swizzle: int) 
 
 
 def _block_depths(problem: Product) -> tuple[int, ...]:
-    """Elements of k-blocks worth trying: the number that wastes least, and the widest where that
-    takes fewer copies by TMA. Not with groups: a wide block reads more of the next group than it
-    has to, where infinities and weights of zero would make NaN."""
+    """Elements of k-blocks worth trying: the number with the least padding, and the widest if it
+    takes fewer TMA copies. With groups, only the former: a wide block reads further into the next
+    group, and infinities there times weights of zero would give NaN."""
     dtype, depth = problem.dtype, problem.depth
     least, widest = k_block(depth, dtype), _K[0] * 2 // dtype.bytes
     copies, fewest = (ceil_divide(depth, k) * boxes(k, dtype) for k in (least, widest))
@@ -332,8 +339,8 @@ def _block_depths(problem: Product) -> tuple[int, ...]:
 
 
 def _splits(config: S, problem: Product, arch: Arch) -> Iterator[S]:
-    """The k-blocks of a tile shared by the blocks of a cluster, where tiles alone leave SMs
-    idle."""
+    """The configuration with a tile's k-blocks split among the blocks of a cluster, if tiles alone
+    leave SMs idle."""
     for split in splits(config, problem, arch):
         idle = tiles(config, problem) * split <= arch.sm_count
         if split <= k_blocks(config, problem) and idle:
@@ -341,12 +348,12 @@ def _splits(config: S, problem: Product, arch: Arch) -> Iterator[S]:
 
 
 def launch_splits(config: S) -> Sequence[S]:
-    """Variants that the tuner tries, whatever was predicted."""
+    """The splits that the tuner tries, whatever was predicted."""
     return [replace(config, split_k=split) for split in (1, 2, 4)]
 
 
 def launch_swizzles(config: S) -> Sequence[S]:
-    """Likewise."""
+    """The swizzles that the tuner tries, whatever was predicted."""
     return [replace(config, swizzle=swizzle) for swizzle in (1, 2, 4, 8)]
 
 
@@ -354,8 +361,8 @@ def launch_swizzles(config: S) -> Sequence[S]:
 
 
 def splits(config: Sm90Config, kernel: Typed, arch: Arch) -> list[int]:
-    """Numbers of blocks that can share a tile's k-blocks; none where clusters serve another end, or
-    the exchange has no room."""
+    """The numbers of blocks that can share a tile's k-blocks; none if clusters already serve
+    another purpose, or if shared memory has no room for the exchange."""
     if config.schedule is not _C or config.cluster != (1, 1) or config.resident or config.swapped:
         return []
     rows, columns = config.rows, config.columns
@@ -370,8 +377,8 @@ def splits(config: Sm90Config, kernel: Typed, arch: Arch) -> list[int]:
 
 
 def fits(config: Sm90Config, problem: Product, arch: Arch) -> bool:
-    """True if the kernel compiles without spills and runs `problem`: registers, shared memory,
-    columns of resident weights."""
+    """True if registers, shared memory and resident weights allow the kernel to compile without
+    spills and to run `problem`."""
     rows, columns, (m, n) = config.rows, config.columns, config.cluster
     if config.group_rows // 64 * config.product[1] // 2 > _MAX_ACCUMULATORS[config.consumers]:
         return False
@@ -399,7 +406,7 @@ def stages(config: ProductConfig, kernel: Typed, arch: Arch) -> int:
 def _free_bytes(config: ProductConfig, kernel: Typed, arch: Arch) -> int:
     """Shared memory beside the epilogues' staging buffers and vectors."""
     free = arch.shared_memory_per_block - _FIXED_BYTES
-    if config.swapped:  # units of 64 channels of all rows; vectors are in registers
+    if config.swapped:  # units hold 64 channels of all rows; vectors are in registers
         return free - config.consumers * 2 * config.rows * 64 * kernel.out.bytes
     blocks, columns = config.group_rows // 64, config.columns
     staging = staging_bytes(columns, staged(kernel), loads_residual(kernel), blocks)
@@ -408,16 +415,15 @@ def _free_bytes(config: ProductConfig, kernel: Typed, arch: Arch) -> int:
 
 
 def tiles(config: ProductConfig, problem: Product) -> int:
-    """Tiles of the output; a cluster's blocks have one each, even where some of them are
-    outside."""
+    """Tiles of the output. Each block of a cluster has one, even outside the output."""
     m, n = config.cluster
     across = ceil_divide(problem.columns, config.columns * n)
     return ceil_divide(problem.rows, config.rows * m) * across * m * n
 
 
 def units(config: ProductConfig, kernel: Typed) -> int:
-    """Pieces of 64 rows in which a tile is stored: what blocks that split k divide among
-    themselves."""
+    """The number of pieces of 64 rows in which a tile is stored; blocks that split k divide them
+    among themselves."""
     columns = config.columns
     return (
         config.rows
@@ -430,30 +436,30 @@ def units(config: ProductConfig, kernel: Typed) -> int:
 
 
 def predicted_us(problem: Product, config: ProductConfig, arch: Arch, memory_us: float) -> float:
-    """One launch; `memory_us` is what a copy of all operands takes."""
+    """Microseconds of one launch; `memory_us` is the time of a copy of all operands."""
     launch = LAUNCH_US + (_CLUSTER_US if config.cluster != (1, 1) else 0.0)
     return launch + overlapped_us(_compute_us(problem, config, arch), memory_us)
 
 
 def overlapped_us(compute: float, memory_us: float) -> float:
-    """The busiest SM's time beside that of device memory."""
+    """Microseconds of the busiest SM's computing overlapped with device memory."""
     return overlapped(compute, memory_us * _MEMORY, _LOSS)
 
 
 def _compute_us(problem: Product, config: ProductConfig, arch: Arch) -> float:
-    """The most loaded SM's time, device memory aside."""
+    """Microseconds of the busiest SM, without device memory."""
     rows, columns, split = config.rows, config.columns, config.split_k
     steps = ceil_divide(k_blocks(config, problem), split)
     main = steps * block_clocks(problem, config, arch) / CLOCKS_PER_US
     epilogue = epilogue_us(problem, rows * columns / min(split, units(config, problem)))
-    if split > 1:  # of a block that finishes units
+    if split > 1:  # the time of a block that adds up units
         received = (split - 1) * rows * columns * 4 / min(split, units(config, problem))
         epilogue += _SPLIT_US + received / _REMOTE / CLOCKS_PER_US
     return tiles_us(_tiles_of_sm(problem, config, arch), main, epilogue, config)
 
 
 def planes_us(problem: ConvProblem, config: ProductConfig, arch: Arch) -> float:
-    """What storing NCHW adds to a kernel that stores rows: nothing hides it."""
+    """Microseconds that NCHW output adds to a kernel that stores rows; nothing hides them."""
     real = min(config.columns, problem.k - problem.padding)
     values = config.rows * real / min(config.split_k, units(config, problem))
     across = _ACROSS if problem.p * problem.q % _PLANE_PIXELS else 1.0
@@ -462,13 +468,13 @@ def planes_us(problem: ConvProblem, config: ProductConfig, arch: Arch) -> float:
 
 
 def _tiles_of_sm(problem: Product, config: ProductConfig, arch: Arch) -> int:
-    """The most that one has, or shares."""
+    """The most tiles that one SM computes, alone or with others."""
     blocks = config.cluster[0] * config.cluster[1]
     return ceil_divide(tiles(config, problem) * config.split_k, arch.sm_count // blocks * blocks)
 
 
 def tiles_us(count: int, main: float, epilogue: float, config: ProductConfig) -> float:
-    """An SM's tiles one after the other."""
+    """Microseconds of an SM's tiles, one after another."""
     if config.schedule is Schedule.PINGPONG:
         main = main * _PINGPONG_BLOCK + _TURN_US
         return max(count * main, count * (main + epilogue) / config.consumers) + epilogue
@@ -476,7 +482,8 @@ def tiles_us(count: int, main: float, epilogue: float, config: ProductConfig) ->
 
 
 def block_clocks(problem: Product, config: ProductConfig, arch: Arch) -> float:
-    """One k-block of one tile. Multicast in clusters saved no time where it was measured."""
+    """Clocks of one k-block of one tile. Multicast in clusters saved no time wherever it was
+    measured."""
     rows, columns, k, dtype = config.rows, config.columns, config.k, problem.dtype
     size = dtype.bytes
     products = 2 * rows * columns * k / (_PRODUCTS * 2 / size)
@@ -498,8 +505,8 @@ def block_clocks(problem: Product, config: ProductConfig, arch: Arch) -> float:
 
 
 def _weight_row(problem: Product, config: ProductConfig, arch: Arch) -> float:
-    """The least clocks of a row of weights: the more SMs read it at once, the longer, if it begins
-    within a sector."""
+    """The least clocks of a row of weights. A row that begins within a sector takes the longer, the
+    more SMs read it at once."""
     if problem.depth * problem.dtype.bytes % _SECTOR == 0:
         return _ROW
     busy = tiles(config, problem) * config.split_k / arch.sm_count
@@ -507,14 +514,14 @@ def _weight_row(problem: Product, config: ProductConfig, arch: Arch) -> float:
 
 
 def _copy_clocks(rows: int, k: int, dtype: DType, bytes_a_clock: float, least: float) -> float:
-    """What TMA takes for the rows of a k-block, each in pieces as wide as a swizzle; `least` of
-    each piece."""
+    """Clocks that TMA takes for the rows of a k-block, each in pieces as wide as a swizzle, and at
+    least `least` for each piece."""
     pieces = boxes(k, dtype)
     return rows * pieces * max(k * dtype.bytes / pieces / bytes_a_clock, least)
 
 
 def _im2col_clocks(problem: Product, rows: int, k: int) -> float:
-    """What TMA takes to gather the pixels of one k-block."""
+    """Clocks that TMA takes to gather the pixels of one k-block."""
     size = problem.dtype.bytes
     row = k * size // boxes(k, problem.dtype)
     across = problem.depth * size % row > 0
@@ -523,7 +530,7 @@ def _im2col_clocks(problem: Product, rows: int, k: int) -> float:
 
 
 def epilogue_us(problem: Product, outputs: float) -> float:
-    """Of `outputs` values of one tile."""
+    """Microseconds of the epilogue of `outputs` values of one tile."""
     tensors = tensor_operands(problem.chain)
     moved = outputs * (problem.out.bytes + tensors * problem.dtype.bytes) / _STORE
     operations = outputs * (_STAGING_OPERATIONS + epilogue_cost(problem.chain)) / LANES

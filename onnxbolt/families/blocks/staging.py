@@ -1,5 +1,5 @@
-"""How our own sm_90a kernels stage what they store: units of 64 rows in shared memory, from
-where TMA writes them, and where it brings their residuals (custom_ops/sm90/epilogue.h and
+"""Staging of the output in our own sm_90a kernels: units of 64 rows in shared memory, from which
+TMA stores them, and into which TMA loads their residuals (custom_ops/sm90/epilogue.h and
 tensor_map.h have the same formulas)."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MAX_STORED_ROW = 256  # bytes of a row of a unit that is not swizzled
 
 
 class Typed(Protocol):
-    """What shared memory depends on: a problem, or an instance of a kernel."""
+    """The types and steps that decide shared memory, of a problem or of a kernel's instance."""
 
     @property
     def dtype(self) -> DType: ...
@@ -27,13 +27,12 @@ class Typed(Protocol):
 
 
 def staged(kernel: Typed) -> DType:
-    """Element type of a tile as it is staged: that of y, and of x where y is written in both
-    forms."""
+    """Element type of a staged tile: that of y, or that of x if y is written in both layouts."""
     return kernel.dtype if STORE in kernel.chain else kernel.out
 
 
 def loads_residual(kernel: Typed) -> bool:
-    """Whether TMA brings a residual to where the output will be staged."""
+    """True if TMA loads a residual into the memory that stages the output."""
     return (
         any(EPILOGUES[step].operand == "tensor" for step in kernel.chain)
         and kernel.dtype.bytes == staged(kernel).bytes
@@ -41,16 +40,17 @@ def loads_residual(kernel: Typed) -> bool:
 
 
 def staging_bytes(columns: int, out: DType, residual: bool, blocks: int = 1) -> int:
-    """Shared memory in which a warpgroup stages what it stores of `blocks` of 64 rows: as
-    EpilogueShape of custom_ops/sm90/epilogue.h has it, two units, or four where a residual comes
-    in several, which are loaded that far ahead."""
+    """Bytes in which a warpgroup stages the output of `blocks` of 64 rows: two units, or four if a
+    residual has several units, which are loaded ahead (as EpilogueShape in
+    custom_ops/sm90/epilogue.h)."""
     unit = stored_columns(columns, out, residual)
     return (MOST_BUFFERS if residual and blocks * columns > unit else 2) * 64 * unit * out.bytes
 
 
 def stored_columns(columns: int, out: DType, residual: bool) -> int:
-    """Of a unit: those of a swizzled row, or, where that were short, all of a tile or equal
-    parts (custom_ops/sm90/tensor_map.h). Raises ValueError for columns that TMA cannot store."""
+    """Columns of a unit: those of a swizzled row or, if that row would be short, all columns of a
+    tile or equal parts of them (custom_ops/sm90/tensor_map.h). Raises ValueError for columns that
+    TMA cannot store."""
     row = columns * out.bytes
     if out.bytes != 2 or row % (128 if residual else 64) == 0 or row in SWIZZLED_ROWS:
         return next((width // out.bytes for width in SWIZZLED_ROWS if row % width == 0), columns)

@@ -1,5 +1,5 @@
-"""Stem convolutions on sm_90a, the first ones of a model: few channels, read from NCHW as they are
-(custom_ops/sm90/stem/plan.h has the same formulas)."""
+"""Stem convolutions (a model's first ones) on sm_90a: few channels, read from NCHW without a layout
+conversion (custom_ops/sm90/stem/plan.h has the same formulas)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ COLUMNS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128)
 # output pixels of a tile, in rows of 16
 _TILES, _TILES_OF_FEW = (128, 64), (256, 128, 64)
 _FEW = 32  # output channels whose tiles are small enough to have more pixels
-_GROUPS, _MOST_GROUPS = 4, 6  # warpgroups of a block, as a rule and at most
+_GROUPS, _MOST_GROUPS = 4, 6  # warpgroups of a block: the usual number and the most
 _MOST_CHANNELS, _LARGEST_FILTER, _LARGEST_STRIDE = 4, 11, 4
 _QUAD, _CHUNK, _GROUP_THREADS, _TILE_COLUMNS = 4, 8, 128, 16
 _STEPS_AT_ONCE, _CHUNKS_AT_ONCE, _BASE_REGISTERS = 6, 4, 36
 
-# Times: bound by the output, or by shared memory, which fragments, weights and the output pass
-# through.
+# Times: bound by the output in device memory, or by shared memory, through which fragments, weights
+# and the output pass.
 _PROLOGUE_US = 2.0  # weights into shared memory
-# a tile's pixels, and what the rest reaches of shared memory's bandwidth
+# parts of shared memory's bandwidth that a tile's pixels and the rest reach
 _TILE_US, _SHARED_EFFICIENCY = 0.02, 0.65
-# each warpgroup that a block has less than this many leaves that much of the time unused
+# the part of the time that stays unused for each warpgroup fewer than this number
 _BUSY_GROUPS, _IDLE = 4, 0.05
 
 
@@ -52,7 +52,7 @@ class StemConfig(KernelConfig):
 
 
 F = TypeVar("F", bound=StemConfig)
-# activations and weights have no alignment, weights always stay
+# activations and weights need no alignment, and weights stay in shared memory
 FIXED_SLOTS = {"align_a": 1, "align_b": 1, "resident": 1}
 
 
@@ -78,7 +78,7 @@ def is_served(stem: Stem) -> bool:
 
 
 def configurations(kind: type[F], problem: ConvProblem, arch: Arch, **fields: Any) -> list[F]:
-    """All there are, feasible or not."""
+    """All configurations, feasible or not."""
     weight = (problem.k, problem.c, problem.r, problem.s)
     if not serves(problem.dtype, weight, problem.strides, problem.dilations, problem.groups):
         return []
@@ -100,7 +100,7 @@ def configurations(kind: type[F], problem: ConvProblem, arch: Arch, **fields: An
 
 
 def busiest(feasible: Sequence[F]) -> tuple[F, ...]:
-    """Of each tile those with the most warpgroups, and with as many as there are as a rule."""
+    """For each tile, the configurations with the most warpgroups and with the usual number."""
     by_groups = sorted(feasible, key=lambda config: config.consumers)
     most = {config.pixels: config.consumers for config in by_groups}
     return tuple(
@@ -111,24 +111,24 @@ def busiest(feasible: Sequence[F]) -> tuple[F, ...]:
 
 
 def fits(config: StemConfig, arch: Arch, of_thread: int, of_block: int) -> bool:
-    """True if a kernel with so many registers of a thread and bytes of shared memory runs with the
-    configuration's warpgroups."""
+    """True if a block of the configuration's warpgroups runs with `of_thread` registers per thread
+    and `of_block` bytes of shared memory."""
     threads = config.consumers * _GROUP_THREADS
     most = min(arch.registers_per_sm // threads // 8 * 8, arch.registers_per_thread)
     return of_thread <= most and of_block <= arch.shared_memory_per_block
 
 
 def _depth(problem: ConvProblem) -> int:
-    """K of the product: each row of the filter is a run of neighbouring elements, in whole chunks,
-    whose number is even."""
+    """K of the product: each row of the filter is a run of neighbouring elements, padded to an even
+    number of chunks."""
     run = problem.s * _stored_channels(problem.c, problem.strides[1])
     chunks = problem.r * -(-run // _CHUNK)
     return -(-chunks // 2) * 2 * _CHUNK
 
 
 def registers(config: StemConfig, behind: int = 0) -> int:
-    """Of a thread: the next tile's pixels, then weights on their way or accumulators and
-    fragments, or what comes `behind` the product, and a fixed rest."""
+    """Registers of a thread: the next tile's pixels; the most of weights in transit, accumulators
+    with fragments, and `behind` (registers used after the product); and a fixed rest."""
     n, k = config.columns, config.depth
     rows, quads = _patch(config)
     pixels = -(-rows * quads // _GROUP_THREADS) * _QUAD * config.filter[2]
@@ -139,8 +139,8 @@ def registers(config: StemConfig, behind: int = 0) -> int:
 
 
 def shared_memory(config: StemConfig, columns: int = 0) -> int:
-    """Bytes of a block, at most: each warpgroup's staging, vectors (of `columns`, if the output has
-    others) and pixels, and the weights."""
+    """The most bytes of a block: each warpgroup's staging, vectors (of `columns`, if the output has
+    another number) and pixels, and the weights."""
     n, k = config.columns, config.depth
     rows, quads = _patch(config)
     stored = columns or n
@@ -152,13 +152,13 @@ def shared_memory(config: StemConfig, columns: int = 0) -> int:
 
 
 def _stored_channels(channels: int, stride: int) -> int:
-    """Padded by one where pixels would begin at odd elements."""
+    """Channels as stored: padded by one if pixels would begin at odd elements."""
     return channels + channels * stride % 2
 
 
 def _patch(config: StemConfig) -> tuple[int, int]:
-    """Rows of the image under a tile, and quads of columns, wherever in a quad the first column
-    is."""
+    """Rows of the image under a tile, and groups of four columns, wherever in a group the first
+    column is."""
     r, s, _ = config.filter
     stride_h, stride_w = config.strides
     columns = (_TILE_COLUMNS - 1) * stride_w + s

@@ -29,15 +29,15 @@ from onnxbolt.kernel_time import (
 from onnxbolt.problems import Product
 
 FP32_LANES = 128  # instructions a clock on one SM
-# what remains of the rate of loads where an access has fewer bytes than 16, so that a tile takes
+# part of the rate of loads that remains if accesses have fewer than 16 bytes, so that a tile takes
 # more instructions
 _ACCESS_RATE = {16: 1.0, 8: 0.7, 4: 0.5, 2: 0.3}
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step along K of one tile, in what it moves: products of `tile` at `rate`, `read` bytes of
-    shared memory in all, and `fetched` bytes of L2."""
+    """One step along K of one tile: products of `tile` at `rate`, `read` bytes of shared memory in
+    all, and `fetched` bytes of L2."""
 
     tile: tuple[int, int, int]
     rate: float
@@ -45,7 +45,8 @@ class Step:
     fetched: float
 
     def us(self, access: float, arch: Arch) -> float:
-        """The slowest of the three; `access` is the part of L2's rate that the loads reach."""
+        """Microseconds of the slowest of the three; `access` is the part of L2's rate that the
+        loads reach."""
         m, n, k = self.tile
         products = 2 * m * n * k / self.rate
         shared = self.read / (SHARED_BYTES_PER_CLOCK * arch.clock)
@@ -54,7 +55,7 @@ class Step:
 
 
 def access_rate(elements: int, dtype: DType) -> float:
-    """Part of the rate of accesses of 16 bytes."""
+    """The rate of accesses of `elements`, as a part of the rate of accesses of 16 bytes."""
     return _ACCESS_RATE[elements * dtype.bytes]
 
 
@@ -67,8 +68,8 @@ def kernel_us(
     resident: float,
     arch: Arch,
 ) -> float:
-    """One launch of a kernel whose tiles have `steps` steps along K, and whose stores reach the
-    part `store` of the rate of wide ones; `resident` tiles overlap on an SM."""
+    """Microseconds of one launch. Each tile has `steps` steps along K; stores reach the part
+    `store` of the rate of wide ones; `resident` tiles overlap on an SM."""
     groups = problem.groups
     columns = ceil_divide(problem.columns // groups, tile[1])
     tiles = ceil_divide(problem.rows, tile[0]) * columns * groups
@@ -78,16 +79,16 @@ def kernel_us(
 
 
 def k_steps(problem: Product, tile_k: int, packed: bool = False) -> int:
-    """Steps of a main loop: an implicit GEMM walks the channels of one filter position after the
-    other, unless they are packed."""
+    """Steps of a main loop. An implicit GEMM walks the channels of one filter position after
+    another, unless filter positions are packed along k."""
     if packed:
         return ceil_divide(problem.taps * problem.depth, tile_k)
     return problem.taps * ceil_divide(problem.depth, tile_k)
 
 
 def _epilogue_us(problem: Product, shape: tuple[int, ...], arch: Arch) -> float:
-    """Writing one tile, reading its residuals, and the epilogue's instructions, at this SM's
-    share of the GPU."""
+    """Microseconds of one tile's stores, residuals and epilogue instructions, at one SM's share of
+    the GPU."""
     elements = min(shape[0], problem.rows) * min(shape[1], problem.columns)
     tensors = tensor_operands(problem.chain)
     moved = elements * (problem.out.bytes + tensors * problem.dtype.bytes)

@@ -27,7 +27,7 @@ class Conv2xConfig(MmaConfig):
 
 
 class Conv2x(Family[Conv2xConfig]):
-    """On every architecture with tensor cores for the type."""
+    """Runs on every architecture whose tensor cores multiply the type."""
 
     number, name, config = 3, "conv_2x", Conv2xConfig
     problems, kinds = (ConvProblem,), frozenset({"conv", "conv1d"})
@@ -56,8 +56,8 @@ class Conv2x(Family[Conv2xConfig]):
 
 
 def walk_of(problem: ConvProblem) -> Walk:
-    """How CUTLASS walks the activations: channels that fill an access are packed along k, so that 4
-    or 8 channels do not waste the rest of a K tile."""
+    """How CUTLASS walks the activations: the channels of several filter positions are packed along
+    k if they fill one access, so that 4 or 8 channels waste no K tile."""
     if problem.groups == 1 and problem.c in (4, 8) and problem.c <= problem.dtype.alignment:
         return Walk.FIXED_CHANNELS
     if problem.r > MASK_BITS or problem.s > MASK_BITS:
@@ -66,6 +66,6 @@ def walk_of(problem: ConvProblem) -> Walk:
 
 
 def image_rows(config: Conv2xConfig, dtype: DType) -> int:
-    """Pixels of the activation tile that one thread loads, 16 bytes at a time."""
+    """The number of pixels of the activation tile that one thread loads, 16 bytes at a time."""
     m, _, k = config.tile
     return m * k * dtype.bytes // (16 * config.threads)

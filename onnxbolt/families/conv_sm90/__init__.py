@@ -1,15 +1,15 @@
 """Convolutions on sm_90a as implicit GEMM: TMA's im2col, or tiled TMA where a convolution is a
 GEMM.
 
-Beside NHWC it writes three other forms of y:
+Besides NHWC it writes y in three other ways:
 
 - the mean over each image, [N, 1, 1, K]: a global average pooling behind the convolution is part
   of the epilogue. Each image has 64 rows of the product to itself, so that no sum leaves its
-  warpgroup. What the formulas leave for staging holds the sums of warps.
+  warpgroup. The sums of warps use the shared memory that the formulas reserve for staging.
 - NCHW, with any number of channels. `access_out` is 1, since y is stored pixel by pixel. Nothing is
   staged, and the ring gets the shared memory.
-- both NHWC and NCHW, where both are read: rows are stored as ever, planes from the registers that
-  these came from.
+- both NHWC and NCHW, if both are read: rows are stored as for NHWC alone, and NCHW output from the
+  same registers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from onnxbolt.families.blocks.nchw_output import in_rows
 from onnxbolt.families.blocks.sm90 import Sm90Config
 from onnxbolt.problems import ConvProblem
 
-MAX_MEAN_PIXELS = 64  # of an image that a mean is over
+MAX_MEAN_PIXELS = 64  # pixels of an image that the epilogue averages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class ConvSm90Config(Sm90Config):
 
 
 class ConvSm90(Family[ConvSm90Config]):
-    """For rows that TMA can read and write."""
+    """Serves convolutions whose rows TMA can read and write."""
 
     number, name, config = 6, "conv_sm90", ConvSm90Config
     most_mean_pixels = MAX_MEAN_PIXELS
@@ -59,8 +59,8 @@ class ConvSm90(Family[ConvSm90Config]):
         return sm90.candidates(ConvSm90Config, problem, arch, swizzle=1)
 
     def _averaging(self, problem: ConvProblem, arch: Arch) -> tuple[ConvSm90Config, ...]:
-        """Empty for larger images, and for what the GPU tests of these kernels have not met:
-        groups, dilations, a second residual."""
+        """Configurations that average each image. Empty for larger images, and for cases that the
+        GPU tests do not cover: groups, dilations, a second residual."""
         if problem.y_nchw or problem.depthwise or problem.chain[-1] != MEAN:
             return ()
         if not 1 <= problem.p * problem.q <= MAX_MEAN_PIXELS:
@@ -70,8 +70,8 @@ class ConvSm90(Family[ConvSm90Config]):
         return _unswapped(self._rows(_in_whole_blocks(problem), arch))
 
     def _writing_nchw(self, problem: ConvProblem, arch: Arch) -> tuple[ConvSm90Config, ...]:
-        """Empty for groups, whose channels are not padded, and, but for those that write rows as
-        well, for epilogues that add tensors, which have their channels last."""
+        """Configurations that write NCHW. Empty for groups, whose channels are not padded; and,
+        unless rows are written as well, for epilogues that add tensors, which are NHWC."""
         if problem.groups > 1:
             return ()
         found = _unswapped(self._rows(in_rows(problem), arch))
@@ -85,7 +85,8 @@ class ConvSm90(Family[ConvSm90Config]):
         if problem.both_forms:
             alone = self.predicted_us(problem.in_rows, config, arch)
             return alone + sm90.planes_us(problem, config, arch)
-        if problem.y_nchw:  # eight pixels of a plane are stored at once: half a sector in 16 bits
+        # eight pixels of a channel are stored at once: half a sector for types of 16 bits
+        if problem.y_nchw:
             problem = replace(problem, out=DType.F32)
         moved = memory_us(problem, arch)
         return sm90.predicted_us(_in_whole_blocks(problem), config, arch, moved)
@@ -95,10 +96,11 @@ class ConvSm90(Family[ConvSm90Config]):
 
 
 def _unswapped(found: tuple[ConvSm90Config, ...]) -> tuple[ConvSm90Config, ...]:
-    """Without swapped kernels, whose rows are channels."""
+    """All but swapped kernels, whose rows are channels."""
     return tuple(config for config in found if not config.swapped)
 
 
 def _in_whole_blocks(problem: ConvProblem) -> ConvProblem:
-    """As the product sees it: 64 rows for each image, where its epilogue ends with a mean."""
+    """The problem as the product sees it: 64 rows for each image if the epilogue ends with a
+    mean."""
     return replace(problem, p=MAX_MEAN_PIXELS, q=1) if MEAN in problem.chain else problem

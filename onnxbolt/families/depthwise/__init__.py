@@ -1,5 +1,5 @@
-"""Depthwise convolutions in NHWC, on any architecture: a thread computes neighbouring channels of a
-small tile of output pixels."""
+"""Depthwise convolutions in NHWC, on any architecture: each thread computes neighbouring channels
+of a small tile of output pixels."""
 
 from __future__ import annotations
 
@@ -15,34 +15,36 @@ from onnxbolt.integers import ceil_divide
 from onnxbolt.kernel_time import US, overlapped
 from onnxbolt.problems import ConvProblem
 
-_THREADS = (
-    128  # of a block: small enough for several of them to take turns in loading and computing
-)
-_FIXED = (3, 5)  # square filters that kernels are compiled for; others are walked by a loop
+# threads of a block: few enough for several blocks to take turns in loading and computing
+_THREADS = 128
+_FIXED = (3, 5)  # sizes of square filters with kernels of their own; a loop walks all others
 _STRIDES = (1, 2)
-_SUMS = 64  # of a thread, in registers
-# where the compiler needs registers for more of the window at a time, else it spills
+_SUMS = 64  # the most sums of a thread, in registers
+# the most sums for filters (R, S, stride) where the compiler keeps more of the window in registers;
+# more would spill
 _FEWER_SUMS = {(5, 5, 1): 56, (5, 5, 2): 32}
-_REGISTERS = 235  # by the formula below; what needs more spills
+_REGISTERS = 235  # of a thread, as `registers` counts them; more would spill
 _BASE_REGISTERS = 25  # pointers, bounds, the epilogue's vector
-# numbers: a larger filter stays in shared memory (custom_ops/families/depthwise/tile.h)
+# the largest filter, in numbers, that stays in registers; larger ones are read from shared memory
+# (custom_ops/families/depthwise/tile.h)
 _KEPT_FILTER = 72
 _ANY = (0, 0, 0)
-_ANY_SUMS, _ANY_COLUMNS = 16, 4  # of a thread where the filter is not known
-_SHARED_MEMORY = 48 * 1024  # bytes of a block, where the filters of its channels lie as fp32
+# the most of a thread if the filter is not known when the kernel is compiled
+_ANY_SUMS, _ANY_COLUMNS = 16, 4
+_SHARED_MEMORY = 48 * 1024  # bytes of a block, which hold the filters of its channels as fp32
 
 # The constants were fitted to measurements of MobileNetV3's depthwise layers on one H200
-# (tests/plan/test_depthwise.py holds them). Instructions of a thread, as compiled: for an access of
-# its window, for one of its results, and besides.
+# (tests/families/test_depthwise.py holds them). Instructions of a thread, as compiled: for each
+# access to its window, for each of its results, and all others.
 _ACCESS, _RESULT, _THREAD = 7.0, 6.0, 120.0
-# part of the instructions that an SM could issue, by the warps that take turns on it
+# the part of an SM's instruction rate that is reached, by the number of resident warps
 _ISSUE, _ISSUE_OF_WARP, _MOST_ISSUE = 0.36, 0.022, 0.75
 
 
 @dataclass(frozen=True, kw_only=True)
 class DepthwiseConfig(KernelConfig):
     """Rows and columns of a thread's tile of output pixels, and the thread's channels. `filter` is
-    (R, S, stride) of the filters that the kernel serves, zeros for any."""
+    (R, S, stride) of the filters that the kernel serves; zeros stand for any."""
 
     rows: int = at("tile_m", sound=tile_size)
     columns: int = at("tile_n", sound=tile_size)
@@ -52,7 +54,8 @@ class DepthwiseConfig(KernelConfig):
 
     @property
     def registers(self) -> int:
-        """Of a thread, about: sums, a row of the window, and the filter where it is kept."""
+        """The approximate registers of a thread: sums, a row of the window, and the filter if it is
+        kept."""
         r, s, stride = self.filter
         row, taps = ((self.columns - 1) * stride + s) * self.access, r * s * self.access
         sums = self.rows * self.columns * self.access
@@ -63,20 +66,21 @@ _TILES = tuple(
     (rows, columns, width)
     for width in (8, 4, 2, 1)
     for rows, columns in ((4, 4), (2, 7), (2, 4), (1, 7), (1, 4), (2, 2), (1, 2))
-    # the bounds of many single channels spill
+    # tiles of many single channels spill for their bounds
     if rows * columns * width <= _SUMS and (width > 1 or columns < 7)
 )
 
 
 class Depthwise(Family[DepthwiseConfig]):
-    """Each channel by itself, on the CUDA cores."""
+    """Computes each channel by itself, on the CUDA cores."""
 
     number, name, config = 9, "depthwise", DepthwiseConfig
     problems, kinds = (ConvProblem,), frozenset({"conv", "conv1d"})
     tensor_cores = False
 
     def candidates(self, problem: ConvProblem, arch: Arch) -> tuple[DepthwiseConfig, ...]:
-        """Empty for other groups and for filters beyond shared memory."""
+        """Configurations for depthwise convolutions; empty for other groups and for filters that
+        exceed shared memory."""
         plain = not (problem.inner or problem.nchw or problem.y_nchw or MEAN in problem.chain)
         if not (plain and problem.depthwise):
             return ()
@@ -94,14 +98,14 @@ class Depthwise(Family[DepthwiseConfig]):
         return tuple(config for config in found if known == _ANY or _fits(config))
 
     def predicted_us(self, problem: ConvProblem, config: DepthwiseConfig, arch: Arch) -> float:
-        """Instructions count beside bytes."""
+        """Instructions count besides bytes."""
         return arch.launch_us + overlapped(
             _compute_us(problem, config, arch), memory_us(problem, arch)
         )
 
 
 def fixed(problem: ConvProblem) -> tuple[int, int, int]:
-    """R, S and stride where kernels are compiled for them, else zeros."""
+    """R, S and stride if there are kernels compiled for them, else zeros."""
     square = problem.r == problem.s and problem.strides[0] == problem.strides[1]
     known = problem.r in _FIXED and problem.strides[0] in _STRIDES
     if square and known and problem.dilations == (1, 1):
@@ -116,7 +120,7 @@ def _fits(config: DepthwiseConfig) -> bool:
 
 
 def _compute_us(problem: ConvProblem, config: DepthwiseConfig, arch: Arch) -> float:
-    """What the instructions of all threads take, if bytes take no time."""
+    """Microseconds of all threads' instructions, memory aside."""
     rows, columns, width = config.rows, config.columns, config.access
     tiles = problem.n * ceil_divide(problem.p, rows) * ceil_divide(problem.q, columns)
     threads = tiles * problem.c // width
@@ -134,8 +138,8 @@ def _issue(config: DepthwiseConfig, arch: Arch) -> float:
 
 
 def _accesses(problem: ConvProblem, config: DepthwiseConfig) -> int:
-    """Vectors of channels that a thread loads: each of its window once, or for each tap anew where
-    the filter is not fixed."""
+    """The number of channel vectors that a thread loads: each pixel of its window once, or once per
+    tap if the filter is not fixed."""
     r, s, stride = config.filter
     if not r:
         return problem.r * problem.s * config.columns

@@ -1,4 +1,4 @@
-"""An epilogue by itself: the steps that no product stands in front of."""
+"""Elementwise operations that follow no product, as an epilogue by itself."""
 
 from __future__ import annotations
 

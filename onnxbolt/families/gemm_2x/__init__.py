@@ -18,7 +18,7 @@ class Gemm2xConfig(MmaConfig):
 
 
 class Gemm2x(Family[Gemm2xConfig]):
-    """On every architecture with tensor cores for the type."""
+    """Runs on every architecture whose tensor cores multiply the type."""
 
     number, name, config = 1, "gemm_2x", Gemm2xConfig
     problems, kinds = (GemmProblem,), frozenset({"gemm"})

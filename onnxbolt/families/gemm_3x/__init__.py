@@ -30,7 +30,7 @@ _EPILOGUE_BYTES = {Schedule.COOPERATIVE: 33792, Schedule.PINGPONG: 17408}
 _ACCUMULATORS = {Schedule.COOPERATIVE: 32768, Schedule.PINGPONG: 16384}
 _BARRIERS_PER_STAGE = 16
 _MIN_STAGES = 3
-_TILES_AT_ONCE = {Schedule.COOPERATIVE: 1.5, Schedule.PINGPONG: 2.0}  # that overlap on an SM
+_TILES_AT_ONCE = {Schedule.COOPERATIVE: 1.5, Schedule.PINGPONG: 2.0}  # tiles that overlap on an SM
 _SWIZZLES = (1, 2, 4, 8)
 
 
@@ -81,7 +81,7 @@ TILES = (
 
 
 class Gemm3x(Family[Gemm3xConfig]):
-    """For rows that TMA can read and write."""
+    """Serves GEMMs whose rows TMA can read and write."""
 
     number, name, config = 2, "gemm_3x", Gemm3xConfig
     problems, kinds = (GemmProblem,), frozenset({"gemm"})
@@ -90,7 +90,8 @@ class Gemm3x(Family[Gemm3xConfig]):
     waits, compile_seconds, generation = False, 10.0, 1
 
     def candidates(self, problem: GemmProblem, arch: Arch) -> tuple[Gemm3xConfig, ...]:
-        """TMA needs rows of 16 bytes: K for A and B, N for D and a residual."""
+        """Configurations for rows that are multiples of 16 bytes, as TMA needs them: K for A and B,
+        N for D and a residual."""
         wide = problem.dtype.alignment
         served = not problem.inner and arch.supports(problem.dtype)
         if not served or problem.k % wide or problem.n % wide:

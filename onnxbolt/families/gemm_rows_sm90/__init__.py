@@ -1,7 +1,7 @@
-"""GEMM on sm_90a whose rows of A TMA cannot read, as back-to-back GEMMs of one layer whose loader
-does without.
+"""GEMM on sm_90a for rows of A that TMA cannot read: back-to-back GEMMs with a single layer, whose
+loader works without TMA.
 
-A block has all columns, at most 256. Rows of B are stored as multiples of 16 bytes, which TMA
+A block computes all columns, at most 256. Rows of B are padded to multiples of 16 bytes, which TMA
 reads.
 """
 
@@ -24,7 +24,7 @@ class GemmRowsSm90Config(B2bConfig):
 
 
 class GemmRowsSm90(Family[GemmRowsSm90Config]):
-    """For rows that other kernels' TMA does not read."""
+    """Serves GEMMs with rows that TMA cannot read."""
 
     number, name, config = 22, "gemm_rows_sm90", GemmRowsSm90Config
     problems, kinds = (GemmProblem,), frozenset({"gemm"})
@@ -45,5 +45,5 @@ class GemmRowsSm90(Family[GemmRowsSm90Config]):
 
 
 def serves(dtype: DType, columns: int) -> bool:
-    """True if there is a kernel for so many columns."""
+    """True if there is a kernel for this type and number of columns."""
     return dtype.bytes == 2 and columns <= b2b.COLUMNS[-1]

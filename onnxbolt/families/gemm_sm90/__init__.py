@@ -12,7 +12,8 @@ from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.sm90 import Sm90Config
 from onnxbolt.problems import GemmProblem
 
-_BAND = 8  # rows of tiles that blocks walk through together: they share rows of A and of B in L2
+# rows of tiles that blocks walk through together, so that they share rows of A and B in L2
+_BAND = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +22,7 @@ class GemmSm90Config(Sm90Config):
 
 
 class GemmSm90(Family[GemmSm90Config]):
-    """For rows that TMA can read and write."""
+    """Serves GEMMs whose rows TMA can read and write."""
 
     number, name, config = 5, "gemm_sm90", GemmSm90Config
     problems, kinds = (GemmProblem,), frozenset({"gemm"})

@@ -1,7 +1,7 @@
-"""Convolutions on sm_90a from spatial tiles with their border, without im2col traffic.
+"""Convolutions on sm_90a by spatial tiles with their border, without im2col traffic.
 
-It writes NHWC, and NCHW with values staged as ever; not both, which was slower at every shape that
-was measured.
+It writes NHWC or, with values staged in the same way, NCHW. Writing both was slower at every
+measured shape.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from onnxbolt.kernel_time import US, overlapped
 from onnxbolt.problems import ConvProblem
 
 _KINDS = ((Schedule.PINGPONG, 2), (Schedule.COOPERATIVE, 2), (Schedule.COOPERATIVE, 1))
-_FILTERS = ((True, 1), (False, 1), (False, 2))  # resident, and blocks that share loads of them
-_KEPT = 10  # candidates of a problem; a kind of kernel (all but the tile) appears twice at most
+# resident filters, and blocks that share loads of filters
+_FILTERS = ((True, 1), (False, 1), (False, 2))
+# the most candidates of a problem; kernels that differ by the tile alone appear at most twice
+_KEPT = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +38,14 @@ class HaloSm90Config(HaloConfig):
 
 
 class HaloSm90(Family[HaloSm90Config]):
-    """For filters of several positions, strides of 1 and 2."""
+    """Serves filters of several positions with strides of 1 and 2."""
 
     number, name, config = 7, "halo_sm90", HaloSm90Config
     problems, kinds = (ConvProblem,), frozenset({"conv"})
     needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
 
     def candidates(self, problem: ConvProblem, arch: Arch) -> tuple[HaloSm90Config, ...]:
-        """Those that load an SM least, the best first."""
+        """The configurations with the least work for the busiest SM, best first."""
         if problem.inner or problem.both_forms or MEAN in problem.chain:
             return ()
         if not problem.y_nchw:

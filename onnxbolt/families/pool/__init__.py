@@ -1,5 +1,5 @@
-"""Pooling in NHWC, on any architecture: one kernel for every window, a thread to each vector of
-channels of an output pixel."""
+"""Pooling in NHWC, on any architecture: one kernel for every window; each thread computes a vector
+of channels of an output pixel."""
 
 from __future__ import annotations
 

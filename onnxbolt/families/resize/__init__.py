@@ -1,4 +1,4 @@
-"""Resizing in NHWC: a thread has a vector of channels of an output pixel."""
+"""Resizing in NHWC: each thread computes a vector of channels of an output pixel."""
 
 from __future__ import annotations
 

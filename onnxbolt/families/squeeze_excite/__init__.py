@@ -10,11 +10,11 @@ from onnxbolt.families.base import Family
 from onnxbolt.families.blocks.one_kernel import ANY_ACCESS, OneKernelConfig
 from onnxbolt.problems import SqueezeExciteProblem
 
-_MOST_CHANNELS = 8192  # whose means fit a block's shared memory anywhere
+_MOST_CHANNELS = 8192  # channels whose means fit a block's shared memory on every architecture
 _US = 1e6
-_FIXED_US = 5.0  # the exchange between blocks, barriers, first accesses
-_IMAGES = 2  # that share a load of the weights
-_BANDWIDTH = 0.5  # of device memory's, with one block to an SM
+_FIXED_US = 5.0  # exchange between blocks, barriers, first accesses
+_IMAGES = 2  # images that share a load of the weights
+_BANDWIDTH = 0.5  # part of device memory's bandwidth that one block per SM reaches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class SqueezeExcite(Family[SqueezeExciteConfig]):
     def predicted_us(
         self, problem: SqueezeExciteProblem, config: SqueezeExciteConfig, arch: Arch
     ) -> float:
-        """Tensors are small, so that most of it is waiting for one another."""
+        """Tensors are small, so that blocks mostly wait for one another."""
         weights = 2 * problem.s * problem.c * problem.dtype.bytes * problem.n / _IMAGES
         image = problem.bytes_moved / (_BANDWIDTH * arch.bandwidth)
         return arch.launch_us + _FIXED_US + (image + weights / arch.l2_bandwidth) * _US

@@ -1,4 +1,5 @@
-"""A model's stem convolution on sm_90a: few channels, read from NCHW as they are."""
+"""A model's stem convolution on sm_90a: few channels, read from NCHW without a layout
+conversion."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class StemSm90Config(StemConfig):
 
 
 class StemSm90(Family[StemSm90Config]):
-    """For filters of up to 11x11 on up to 4 channels."""
+    """Serves filters of up to 11x11 on up to 4 channels."""
 
     number, name, config = 8, "stem_sm90", StemSm90Config
     problems, kinds = (ConvProblem,), frozenset({"conv"})
