@@ -2,7 +2,7 @@
 x.mean([2, 3]) and Keras' pooling.
 
 GlobalAveragePool has a kernel for NHWC, and Flatten needs none. A convolution's kernel can also
-compute the pooling (plan/means.py).
+compute the pooling (plan/global_average.py).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which candidates are fused, and with which configurations: by measured times where there are any,
-else by prediction.
+"""Which candidates are fused, and with which configurations: by measured times if there are any,
+otherwise by predicted ones.
 
-A fusion is kept where it beats what ONNX Runtime does with the same nodes: a region of convolutions
-in one layout as a whole, with the layout changes at its borders, a GEMM by itself, with the padding
-of its input.
+Fused nodes have to be faster than ONNX Runtime's nodes for the same work. Convolutions are compared
+by regions of one layout, with the layout conversions at their inputs and outputs; a GEMM by itself,
+with the padding of its input.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from onnxbolt.layout.assignment import Assignment, Premises
 from onnxbolt.layout.chains import chains
 from onnxbolt.layout.slices import slices
 from onnxbolt.measurements.timings import NOTHING, Choice, Timings
-from onnxbolt.plan.borders import written_in_both_forms, written_plain
+from onnxbolt.plan.conversions import nchw_outputs, outputs_in_both_layouts
 from onnxbolt.plan.cost import fused_us, ort_us, ranked, supports
 from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.ranges import FIXED, Point, Ranges, table
@@ -42,8 +42,8 @@ _SAME = 1.03
 
 @dataclass(frozen=True)
 class Prediction:
-    """Microseconds for one fused node on one architecture, and what its kernel was measured to
-    take, where it was."""
+    """Predicted microseconds of one fused node on one architecture, and the measured ones if its
+    kernel was measured."""
 
     arch: int
     ours_us: float
@@ -52,14 +52,14 @@ class Prediction:
 
     @property
     def best_known_us(self) -> float:
-        """What was measured, else what was predicted."""
+        """The measured time, otherwise the predicted one."""
         return self.ours_us if self.measured_us is None else self.measured_us
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The cover of the graph. Dictionaries are keyed by the anchor's node; `used`
-    holds what was decided, in the form in which a plan asks for it."""
+    """The fused nodes and their kernels. Dictionaries are keyed by the anchor's node; `used` holds
+    the decisions in the form in which a later plan takes them."""
 
     assignment: Assignment
     tables: dict[gs.Node, list[Choice]]  # for each architecture its rows, by ascending m
@@ -67,8 +67,8 @@ class Plan:
     predictions: dict[gs.Node, list[Prediction]]  # at the opt point, for each architecture
     refusals: list[Refusal]
     used: Timings
-    lost: list[Region]  # what was decided against, as a whole or in part, on each architecture
-    verdicts: tuple[Verdict, ...] = ()  # by which --fuse winning decided
+    lost: list[Region]  # regions that are not fused, or not as a whole, for each architecture
+    verdicts: tuple[Verdict, ...] = ()  # the decisions of --fuse winning
 
     @property
     def candidates(self) -> Sequence[Candidate]:
@@ -76,18 +76,18 @@ class Plan:
 
     @property
     def configs(self) -> dict[gs.Node, list[KernelConfig]]:
-        """What nodes carry."""
+        """The configurations that each node carries."""
         return {key: [row.config for row in rows] for key, rows in self.tables.items()}
 
     @property
     def problems(self) -> dict[gs.Node, Problem]:
-        """At the opt point."""
+        """The problems at the opt point."""
         return {key: problems[0] for key, problems in self.sizes.items()}
 
     @property
     def workload(self) -> list[Problem]:
-        """Every problem as often as it counts for the tuner: a node once at each point, at the
-        opt point as often as at all others."""
+        """Every problem as often as it counts for the tuner: once for each node and point, but at
+        the opt point as often as at all other points together."""
         return [
             p
             for opt, *others in self.sizes.values()
@@ -96,14 +96,14 @@ class Plan:
 
     @property
     def sources(self) -> dict[gs.Node, str]:
-        """Each node's source of times: "predicted" or "measured", or one word per row, with commas,
-        where its rows differ."""
+        """Where each node's times come from: "predicted" or "measured", or one word per row, with
+        commas between, if its rows differ."""
         return {key: _sources(rows) for key, rows in self.tables.items()}
 
 
 @dataclass(frozen=True)
 class _Assigned:
-    """Candidates with their tensors' forms, and why some are apart."""
+    """Candidates, the forms of their tensors, and why some layers have kernels of their own."""
 
     candidates: list[Candidate]
     assignment: Assignment
@@ -112,7 +112,8 @@ class _Assigned:
 
 @dataclass(frozen=True)
 class _Decided:
-    """What is fused, the judge that decided it, why the rest is not, and the regions that lost."""
+    """What is fused, the judge that decided it, why the rest is not fused, and the regions that are
+    slower."""
 
     assigned: _Assigned
     judge: Judge
@@ -135,8 +136,8 @@ def plan(
 ) -> Plan:
     """Choose among disjoint candidates for all of `archs` together; `fuse` is "winning" or "all".
 
-    What is fused is decided at the opt point of `ranges`, kernels are chosen at each of its points.
-    Raises FrozenError where `timings` are frozen and do not hold a decision that is needed.
+    Fusion is decided at the opt point of `ranges`, kernels are chosen at each of its points. Raises
+    FrozenError if `timings` are frozen and lack a decision that is needed.
     """
     unsupported = {candidate: _unsupported(candidate, archs) for candidate in candidates}
     supported = [c for c in candidates if unsupported[c] is None]
@@ -185,7 +186,7 @@ def _decided(
     timings: Timings,
     at: Point,
 ) -> _Decided:
-    """The candidates that are fused: all, or those that win, region by region."""
+    """The candidates that are fused: all, or those of regions that are faster fused."""
     assigned, judge = _assigned(graph, candidates, archs, at), Judge(timings)
     refusals, lost = list(assigned.refusals), list[Region]()
     while winning:
@@ -217,11 +218,11 @@ def _prediction(problem: Problem, choice: Choice, theirs: float, arch: Arch) -> 
 def choices(
     problems: Sequence[Problem], arch: Arch, timings: Timings = NOTHING
 ) -> dict[Problem, Choice]:
-    """What was measured to be best for each problem, else the fastest predicted, or one within 3%
-    of it that is compiled anyway.
+    """For each problem the configuration that was measured to be fastest; otherwise the one that is
+    predicted to be, or one within 3% of it whose instance another problem needs anyway.
 
-    Each instance costs seconds of nvcc, so problems share instances; the most expensive problem
-    chooses first.
+    Each instance costs seconds of nvcc, so problems share instances; the slowest problem chooses
+    first.
     """
     picked = {
         problem: choice for problem in problems if (choice := timings.choice(problem, arch.number))
@@ -259,14 +260,14 @@ def _instance(problem: Problem, config: KernelConfig) -> tuple[object, ...]:
 def _assigned(
     graph: gs.Graph, candidates: list[Candidate], archs: Sequence[int], at: Point
 ) -> _Assigned:
-    """The candidates and their tensors' forms; layers that have no common kernel for what is
-    stored are by themselves."""
+    """The candidates and the forms of their tensors. Layers whose tensors are stored in forms that
+    no common kernel takes become candidates of their own."""
     premises = Premises(archs=tuple(ARCHS[number] for number in archs))
     chosen, refusals = candidates, list[Refusal]()
     while True:
         assignment = assign(graph, chosen, premises)
-        to_nchw = written_plain(assignment, archs, at)
-        both = written_in_both_forms(assignment, archs, at)
+        to_nchw = nchw_outputs(assignment, archs, at)
+        both = outputs_in_both_layouts(assignment, archs, at)
         if to_nchw or both:
             better = replace(premises, to_nchw=to_nchw, both=both)
             assignment = assign(graph, chosen, better)
@@ -287,8 +288,8 @@ def _without_kernel(candidate: Candidate) -> Refusal:
 
 
 def _unsupported(candidate: Candidate, archs: Sequence[int]) -> Refusal | None:
-    """Why an architecture has no kernel for a candidate, nor for each of its layers; None where
-    all have."""
+    """Why a candidate cannot run on one of `archs`, neither in one kernel nor layer by layer; None
+    if all have kernels."""
     problem, node = problem_of(candidate, None), candidate.anchor.node
     for number in archs:
         if supports(problem, number) or all(supports(layer, number) for layer in problem.layers):

@@ -1,9 +1,10 @@
-"""Where chains of GEMMs or convolutions are cut: which neighbouring layers one kernel computes
-(Bolt, section 3.1.1).
+"""Which neighbouring layers one kernel computes: b2b GEMMs and convolutions (Bolt, section 3.1.1).
 
-A kernel for several layers saves the bytes between them and launches, and pays with what it can
-keep resident. Dynamic programming over each chain: the cheapest way from a layer on is one kernel
-for some layers and the cheapest way from there on.
+A layer is a product with its epilogue; a chain is a sequence of layers, each of which reads the
+result of the one before. A cut ends a kernel between two layers. One kernel for several layers
+saves launches and the bytes between them, but has to keep more weights and results on the SM.
+Dynamic programming finds the cheapest cuts: from each layer on, one kernel for some layers and the
+cheapest cuts of the rest.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from onnxbolt.layout.assignment import Assignment, Premises
 from onnxbolt.match.matcher import UNKNOWN, match
 from onnxbolt.match.partition import partition
 from onnxbolt.measurements.timings import NOTHING, Choice, Cut, Timings
-from onnxbolt.plan.borders import padding_us
+from onnxbolt.plan.conversions import padding_us
 from onnxbolt.plan.cost import supports
-from onnxbolt.plan.elsewhere import used_elsewhere
+from onnxbolt.plan.global_average import measurable, until, where_faster
 from onnxbolt.plan.kernel_times import KernelTimes
-from onnxbolt.plan.means import measurable, until, where_faster
+from onnxbolt.plan.multi_use import multi_use_refusals
 from onnxbolt.plan.problems import chain_key, problem_of
 from onnxbolt.plan.ranges import AS_IS, Point
 from onnxbolt.problems import Problem
@@ -46,8 +47,8 @@ _ONE_RESIDUAL = "no kernel merges it with the previous layer and adds the residu
 
 
 class Disjoint(NamedTuple):
-    """Candidates that share no node, those of them that end early since another one has the nodes
-    behind, and why other nodes begin none."""
+    """Candidates that share no node; those of them that were shortened, since another candidate has
+    the nodes behind; and why other nodes begin no candidate."""
 
     candidates: list[Candidate]
     shortened: list[Candidate]
@@ -55,9 +56,10 @@ class Disjoint(NamedTuple):
 
 
 class Cover(NamedTuple):
-    """Disjoint candidates of a graph, why other nodes stay as they were, or apart from the layer
-    before them, and the decisions behind that and the measured choices that they follow from, in
-    the form in which `Timings` hold them.
+    """The kernels of a graph as candidates that share no node.
+
+    `refusals` say why other nodes are not fused, or not with the layer before them. `cuts` are the
+    decisions, and `choices` the measured times that they follow from, both as `Timings` hold them.
     """
 
     candidates: list[Candidate]
@@ -69,11 +71,11 @@ class Cover(NamedTuple):
 def cover(
     graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS, timings: Timings = NOTHING
 ) -> Cover:
-    """The cheapest cover by `timings`, where they tell, and by prediction; a cut that they hold
-    stays.
+    """The cheapest cover: by measured times if `timings` have them, otherwise by predicted ones.
+    Cuts in `timings` are kept.
 
-    A kernel for several products has to exist for all of `archs`.
-    Raises FrozenError where `timings` are frozen and lack a cut.
+    A kernel for several products has to exist for all of `archs`. Raises FrozenError if `timings`
+    are frozen and lack a cut.
     """
     candidates, unmatched = match(graph, several=True)
     chains = _Chains(graph, candidates, archs, at, timings)
@@ -90,12 +92,12 @@ def cover(
     ]
     averaged = where_faster(graph, layered, archs, at, timings)
     refusals = [
-        # a node that one candidate refuses while another has it
+        # not those of nodes that one candidate leaves out and another one has
         *(refusal for refusal in (*unmatched, *unknown) if refusal.node not in taken),
         *cuts,
         *(
             refusal
-            for refusal in used_elsewhere(graph, found, archs, at)
+            for refusal in multi_use_refusals(graph, found, archs, at)
             if refusal.node not in said
         ),
         *averaged.refusals,
@@ -105,25 +107,25 @@ def cover(
 
 
 def cover_as(graph: gs.Graph, archs: Sequence[int], ends: Container[str]) -> list[Candidate]:
-    """Disjoint candidates as another plan has them, whose outputs are `ends`; what ends nowhere
-    there has one layer."""
+    """The disjoint candidates of another plan, given the names `ends` of their outputs; layers of a
+    chain that has none of these names have a kernel each."""
     candidates = match(graph, several=True)[0]
     chains = _Chains(graph, candidates, archs, AS_IS, NOTHING)
     return until(graph, partition(list(chains.kernels_until(ends))), ends)
 
 
 def segments(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS) -> list[Problem]:
-    """Of each chain what every kernel would solve that may be in a cover, as often as the graph
-    has it; as stored. Of convolutions with a global average pooling behind them those that
-    decide whether one kernel computes both."""
+    """The problems, as stored, of all kernels that a cover may have, each as often as the graph has
+    it: of every segment of every chain, and of convolutions with and without the global average
+    pooling behind them."""
     chains = _Chains(graph, match(graph, several=True)[0], archs, at, NOTHING)
     return [*chains.problems.values(), *measurable(graph, chains.disjoint().candidates, archs, at)]
 
 
 class _Chains:
-    """Microseconds of what is left of a chain, by its first product.
+    """Cheapest cuts, found from the end of each chain and remembered by a layer's product.
 
-    Every further product begins a candidate of its own, too: what is cut off is there already.
+    Each product of a chain begins a candidate, too; so what a cut leaves over is a candidate.
     """
 
     def __init__(
@@ -136,19 +138,19 @@ class _Chains:
     ) -> None:
         self._starting = {candidate.anchor.node: candidate for candidate in candidates}
         self._archs, self._at, self._timings = archs, at, timings
-        # products behind others
+        # products of layers behind other layers
         self._further = {node for c in candidates for node in c.products}
         self._forms = _forms_apart(graph, candidates, archs)
         self._known: dict[gs.Node, tuple[float, Candidate | None]] = {}
-        # by candidate of `_starting`; a key is made of the one behind
+        # by candidate of `_starting`; a key includes that of the candidate behind
         self._keys: dict[Candidate, str] = {}
         self.problems = self._segments()
         self._times = [KernelTimes(self.problems.values(), arch, timings) for arch in archs]
         self.cuts: dict[str, Cut] = {}
 
     def disjoint(self) -> Disjoint:
-        """The kernels of the cheapest cover; products behind one that ends early begin kernels of
-        their own."""
+        """The kernels of the cheapest cover. If a kernel is shortened, the products behind it begin
+        kernels of their own."""
         kernels, refusals = self._first_kernels()
         whole = kernels
         found = partition(kernels)
@@ -161,7 +163,7 @@ class _Chains:
     def _restarted(
         self, kernels: Sequence[Candidate], found: Sequence[Candidate]
     ) -> list[Candidate]:
-        """What begins with the products of `kernels` that none of `found` has."""
+        """Kernels that begin with those products of `kernels` that `found` does not have."""
         covered = {node for candidate in found for node in candidate.nodes}
         products = dict.fromkeys(node for kernel in kernels for node in kernel.products)
         chains = [
@@ -172,7 +174,7 @@ class _Chains:
         return [kernel for chain in chains if (kernel := self._first_kernel(chain)) is not None]
 
     def _first_kernels(self) -> tuple[list[Candidate], list[Refusal]]:
-        """The kernels of each chain's cheapest cover, and why a node begins none."""
+        """The first kernel of each chain, and why a node begins none."""
         kernels, refusals = list[Candidate](), list[Refusal]()
         inside: set[gs.Node] = set()
         for node, candidate in self._starting.items():
@@ -187,7 +189,7 @@ class _Chains:
         return kernels, refusals
 
     def kernels_until(self, ends: Container[str]) -> Iterator[Candidate]:
-        """As `_first_kernels`, but that a kernel ends where `ends` say."""
+        """The first kernel of each chain, up to an output in `ends`."""
         inside: set[gs.Node] = set()
         for node, candidate in self._starting.items():
             if node in inside:
@@ -203,8 +205,8 @@ class _Chains:
                 yield kernel
 
     def _first_kernel(self, candidate: Candidate) -> Candidate | None:
-        """As it was decided before, else the cheapest; None where nothing of it stands for a
-        tensor of the source."""
+        """The first kernel of a chain: by an earlier decision, otherwise the cheapest one. None if
+        none of its results is a tensor of the source model."""
         ends = candidate.ends
         if len(ends) == 1:
             return candidate.prefix(ends[0])
@@ -223,20 +225,20 @@ class _Chains:
         return first
 
     def best(self, candidate: Candidate) -> tuple[float, Candidate | None]:
-        """The time from this candidate's first product to its end, and the candidate as far as one
-        kernel computes it.
+        """The microseconds of the rest of the chain from this candidate on, and the layers that its
+        first kernel computes.
 
-        Where no cover is possible, that is its first layer alone; None where nothing of that stands
-        for a tensor of the source.
+        Without any cover these are its first layer and infinity; None instead of the layer if its
+        result is no tensor of the source model.
         """
         node = candidate.anchor.node
         if node not in self._known:
-            # from the end, since recursion has limits, and chains have none
+            # from the end and not by recursion, whose depth is limited: chains may be long
             for each in reversed(list(self._unknown(candidate))):
                 self._known[each.anchor.node] = min(
                     (self._ending(each, end) for end in each.ends), key=lambda found: found[0]
                 )
-        return self._known[node]  # of equal times the shortest
+        return self._known[node]  # the shortest of equally fast ones
 
     def _unknown(self, candidate: Candidate) -> Iterator[Candidate]:
         return itertools.takewhile(
@@ -244,8 +246,8 @@ class _Chains:
         )
 
     def cut_behind(self, candidate: Candidate) -> Refusal | None:
-        """That the layer behind a candidate is not in its kernel, with both times where there is
-        a kernel for both."""
+        """Why the layer behind a candidate is not in its kernel, with the times together and apart
+        if there is a kernel for both; None if there is no such layer."""
         whole = self._starting[candidate.anchor.node]
         if len(candidate.widths) == len(whole.widths):
             return None
@@ -257,7 +259,7 @@ class _Chains:
         )
         product, stores = whole.links[end].nodes[0], STORE in whole.chain
         if math.isinf(together) and stores:
-            return None  # see used_elsewhere
+            return None  # see multi_use_refusals
         if math.isinf(together):
             return Refusal(
                 product.name,
@@ -283,7 +285,7 @@ class _Chains:
         )
 
     def measured(self) -> dict[tuple[Problem, int], Choice]:
-        """What was measured of the kernels that may be in a cover, by problem and architecture."""
+        """The measured choices for kernels that a cover may have, by problem and architecture."""
         choices = {
             (problem, arch): self._timings.choice(problem, arch)
             for problem in self.problems.values()
@@ -294,8 +296,8 @@ class _Chains:
         }
 
     def _why_none(self, whole: Candidate, layers: int) -> str:
-        """Why no kernel computes the first `layers` of a chain, and what a block lacks for it,
-        where that is known."""
+        """Why no kernel computes the first `layers` of a chain, and, if known, what a thread block
+        lacks for it."""
         joint = whole.prefix(whole.ends[layers - 1])
         if joint is not None and has_inner_residual(joint.chain) and self._takes_more(joint):
             return _ONE_RESIDUAL
@@ -303,15 +305,15 @@ class _Chains:
         return f"{_NO_KERNEL}: {_columns(whole, layers)}{lacking}"
 
     def _lacking(self, joint: Candidate) -> str:
-        """What a block lacks on the first architecture that has no kernel, in parentheses; empty
-        where that is not known."""
+        """What a thread block lacks on the first architecture without a kernel, in parentheses;
+        empty if that is not known."""
         problem = self._problem(joint)
         texts = (shortage(problem, get(number)) for number in self._archs)
         return next((f" ({text})" for text in texts if text), "")
 
     def layers(self, candidate: Candidate) -> tuple[Candidate, ...]:
-        """The layers of a candidate as candidates; none where it has only one, or one of them
-        does not end where the next begins."""
+        """The layers of a candidate as candidates; empty if it has only one, or if a layer by
+        itself would end before or behind the input of the next one."""
         nodes = [candidate.anchor.node, *candidate.products]
         found = [
             layer for node in nodes if (layer := _first_layer(self._starting.get(node))) is not None
@@ -323,8 +325,8 @@ class _Chains:
         return tuple(found) if complete else ()
 
     def _ending(self, candidate: Candidate, end: int) -> tuple[float, Candidate | None]:
-        """The time where the first kernel ends before the link at `end`; infinite where it
-        cannot."""
+        """The time of the chain, and its first kernel, if that ends before the link at `end`;
+        infinite if it cannot end there."""
         first = candidate.prefix(end)
         if first is None:
             return math.inf, None
@@ -334,17 +336,17 @@ class _Chains:
         return (self._one_kernel_us(first) if end == len(candidate.links) else math.inf), first
 
     def _behind(self, candidate: Candidate) -> Candidate | None:
-        """What begins with the product that reads a candidate's result, where it could be in a
-        kernel with a layer before it: a chain goes on behind a candidate that has all the layers
-        that one kernel can have."""
+        """The candidate that begins with the product that reads this one's result, if one kernel
+        might compute it with the layer before; None at the end of a chain. It may exist behind a
+        candidate that already has as many layers as a kernel can have."""
         readers = [reader for reader in candidate.output.outputs if reader in self._further]
-        # one reader at most is behind a result that is stored
+        # a stored result has at most one reader that continues the chain
         rest = self._starting.get(readers[0]) if readers else None
         return rest if rest is not None and rest.anchor.x is candidate.output else None
 
     def _one_kernel_us(self, candidate: Candidate) -> float:
-        """On all architectures together; infinite where one has no kernel, or the last product
-        by itself can take more steps."""
+        """Microseconds of one kernel, summed over the architectures; infinite if one of them has
+        no kernel, or if the last product alone could take more steps of its epilogue."""
         if self._takes_more(candidate):
             return math.inf
         problem = self._problem(candidate)
@@ -356,6 +358,7 @@ class _Chains:
         return sum(times.us(problem) for times in self._times) + padding
 
     def _takes_more(self, candidate: Candidate) -> bool:
+        """True if the last product's own kernel would compute more steps behind it."""
         if len(candidate.widths) == 1:
             return False
         alone = _first_layer(self._starting.get(candidate.products[-1]))
@@ -365,8 +368,8 @@ class _Chains:
         return all(times.is_measured(self._problem(candidate)) for times in self._times)
 
     def _problem(self, candidate: Candidate) -> Problem:
-        """As stored where each layer has a kernel of its own, but for what one kernel for
-        several reads."""
+        """The problem with tensors stored as separate kernels for the layers store them; x as a
+        kernel for these layers reads it."""
         node, forms = candidate.anchor.node, self._forms
         if forms is None or node not in forms.fused_reads:
             return problem_of(candidate, None, self._at)
@@ -375,8 +378,7 @@ class _Chains:
         return problem_of(candidate, forms, self._at)
 
     def _segments(self) -> dict[tuple[gs.Node, int], Problem]:
-        """Where there are chains: what each kernel would solve, by its first product and its
-        end."""
+        """The problems of all segments of chains of several layers, by first product and end."""
         found = {}
         for node, candidate in self._starting.items():
             for end in candidate.ends if node in self._further or len(candidate.widths) > 1 else ():
@@ -390,7 +392,7 @@ class _Chains:
         }
 
     def _key(self, candidate: Candidate) -> str:
-        """Of all that a cut follows from."""
+        """The key of the cut behind a candidate: a digest of all that decides it."""
         key, unknown = "", []
         for each in self._from(candidate):
             if each in self._keys:
@@ -402,7 +404,7 @@ class _Chains:
         return key
 
     def _from(self, candidate: Candidate | None) -> Iterator[Candidate]:
-        """The candidate, and those that begin behind it, layer by layer."""
+        """The candidate, and the candidates that begin with the layers behind its first one."""
         while candidate is not None:
             yield candidate
             layer = _first_layer(candidate)
@@ -415,8 +417,8 @@ class _Chains:
 def _forms_apart(
     graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int]
 ) -> Assignment | None:
-    """How tensors are stored where each layer has a kernel of its own; None where there are no
-    chains."""
+    """The forms of tensors if each layer has a kernel of its own; None if there are no chains of
+    several layers."""
     if all(len(candidate.widths) == 1 for candidate in candidates):
         return None
     layers = [layer for candidate in candidates if (layer := _first_layer(candidate)) is not None]
@@ -425,7 +427,7 @@ def _forms_apart(
 
 
 def _columns(candidate: Candidate, layers: int) -> str:
-    """Of its first layers, '64 to 256 to 256'."""
+    """Depth and columns of its first layers in words: '64 to 256 to 256'."""
     anchor = candidate.anchor
     first = int(anchor.weight.shape[anchor.op.weight_axes[1]])
     return " to ".join(map(str, (first, *candidate.widths[:layers])))

@@ -16,7 +16,7 @@ from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.errors import FrozenError
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.measurements.timings import Comparison, Timings
-from onnxbolt.plan.borders import conversion_us
+from onnxbolt.plan.conversions import conversion_us
 from onnxbolt.plan.cost import ort_us, predict
 from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.ranges import Point

@@ -14,7 +14,7 @@ from onnxbolt.archs import ARCHS
 from onnxbolt.dtypes import DType
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.onnxruntime_time import transpose_us
-from onnxbolt.plan.borders import conversion_us
+from onnxbolt.plan.conversions import conversion_us
 from onnxbolt.plan.cost import fused_us, ort_us, predict
 from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.regions import Part, Region

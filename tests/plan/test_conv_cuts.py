@@ -79,7 +79,7 @@ def test_an_inner_result_that_is_used_elsewhere_ends_the_kernel() -> None:
     inner = net.node("Relu", net.conv("x", 64, 64, 3, **SAME))
     y = net.conv(inner, 64, 64)
     assert rules(net, y, inner) == ["conv+Bias+Relu", "conv+Bias"]
-    # one refusal, in the words of plan/elsewhere.py
+    # one refusal, in the words of plan/multi_use.py
     (refusal,) = cover(prepare(net.model(y, inner), "fp16"), [90]).refusals
     assert (refusal.op, refusal.tensor) == ("Conv", inner)
     assert "has other consumers" in refusal.reason

@@ -1,5 +1,5 @@
-"""What it costs that a tensor changes its layout, and where the convolution before writes it as
-it is wanted."""
+"""Layout conversions: their predicted times, and which of them a convolution saves by writing NCHW
+itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from onnxbolt.problems import Problem
 
 
 def conversion_us(tensor: gs.Tensor, form: Form, region: Region) -> float:
-    """A layout change or padding; a tensor of one pixel per channel is only relabelled."""
+    """Microseconds of bringing `tensor` into `form`: a layout conversion or padding; 0 for one
+    pixel per channel, where the bytes stay as they are."""
     arch = ARCHS[region.arch]
     shape, have = region.at.sizes(tensor), region.assignment.form(tensor)
     elements, dtype = math.prod(shape), DType.of(tensor.dtype) or DType.F32
@@ -38,8 +39,8 @@ def conversion_us(tensor: gs.Tensor, form: Form, region: Region) -> float:
 
 
 def padding_us(candidate: Candidate, forms: Assignment, archs: Sequence[int], at: Point) -> float:
-    """On all `archs` together: a copy of a product's rows with zeros behind each, where its
-    kernel reads them so, and nobody else does."""
+    """Microseconds, summed over `archs`, of a copy of a GEMM's rows with zeros behind each; 0 if
+    its kernel reads them as they are, or others read x as well."""
     anchor, x = candidate.anchor, candidate.anchor.x
     if anchor.op.channels_last or len(x.outputs) > 1:
         return 0.0
@@ -56,40 +57,42 @@ def padding_us(candidate: Candidate, forms: Assignment, archs: Sequence[int], at
     )
 
 
-def written_plain(assignment: Assignment, archs: Sequence[int], at: Point) -> frozenset[str]:
-    """Names of what convolutions write as ONNX has it, where nobody reads it with its channels
-    last: if all of `archs` have kernels for that, and it is predicted to be faster than a kernel
-    and a change of layout, in the geometric mean over them.
+def nchw_outputs(assignment: Assignment, archs: Sequence[int], at: Point) -> frozenset[str]:
+    """Names of the convolutions' results that their kernels write as NCHW, and that no NHWC
+    consumer reads.
+
+    All of `archs` need kernels for that, and these must be predicted to be faster than a kernel for
+    NHWC and a layout conversion, in the geometric mean over `archs`.
     """
     return frozenset(c.output.name for c in assignment.leaving if _pays(c, assignment, archs, at))
 
 
-def written_in_both_forms(
+def outputs_in_both_layouts(
     assignment: Assignment, archs: Sequence[int], at: Point
 ) -> dict[str, gs.Tensor]:
-    """What convolutions write as ONNX has it, too, by name of the result that others read with
-    its channels last: by the same rule."""
+    """The tensors that convolutions write as NCHW beside their result in NHWC, by the result's
+    name; decided by the same rule."""
     return {
         c.output.name: plain
-        for c, plain in _parting(assignment)
+        for c, plain in _read_in_both_layouts(assignment)
         if _both_pay(c, plain, assignment, archs, at)
     }
 
 
-def _parting(assignment: Assignment) -> Iterator[tuple[Candidate, gs.Tensor]]:
-    """Convolutions whose result is read in both forms, each with what is read as ONNX has it."""
+def _read_in_both_layouts(assignment: Assignment) -> Iterator[tuple[Candidate, gs.Tensor]]:
+    """Convolutions whose result has NHWC and NCHW consumers, each with the tensor that the latter
+    read: the result or a Cast of it."""
     for c in assignment.candidates:
         if (
             c.anchor.op.writes_nchw
             and c.out is c.anchor.dtype
             and c.output.name in assignment.read_as_stored
         ):
-            yield from ((c, plain) for plain in islice(_read_plain(c.output, assignment), 1))
+            yield from ((c, plain) for plain in islice(_read_as_nchw(c.output, assignment), 1))
 
 
-def _read_plain(result: gs.Tensor, assignment: Assignment) -> Iterator[gs.Tensor]:
-    """The result, and what Casts make of it, where one change of layout brings that into ONNX's
-    form."""
+def _read_as_nchw(result: gs.Tensor, assignment: Assignment) -> Iterator[gs.Tensor]:
+    """Those of the result and its Casts that one layout conversion makes NCHW."""
     casts = [
         node.outputs[0]
         for node in result.outputs
@@ -121,7 +124,8 @@ def _both_pay(
     rows, channels = problem_of(candidate, assignment, at), candidate.widths[-1]
     out = DType.of(plain.dtype)
     both = rows.with_both_outputs(channels, out) if out is not None else None
-    one_pixel = all(size == 1 for size in at.sizes(candidate.output)[2:])  # only relabelled
+    # NCHW and NHWC of one pixel are the same bytes
+    one_pixel = all(size == 1 for size in at.sizes(candidate.output)[2:])
     if both is None or one_pixel:
         return False
     moved = rows.rows * (rows.columns * rows.dtype.bytes + channels * both.out.bytes)
@@ -131,9 +135,9 @@ def _both_pay(
 def _is_faster(
     one: Problem, other: Problem, changes: Sequence[float], archs: Sequence[int]
 ) -> bool:
-    """True if all of `archs` have kernels for `one`, and these are predicted to be faster than
-    those for the `other` and a change of layout, which takes `changes` microseconds, in the
-    geometric mean."""
+    """True if all of `archs` have kernels for `one` that are predicted to be faster, in the
+    geometric mean, than those for the `other` and a layout conversion; `changes` has the
+    microseconds of that conversion for each architecture."""
     if not all(supports(one, number) for number in archs):
         return False
     if not all(supports(other, number) for number in archs):

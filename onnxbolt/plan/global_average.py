@@ -1,8 +1,9 @@
-"""Global average poolings that the convolution before them computes itself, so that its own result
-is not written (onnxbolt/families/conv_sm90/).
+"""Global average poolings in the epilogue of the convolution before them, which then writes the
+means alone (onnxbolt/families/conv_sm90/).
 
-Whether that is faster than two kernels is decided as a chain is cut: by measured times where there
-are any, else by prediction; a pooling's is always predicted.
+One kernel for both is taken if it is faster than two: by measured times if there are any, otherwise
+by predicted ones, as for several layers in one kernel (plan/cuts.py). A pooling's time is always
+predicted.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Pair(NamedTuple):
         return self.together.links[len(self.alone.links)].nodes[0]
 
     def problems(self, at: Point) -> tuple[Problem, Problem]:
-        """What a kernel for both solves, and one for the convolution."""
+        """The problems of a kernel for both, and of one for the convolution alone."""
         return problem_of(self.together, None, at), problem_of(self.alone, None, at)
 
     def refusal(
@@ -66,17 +67,17 @@ class Pair(NamedTuple):
 
 
 class Averaged(NamedTuple):
-    """Candidates, some with the pooling behind them, why other poolings stay apart, and the
-    decisions by their keys."""
+    """Candidates, some of which include the pooling behind them; why other poolings have kernels of
+    their own; and the decisions by their keys."""
 
     candidates: list[Candidate]
     refusals: list[Refusal]
     cuts: dict[str, Cut]
 
 
-def with_mean(graph: gs.Graph, candidate: Candidate) -> Candidate | None:
-    """`candidate` with the global average pooling that alone reads its result, and a Cast behind
-    that; None where there is none."""
+def with_pooling(graph: gs.Graph, candidate: Candidate) -> Candidate | None:
+    """`candidate` with the global average pooling that alone reads its result, and with a Cast
+    behind the pooling; None if there is no such pooling."""
     node = sole_use(graph, candidate.output) if candidate.anchor.op.takes_mean else None
     if node is None or not is_mean(node) or len(candidate.output.shape or ()) != 4:
         return None
@@ -97,8 +98,8 @@ def with_mean(graph: gs.Graph, candidate: Candidate) -> Candidate | None:
 def until(
     graph: gs.Graph, candidates: Sequence[Candidate], ends: Container[str]
 ) -> list[Candidate]:
-    """The candidates, with the pooling where that is one of the outputs `ends`."""
-    averaged = ((candidate, with_mean(graph, candidate)) for candidate in candidates)
+    """The candidates, each with the pooling behind it if `ends` has the pooling's output."""
+    averaged = ((candidate, with_pooling(graph, candidate)) for candidate in candidates)
     return [
         longer if longer is not None and longer.output.name in ends else candidate
         for candidate, longer in averaged
@@ -108,9 +109,9 @@ def until(
 def measurable(
     graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], at: Point
 ) -> Iterator[Problem]:
-    """What the kernels solve whose times decide."""
+    """The problems whose kernels' times decide where poolings are computed."""
     for candidate in candidates:
-        together = with_mean(graph, candidate)
+        together = with_pooling(graph, candidate)
         if together is not None and not _lacks(pair := Pair(together, candidate), archs, at):
             yield from pair.problems(at)
 
@@ -128,7 +129,7 @@ def where_faster(
     """
     chosen, refusals, cuts = [], list[Refusal](), dict[str, Cut]()
     for candidate in candidates:
-        together = with_mean(graph, candidate)
+        together = with_pooling(graph, candidate)
         refusal = None
         if together is not None:
             pair = Pair(together, candidate)
@@ -142,7 +143,7 @@ def where_faster(
 
 
 def _lacks(pair: Pair, archs: Sequence[int], at: Point) -> Refusal | None:
-    """Why there is no kernel for both on all of `archs`; None where there is."""
+    """Why not all of `archs` have a kernel for both; None if they have."""
     pixels = pair.pooling.inputs[0].shape[2:]
     if any(not isinstance(size, int) for size in pixels):
         return pair.refusal("because its images have no fixed size", _REMEDY)
@@ -158,8 +159,8 @@ def _lacks(pair: Pair, archs: Sequence[int], at: Point) -> Refusal | None:
 def _compared(
     pair: Pair, archs: Sequence[int], at: Point, timings: Timings
 ) -> tuple[str, Cut, Refusal | None]:
-    """The decision and its key, and that a kernel for both is slower, or was decided against
-    before; None where it is taken."""
+    """The decision's key, the decision, and the refusal if the pooling stays apart, since one
+    kernel is slower or an earlier run decided so."""
     both, alone = pair.problems(at)
     key = chain_key(both, archs)
     times = [KernelTimes((both, alone), number, timings) for number in archs]

@@ -1,6 +1,9 @@
-"""Results that are used elsewhere too, and lie between layers whose kernels do not store them
-(onnxbolt/families/b2b_stored_sm90/ does, for two products), so that the layer behind has a kernel
-of its own. What that costs is reported."""
+"""Multi-use values between layers: what it costs that no kernel computes both layers.
+
+A kernel for several layers keeps inner results to itself. If other nodes read one, the kernel ends
+there, unless it can store that result as well, as onnxbolt/families/b2b_stored_sm90/ does for two
+products. The report says what one kernel for both layers would take.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ _REMEDY = (
 _US = 1e6
 
 
-def used_elsewhere(
+def multi_use_refusals(
     graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], at: Point
 ) -> Iterator[Refusal]:
-    """Of each layer whose input is another's result, and is used elsewhere: predicted
-    microseconds of both in one kernel that would store that result, and apart."""
+    """A refusal for each layer whose input is another layer's result and a multi-use value, with
+    the predicted microseconds of both layers in one kernel that stores that result, and apart."""
     pinned = {tensor.name for tensor in graph.outputs} | set(graph.captured)
     producers = {candidate.output.name: candidate for candidate in candidates}
     for behind in candidates:
@@ -46,8 +49,8 @@ def used_elsewhere(
 
 
 def _joined(before: Candidate, behind: Candidate) -> Candidate | None:
-    """Both as one chain, as if nothing else read what lies between; None where no kernel's chain
-    could go on there."""
+    """Both layers as one candidate, as if nothing else read the value between them; None if no
+    kernel could continue with the second one."""
     weights = [link.operand for link in before.links if link.step.name == PRODUCT]
     anchor = before.anchor.behind(weights[-1]) if weights else before.anchor
     product = links_over(behind.anchor.node, before.output, anchor, before.links).links
@@ -61,7 +64,8 @@ def _joined(before: Candidate, behind: Candidate) -> Candidate | None:
 def _times(
     joint: Candidate, before: Candidate, behind: Candidate, archs: Sequence[int], at: Point
 ) -> dict[str, float] | None:
-    """On all architectures together; None where one has no kernel."""
+    """Predicted microseconds together and apart, summed over `archs`; None if an architecture
+    lacks a kernel."""
     problems = [problem_of(candidate, None, at) for candidate in (joint, before, behind)]
     if not all(supports(problem, number) for problem in problems for number in archs):
         return None

@@ -8,7 +8,7 @@ import pytest
 
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
-from onnxbolt.plan import borders
+from onnxbolt.plan import conversions
 from onnxbolt.plan.cost import layout_us, predict
 from onnxbolt.problems import ConvProblem
 from tests.support import Net, fused, ops
@@ -22,7 +22,7 @@ def test_a_convolution_does_it_where_that_is_faster(
         config, us = predict(problem, arch)
         return config, us * (factor if problem.y_nchw else 1.0)
 
-    monkeypatch.setattr(borders, "predict", slower)
+    monkeypatch.setattr(conversions, "predict", slower)
     net = Net({"x": (8, 64, 32, 32)})
     assert (
         ops(fused(net.model(net.conv("x", 64, 8)), "fp16", arch=90))[-1].endswith("_to_nchw")
@@ -85,7 +85,7 @@ def test_a_convolution_writes_both_forms_where_that_is_faster(
         config, us = predict(problem, arch)
         return config, us * (factor if problem.both_forms else 1.0)
 
-    monkeypatch.setattr(borders, "predict", slower)
+    monkeypatch.setattr(conversions, "predict", slower)
     net = Net({"x": (8, 64, 32, 32)})
     y = net.conv("x", 64, 21, 3)
     found = ops(fused(net.model(y, net.conv(y, 21, 8, 3)), "fp16", arch=90))
