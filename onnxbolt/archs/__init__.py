@@ -1,8 +1,8 @@
 """GPU architectures as facts: limits, capabilities, tensor-core shapes and peak rates; one file per
 SM, no logic.
 
-Rates are the data sheet's dense ones for one reference GPU of the architecture. What a kernel
-reaches of them is the cost model's business (plan/cost.py). Sources: CUDA C++ Programming Guide,
+Rates are the data sheet's dense ones for one reference GPU of the architecture. The cost model
+(plan/cost.py) says which part of them a kernel reaches. Sources: CUDA C++ Programming Guide,
 "Compute Capabilities" (limits), the PTX ISA (MMA shapes), and the data sheet or architecture
 whitepaper of the GPU named in `gpu` (rates).
 
@@ -67,17 +67,19 @@ def by_name(name: str) -> Arch:
 
 
 def nearest(archs: Iterable[Arch]) -> Arch | None:
-    """The one that a GPU takes which runs the code of all of them; None where there are none."""
+    """The architecture whose kernels a GPU prefers if it runs all of these; None if there are
+    none."""
     return max(archs, key=nearness, default=None)
 
 
 def nearness(arch: Arch) -> tuple[int, bool, int]:
-    """Larger for an architecture that a GPU prefers: it is closer, and the package's own."""
+    """A sort key: larger for the architecture that a GPU prefers, the closer one, and the package's
+    own of equals."""
     return arch.compute_capability, arch in OWN, arch.number
 
 
 def names() -> tuple[str, ...]:
-    """Of all architectures, the package's own first."""
+    """The names of all architectures, the package's own first."""
     return tuple(arch.name for arch in ARCHS.values())
 
 

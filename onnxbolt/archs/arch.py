@@ -17,18 +17,18 @@ LARGEST = 2**31 - 1  # number that a configuration's row holds
 
 
 class Capability(enum.Enum):
-    """What an SM can do beyond plain CUDA: a kernel family says what it needs of these."""
+    """An ability of an SM beyond plain CUDA. Kernel families name those that they need."""
 
     MMA_SYNC = "mma_sync"  # a warp multiplies fragments from its registers
     CP_ASYNC = "cp_async"  # threads copy to shared memory asynchronously: more than two stages
-    DEPENDENT_LAUNCH = "dependent_launch"  # a kernel may begin before the one before has ended
+    DEPENDENT_LAUNCH = "dependent_launch"  # a kernel may begin before the previous one has ended
     CLUSTERS = "clusters"  # blocks of a cluster read each other's shared memory
     TMA = "tma"  # one thread copies a whole tile
     WGMMA = "wgmma"  # a warpgroup multiplies tiles in shared memory
     TCGEN05 = "tcgen05"  # one thread multiplies tiles in shared memory into tensor memory
 
 
-# the first compute capability whose SMs have it
+# the first compute capability whose SMs have each capability
 _SINCE = {
     Capability.MMA_SYNC: 75,
     Capability.CP_ASYNC: 80,
@@ -84,12 +84,12 @@ class Arch:
 
     @property
     def compute_capability(self) -> int:
-        """The least one, as 10 major + minor, that runs the code: 90 for "90a"."""
+        """The least compute capability, as 10 major + minor, that runs the code: 90 for "90a"."""
         return int(self.nvcc.rstrip("af"))
 
     @property
     def alone(self) -> bool:
-        """True if code for it runs on no later minor version of its generation."""
+        """True if code for this architecture runs on no later minor version of its generation."""
         return self.nvcc.endswith("a")
 
     def runs_on(self, compute_capability: int) -> bool:
@@ -122,7 +122,7 @@ class Arch:
             yield "amounts and rates are larger than zero, and mma_sync_share is at most 1"
 
     def _missing(self, capability: Capability) -> Iterator[str]:
-        """Why code for `nvcc` cannot use a capability."""
+        """The reason why code for `nvcc` cannot use a capability, if there is one."""
         generations = _ONLY.get(capability)
         kept = generations is None or (
             self.compute_capability // 10 in generations and not self.nvcc.isdigit()

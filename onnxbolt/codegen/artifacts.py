@@ -1,9 +1,10 @@
-"""Compiled objects: a content-addressed cache, filled by ninja on all cores.
+"""Compiled objects, in a content-addressed cache that ninja fills on all cores.
 
 An entry is the directory <cache>/objects/<key> with the source, the compiler's log and, unless it
-failed, the object. The key covers all that decides the object: source text, the headers that it
-includes, exact command, compiler version. Entries are made elsewhere and renamed into place.
-Failures are entries too, so that a source that does not compile costs its time once.
+failed, the object. The key covers all that decides the object: the source text, the headers that it
+includes, the exact command and the compiler's version. Entries are made in a directory of their own
+and renamed into place. Failures are entries, too, so that a source that does not compile takes its
+time only once.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from onnxbolt.codegen.nvcc import Toolchain
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.errors import BuildError
 
-Progress = Callable[[str], None]  # receives one line for each thing done
+Progress = Callable[[str], None]  # receives a line for each finished step
 
 _SOURCE, _OBJECT, _LOG, _LIBRARY = "unit.{}", "unit.o", "unit.log", "library.so"
-# ours are named from custom_ops/
+# includes of the package's own headers, named from custom_ops/
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
-_PATIENCE = 100  # times 0.05 s that compilers have to end
-# an end that says nothing about the source: it is not remembered
+_PATIENCE = 100  # compilers have this many times 0.05 s to end
+# failures that say nothing about the source, so that they are not remembered
 _PASSING = re.compile(
     r"No space left|Cannot allocate memory|[Kk]illed|died due to signal|out of memory|Permission"
     r" denied"
@@ -96,11 +97,10 @@ def compile_each(
     keep_going: bool = True,
     stop: threading.Event | None = None,
 ) -> Iterator[tuple[Unit, Path | BuildError]]:
-    """Each unit with its object, or with its error, as soon as it is known; those of the cache come
-    first.
+    """Each unit with its object or its error, as soon as it is known; cached ones come first.
 
-    Once `stop` is set, what is not compiled yet never comes. Raises BuildError, behind all others,
-    for a failure that says nothing about the source (a full disk, say).
+    Once `stop` is set, units that are not compiled yet never come. Raises BuildError, after all
+    others, for a failure that says nothing about the source (a full disk, say).
     """
     store = cache.objects()
     store.mkdir(parents=True, exist_ok=True)
@@ -125,8 +125,8 @@ def object_path(key: str) -> Path:
 
 def link(objects: Sequence[Path], output: Path, toolchain: Toolchain) -> None:
     """Link a shared library at `output`, which appears whole or not at all. Raises BuildError."""
-    # nvcc hands its arguments to a shell: it sees links with names of ours in a directory of its
-    # own, never the user's paths
+    # nvcc hands its arguments to a shell. It gets links with fixed names in a directory of its own,
+    # and never sees the user's paths.
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as scratch:
         names = [f"{i}.o" for i in range(len(objects))]
         for name, path in zip(names, objects, strict=True):
@@ -173,8 +173,8 @@ def unit_key(unit: Unit, toolchain: Toolchain) -> str:
 
 @functools.cache
 def _headers(included: frozenset[str], roots: tuple[Path, ...], cutlass: Path) -> str:
-    """The digest of those of `roots` that are included, or that these include; an object is not
-    made anew for a change elsewhere."""
+    """The digest of all headers below `roots` that are included, directly or by other headers. A
+    change to another header leaves an object valid."""
     found: dict[str, str] = {}
     pending = [(name, roots) for name in sorted(included)]
     while pending:
@@ -193,7 +193,8 @@ def _headers(included: frozenset[str], roots: tuple[Path, ...], cutlass: Path) -
 
 @contextlib.contextmanager
 def _only_builder(lock: FileLock, progress: Progress | None) -> Iterator[None]:
-    """One builder takes all cores; the next one finds its work done."""
+    """Only one process builds at a time, on all cores; the next one finds its objects in the
+    cache."""
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -213,8 +214,8 @@ def _compile(
     keep_going: bool,
     stop: threading.Event | None,
 ) -> Iterator[Path]:
-    """Fill the entries by one run of ninja, each as soon as it is done; what fails for a reason
-    of its own is one without object."""
+    """Fill the entries by one run of ninja, and yield each as soon as it is done. A source that
+    does not compile gets an entry without object."""
     store, failure = next(iter(missing)).parent, None
     with tempfile.TemporaryDirectory(dir=store.parent, prefix="build-") as scratch:
         made = {Path(scratch) / entry.name: entry for entry in missing}
@@ -258,26 +259,25 @@ def _run_ninja(
     keep_going: bool,
     stop: threading.Event | None,
 ) -> Iterator[str]:
-    """The key of each unit when it is done, well or not, with a line of progress."""
-    # 0: however many fail
+    """Yields the key of each unit when it is done, compiled or failed, and reports a line of
+    progress."""
+    # 0: go on, however many fail
     cores, failures = (str(len(os.sched_getaffinity(0))), ("0" if keep_going else "1"))
-    # -P: Python does not look for ninja in the current directory, where a model may lie beside
-    # anything
+    # -P: Python must not look for ninja in the current directory, where anything may lie beside a
+    # model
     command = limited(
         [sys.executable, "-P", "-m", "ninja", "-C", str(directory), "-j", cores, "-k", failures]
     )
     if progress:
         progress(f"compiling {total} translation units")
-    # a session of its own, so that all of it can be ended: the module is a process that waits for
-    # the program
+    # a session of its own, so that ninja's launcher, ninja and all compilers can be ended together
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        # seen from a unit's directory: what an interrupted nvcc leaves behind goes with
-        # `directory`
+        # relative to a unit's directory: files of an interrupted nvcc are removed with `directory`
         env={**os.environ, "TMPDIR": ".."},
     ) as process:
         if stop:
@@ -289,7 +289,7 @@ def _run_ninja(
                     if progress:
                         progress(f"compiled {description}")
                     yield key
-        except BaseException:  # an interrupt, say: compilers do not go on alone
+        except BaseException:  # compilers must not outlive an interrupt
             _terminate(process)
             raise
 
@@ -302,18 +302,18 @@ def _terminate_on(stop: threading.Event, process: subprocess.Popen[str]) -> None
 
 
 def _terminate(process: subprocess.Popen[str]) -> None:
-    """End ninja and its compilers, and wait for them: one that still writes would leave files
-    behind."""
+    """End ninja and its compilers, and wait for them, since one that still writes would leave
+    files."""
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)  # ninja ends its compilers, and itself behind them
+        os.killpg(process.pid, signal.SIGTERM)  # ninja ends its compilers, then itself
         for _ in range(_PATIENCE):
-            process.poll()  # a process that has ended stays in its group until it is asked for
+            process.poll()  # a process that has ended stays in its group until it is polled
             os.killpg(process.pid, 0)
             time.sleep(0.05)
 
 
 def _is_verdict(log: str) -> bool:
-    """Whether a failure's log is about the source, so that the next attempt would fail as well."""
+    """True if a failure's log is about the source, so that another attempt would fail as well."""
     return re.search(r"\berror\b", log) is not None and _PASSING.search(log) is None
 
 
@@ -328,7 +328,7 @@ def _read_log(directory: Path) -> str:
 
 
 def _failure(unit: Unit, log: str, toolchain: Toolchain, entry: Path | None = None) -> BuildError:
-    """The error of a unit; `entry` is where it is remembered, if it is."""
+    """The error of a unit; `entry` is its directory in the cache, if it is remembered."""
     source = str(entry / unit.source) if entry else unit.source
     where = f"; source and log are in {entry}" if entry else ""
     command = shlex.join(unit.command(toolchain, source, _OBJECT))
@@ -336,8 +336,8 @@ def _failure(unit: Unit, log: str, toolchain: Toolchain, entry: Path | None = No
 
 
 def _summary(log: str) -> str:
-    """The log's first line that names an error, else its last; with the limits where one of them
-    may be the cause."""
+    """The log's first line that names an error, else its last, with the limits if one of them may
+    be the cause."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\berror\b|undefined reference", line)]
     first = (errors or lines[-1:] or ["the compiler gave no message"])[0][:300]

@@ -1,9 +1,9 @@
-"""What was compiled, on disk: objects and libraries of candidates, of which the least recently used
-go when they are too many.
+"""The cache of compiled files on disk: objects, and libraries of candidates. The least recently
+used are removed when the cache grows too large.
 
-An entry's modification time is when it was used last: whoever takes one from the cache touches it
-(`used`), since file systems keep no reliable times of reading. Entries of the last hour stay
-whatever their size, for a build that runs may need them.
+An entry's modification time is the time of its last use: each use touches it (`used`), since file
+systems record times of reading unreliably. Entries of the last hour stay whatever their size, since
+a running build may need them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Entry:
     """A directory with a translation unit's source, log and object, or a file beside the
     libraries of candidates."""
 
-    kind: str  # "object", "library", "record" (what became of a candidate)
+    kind: str  # "object", "library", or "record" (the result of a candidate)
     path: Path
     size: int  # bytes
     used: float  # seconds since the epoch
@@ -46,19 +46,19 @@ def candidates() -> Path:
 
 
 def lock() -> FileLock:
-    """Held by whoever compiles, or removes what was compiled."""
+    """The lock that a process holds while it compiles or removes compiled files."""
     return FileLock(cache_directory() / "compile.lock")
 
 
 def used(path: Path) -> Path:
     """Note that an entry is used now, and return it."""
-    with contextlib.suppress(OSError):  # the cache may be writable by others only
+    with contextlib.suppress(OSError):  # this user may have no permission to write the cache
         os.utime(path)
     return path
 
 
 def entries() -> list[Entry]:
-    """Everything compiled that is in the cache, the least recently used first."""
+    """All entries of the cache, the least recently used first."""
     return sorted(
         (*_entries(objects(), "object"), *_entries(candidates())),
         key=lambda entry: (entry.used, entry.path),
@@ -66,7 +66,7 @@ def entries() -> list[Entry]:
 
 
 def trim() -> None:
-    """Remove what was not used for longest until the rest is no larger than ONNXBOLT_CACHE_SIZE.
+    """Remove the least recently used entries until the rest is no larger than ONNXBOLT_CACHE_SIZE.
     The caller holds the lock."""
     found, limit = entries(), cache_size()
     total = sum(entry.size for entry in found)
@@ -81,8 +81,8 @@ def trim() -> None:
 
 
 def clear(before: float | None = None) -> list[Entry]:
-    """Remove everything compiled, or what was not used since `before`, and return it; waits for
-    builds. Raises InputError."""
+    """Remove all entries, or those not used since `before`, and return them. Waits for builds.
+    Raises InputError."""
     with contextlib.ExitStack() as stack:
         if cache_directory().is_dir():
             stack.enter_context(lock())

@@ -1,4 +1,5 @@
-"""What Python and C++ both know, rendered from Python's declarations into one C++ header.
+"""Names and numbers that Python and C++ share, rendered from Python's declarations into a C++
+header.
 
     python -m onnxbolt.codegen.declarations     # renews custom_ops/runtime/declarations.h
 
@@ -22,7 +23,7 @@ from onnxbolt.families.row import SLOTS, WIDTH
 
 
 def path() -> Path:
-    """Where the header lies."""
+    """The path of the header."""
     return resource_dir("custom_ops") / "runtime" / "declarations.h"
 
 
@@ -64,7 +65,7 @@ def _limits() -> Iterable[str]:
 
 
 def _configuration() -> Iterable[str]:
-    """The row of a configuration, and the meanings of its numbers."""
+    """The columns of a configuration's row, and the meanings of its numbers."""
     yield (
         "// Columns of a configuration row (onnxbolt/families/row.py).\n"
         f"constexpr int kConfigWidth = {WIDTH};\n" + _enumeration("enum Column", columns())
@@ -86,7 +87,7 @@ def columns() -> list[str]:
 
 
 def _decided_at_launch(slot: str) -> list[str]:
-    """Names of the families for which a launch decides what a slot holds."""
+    """The names of the families whose launches decide the number in a slot."""
     return [
         family.type_name
         for family in FAMILIES.values()
@@ -115,7 +116,8 @@ def _elements() -> Iterable[str]:
 
 
 def _architectures() -> Iterable[str]:
-    """The package's own; a library holds the facts of those that it has kernels for."""
+    """The package's own architectures. A library holds the facts of those that it has kernels
+    for."""
     rows = [f'{{{arch.number}, "{arch.name}"}}' for arch in archs.OWN]
     yield (
         "// Names of architectures by their number in configurations, for messages.\n"

@@ -1,7 +1,8 @@
-"""A digest of sources that comments, white space, file names and the order of files leave as it is.
+"""A digest of sources that does not depend on comments, white space, file names and the order of
+files.
 
-Models, lock files and measurements name the kernels they were made with by this digest. Moving a
-file or formatting it makes no other kernel, so it leaves them valid.
+Models, lock files and measurements identify their kernels by this digest. Moving or formatting a
+file changes no kernel, so models, lock files and measurements stay valid.
 """
 
 from __future__ import annotations
@@ -29,19 +30,20 @@ _TOKEN = re.compile(
 _DIRECTIVE = re.compile(r"^[ \t]*(#[^\n]*)", re.MULTILINE)
 _OWN = re.compile(r"""#[ \t]*(?:include[ \t]*"[^"]*"|pragma[ \t]+once)[ \t]*""")
 _DEFINED = re.compile(r"#[ \t]*define[ \t]+(?P<name>[\w$]+)(?P<bracket>\(?)")
-# a space without which a compiler reads other tokens: words, operators, a string and its prefix
+# a space without which a compiler would read other tokens: between words, operators, a string and
+# its prefix
 _NEEDED = re.compile(
     r"""[ ](?=[\w$\\+&|<=>\#"'-])(?:
         (?<=[\w$\\][ ])(?=[\w$\\]) | (?<=([-+&|<=\#])[ ])(?=\1) | (?<=operator[<>-][ ])(?=[<>])
       | (?=["'])(?:(?<=\b[uULR][ ])|(?<=\b[uUL]R[ ])|(?<=\bu8[ ])|(?<=\bu8R[ ])))""",
     re.VERBOSE,
 )
-# characters that stand for white space that stays, while all other is dropped
+# substitutes for white space that stays, while all other white space is dropped
 _HELD = {char: chr(0xF0000 + ord(char)) for char in map(chr, range(0x3001)) if char.isspace()}
 _HOLD = str.maketrans(_HELD)
 _END = _HELD["\n"]
-# what is kept as it is: a token across lines, a space behind a backslash, a digraph for #, a header
-# whose name looks like a comment, characters of _HELD
+# texts that stay as they are: with a token across lines, a space behind a backslash, a digraph for
+# #, a header whose name looks like a comment, or characters of _HELD
 _UNUSUAL = re.compile(
     r"""\\(?:\n(?<=\S\\\n)(?=\S)|[ \t]+\n) | %: | \#[ \t]*include[ \t]*<[^>\n]*(?:\s|//|/\*)
       | [\U000f0000-\U000fffff]""",
@@ -53,7 +55,9 @@ def normalized(text: str) -> str:
     """C++, or a template of it, without comments and without the white space that separates no
     tokens, each preprocessor directive on a line of its own.
 
-    Includes of own files are left out, since those files are in the digest by themselves.
+    Includes of own files are left out, since the digest covers those files, too. Texts are equal as
+    well if they differ only by the names in such includes, by spaces between values of a template,
+    or by white space in what a macro turns into a string.
     """
     if _UNUSUAL.search(text):
         return f"kept as it is\n{text}"
@@ -65,7 +69,8 @@ def normalized(text: str) -> str:
 
 
 def _token(found: re.Match[str]) -> str:
-    """A comment as a space; a literal with its white space held, and apart from its suffix."""
+    """Replaces a comment by a space; holds the white space of a literal, and sets its suffix
+    apart."""
     token, behind = found[0], found.string[found.end() : found.end() + 1]
     if token[0] in "/{\\":
         return " "
@@ -74,9 +79,10 @@ def _token(found: re.Match[str]) -> str:
 
 
 def _directive(found: re.Match[str]) -> str:
-    """A preprocessor directive between ends of lines that stay; nothing for own includes.
+    """The text for a preprocessor directive: a line of its own; empty for an include of an own
+    file.
 
-    A macro with parameters differs from one whose value begins with a bracket.
+    A macro with parameters stays different from one whose value begins with a bracket.
     """
     line = found[1].strip()
     if _OWN.fullmatch(line):
@@ -88,8 +94,7 @@ def _directive(found: re.Match[str]) -> str:
 
 
 def sources_digest(texts: Iterable[str]) -> str:
-    """SHA-256, in hex, over the normalized texts, in whatever order they come; empty ones do not
-    count."""
+    """SHA-256, in hex, of the normalized texts in any order, without empty ones."""
     digests = sorted(
         hashlib.sha256(kept.encode()).digest() for kept in map(normalized, texts) if kept
     )
@@ -105,14 +110,14 @@ def kernel_sources() -> list[str]:
 
 
 def kernel_sources_digest(extensions: Iterable[str] = ()) -> str:
-    """Over `kernel_sources` and the files of these extensions: what a kernel's time depends on
-    besides its configuration, CUTLASS and the compiler."""
+    """The digest of `kernel_sources` and of these extensions' files. A kernel's time depends on it,
+    on the kernel's configuration, CUTLASS and the compiler."""
     return _kernel_sources_digest(tuple(EXTENSIONS[name] for name in sorted(extensions)))
 
 
 def present_sources_digest() -> str:
-    """Over `kernel_sources` and the files of all extensions that are installed: what measurements
-    are made with."""
+    """The digest of `kernel_sources` and of the files of all installed extensions, which
+    measurements name."""
     return kernel_sources_digest(EXTENSIONS)
 
 
@@ -124,11 +129,11 @@ def _kernel_sources_digest(extensions: tuple[Sources, ...]) -> str:
 
 @functools.cache
 def equal_digests() -> frozenset[str]:
-    """Digests of earlier sources whose kernels have the same machine code, so that what was
-    measured with them holds for today's.
+    """Digests of earlier sources whose kernels have the same machine code, so that their
+    measurements hold for today's kernels.
 
     equal_kernels.json is written by `python -m tests.same_results rekey`, which compares the
-    machine code. It names the sources that it was written for, and says nothing about others.
+    machine code. It names the sources that it was written for; for other sources it means nothing.
     """
     table = json.loads(EQUAL.read_text())
     return frozenset(table["equal"]) if table["kernels"] == kernel_sources_digest() else frozenset()

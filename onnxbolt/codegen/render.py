@@ -1,5 +1,5 @@
-"""Kernel instances to CUDA source: a translation unit names types of the headers in custom_ops/,
-nothing more."""
+"""Renders kernel instances as CUDA source. A translation unit only instantiates types of the
+headers in custom_ops/."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, STORE, layers
 from onnxbolt.families import FAMILIES, KernelConfig
 
-# names, numbers and types: nothing that ends a string, a comment or a statement
+# characters of names, numbers and types; none ends a string, a comment or a statement
 _RENDERED = re.compile(r"[A-Za-z0-9_:<>,. ]*")
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One kernel to compile. `config` is a `KernelConfig.instance()`; `chain` holds step names
-    without a final cast."""
+    """One kernel to compile. `config` is a `KernelConfig.instance()`; `chain` holds the names of
+    the epilogue's steps without a final cast."""
 
     config: KernelConfig
     dtype: DType
@@ -125,9 +125,8 @@ def _headers(instances: Sequence[Instance]) -> list[str]:
 def render(template: str, **values: object) -> str:
     """A template of templates/ with its values.
 
-    A value that the template lacks is an error. Raises ValueError for one with a character that
-    names, numbers and types do not have: values are checked where they enter (checks.py), this sees
-    to it that none was forgotten.
+    A missing value is an error. Raises ValueError for a value with a character that names, numbers
+    and types do not have: values are checked where they enter (checks.py), and here once more.
     """
     return _environment().get_template(template).render(values)
 
@@ -153,12 +152,12 @@ def _output(instance: Instance) -> Iterable[str]:
 
 
 def _functors(instance: Instance) -> Iterable[str]:
-    """The steps, each a type by itself."""
+    """Each step's type."""
     yield from _types(instance.chain)
 
 
 def _epilogue(instance: Instance) -> Iterable[str]:
-    """All steps that have a functor as one type: a Store is none."""
+    """One type of all steps with a functor; a Store has none."""
     yield _chain(step for step in instance.chain if EPILOGUES[step].functor)
 
 
@@ -168,11 +167,11 @@ def _layers(instance: Instance) -> Iterable[str]:
 
 
 def _stores(instance: Instance) -> Iterable[str]:
-    """Whether a result before the last one is stored, or y in both layouts."""
+    """Yields "true" if an inner result is stored as well, or y in both layouts."""
     yield "true" if STORE in instance.chain else "false"
 
 
-# what a family's C++ template can take behind the configuration
+# arguments that a family's C++ template can take after the configuration
 _PARTS: Mapping[str, Callable[[Instance], Iterable[str]]] = {
     "element": _element,
     "output": _output,

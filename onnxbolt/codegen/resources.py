@@ -1,5 +1,5 @@
-"""Where sources lie: templates/ and custom_ops/ in the repository of a checkout, or inside the
-package of an installed wheel; those of extensions where they say."""
+"""Finds sources: templates/ and custom_ops/ in a checkout's repository or in an installed wheel's
+package, and the files of extensions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def resource_dir(name: str) -> Path:
-    """The directory of the sources `name` ("templates" or "custom_ops"); ToolchainError where
+    """The directory of the sources `name` ("templates" or "custom_ops"). Raises ToolchainError if
     the installation lacks it."""
     for parent in (_PACKAGE, _PACKAGE.parent):
         if (parent / name).is_dir():
@@ -28,7 +28,8 @@ def resource_dir(name: str) -> Path:
 # one object per registration: identity is equality, and caches can key on it
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """An extension's part of libraries: folders of headers, and C++ files beside its kernels."""
+    """An extension's C++ code: folders of headers, and files that libraries with its kernels
+    compile as well."""
 
     name: str  # the extension's
     include_dirs: tuple[Path, ...] = ()
@@ -46,7 +47,7 @@ class Sources:
 
     @property
     def texts(self) -> list[str]:
-        """What all of its files hold."""
+        """The texts of all of its files."""
         return [path.read_text() for path in (*self.headers.values(), *self.files)]
 
 

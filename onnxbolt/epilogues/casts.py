@@ -19,6 +19,7 @@ def _cast(name: str, dtype: DType, *patterns: Conversion) -> EpilogueStep:
 
 
 CAST_F32 = _cast("CastF32", DType.F32, Conversion(to=DType.F32))
-# kernels store what they compute in 16 bits in that type, or in fp32: no node adds these steps
+# kernels of 16-bit types store that type or fp32, so no ONNX node is recognized as one of these
+# steps
 CAST_F16 = _cast("CastF16", DType.F16)
 CAST_BF16 = _cast("CastBF16", DType.BF16)

@@ -1,4 +1,5 @@
-"""Formulas of one variable, by which an activation is recognized that a model writes out.
+"""Formulas of one variable, by which activations are recognized that models compose of several
+nodes.
 
     X * apply("Sigmoid", X)
     X * apply("Clip", X + 3, 0, 6) * (1 / 6)
@@ -68,7 +69,7 @@ X = Argument()
 
 
 def apply(op: str, argument: Formula, *constants: float, **attributes: float | str) -> Applied:
-    """The operator `op` of `argument`; attributes that are not named may have any value."""
+    """The operator `op` applied to `argument`. Attributes that are not given may have any value."""
     return Applied(op, argument, constants, tuple(attributes.items()))
 
 

@@ -12,8 +12,8 @@ from onnxbolt.epilogues.step import FUNCTION, Accuracy, Emit, EpilogueStep, InOr
 
 
 def _gelu_erf(emit: Emit, opset: int, x: str, operand: str, params: tuple[float, ...]) -> str:
-    # written as PyTorch exports it below opset 20, which is the form that ONNX Runtime's own
-    # fusions look for
+    # written as PyTorch exports it below opset 20, the form that ONNX Runtime's own fusions
+    # recognize
     inner = emit(
         "Add", [emit("Erf", [emit("Div", [x, emit("Const", math.sqrt(2.0))])]), emit("Const", 1.0)]
     )

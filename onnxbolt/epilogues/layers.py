@@ -1,4 +1,4 @@
-"""Epilogues as sequences of steps: their layers, and how much a kernel takes."""
+"""Epilogues as sequences of steps: their layers, and the limits of a kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onnxbolt.epilogues.registry import EPILOGUES, PRODUCT, STORE
 
 # room of EpilogueArguments and ChainArguments in C++ (codegen/declarations.py)
 MAX_VECTORS, MAX_TENSORS, MAX_PARAMS, MAX_LAYERS = 4, 2, 8, 4
-# steps of an epilogue: a compiler takes long for more, as does a reader of the op type's name
+# the most steps of an epilogue: more take long to compile, and make op types unreadable
 MAX_STEPS = 64
 
 
@@ -26,16 +26,15 @@ def layers(chain: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
 
 
 def has_inner_residual(chain: tuple[str, ...]) -> bool:
-    """Whether a layer before the last reads a tensor."""
+    """True if a layer before the last reads a tensor operand."""
     *inner, _ = layers(chain)
     return any(EPILOGUES[step].operand == "tensor" for layer in inner for step in layer)
 
 
 def fits_several(chain: tuple[str, ...]) -> bool:
-    """Whether kernels that keep inner results to themselves take these steps: parameters of all
-    layers share one argument block, residuals stand behind the last layer alone, and no inner
-    result is stored (onnxbolt/families/b2b_stored_sm90/ does both).
-    """
+    """True if kernels that store no inner result can compute these steps: parameters of all layers
+    share one argument block, residuals stand behind the last layer alone, and no inner result is
+    stored (onnxbolt/families/b2b_stored_sm90/ does both)."""
     return (
         not has_inner_residual(chain)
         and STORE not in chain
@@ -44,5 +43,5 @@ def fits_several(chain: tuple[str, ...]) -> bool:
 
 
 def tensor_operands(chain: tuple[str, ...]) -> int:
-    """How many steps read a tensor of the output's size."""
+    """The number of steps that read a tensor of the output's size."""
     return sum(EPILOGUES[step].operand == "tensor" for step in chain)

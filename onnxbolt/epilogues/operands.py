@@ -13,7 +13,8 @@ def _negative(constant: np.ndarray) -> np.ndarray:
 
 
 def _reciprocal(constant: np.ndarray) -> np.ndarray | str:
-    """1 / constant, which is infinite where the divisor is denormal."""
+    """1 / constant, or the reason why there is none: a zero, or a denormal number, whose reciprocal
+    is infinite."""
     if not np.all(constant):
         return "its constant divisor holds a zero"
     with np.errstate(over="ignore"):

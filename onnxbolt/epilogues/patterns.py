@@ -1,4 +1,4 @@
-"""ONNX nodes that are an epilogue step as they stand, as data: onnxbolt/patterns/epilogue.py
+"""Patterns of single ONNX nodes that are an epilogue step, as data; onnxbolt/patterns/epilogue.py
 compares nodes with them."""
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Unary(Pattern):
 class Vector(Pattern):
     """An operator of the tensor and a constant that is a channel vector or a scalar.
 
-    `convert` gives the step's operand for the constant [channels] in float32, or says why there is
-    none. `either_side`: the constant may be the first input. `finite_at_zero` as `EpilogueStep` has
-    it.
+    `convert` returns the step's operand for the constant [channels] in float32, or the reason why
+    there is none. `either_side`: the constant may be the first input. `finite_at_zero` as
+    `EpilogueStep` has it.
     """
 
     convert: Callable[[np.ndarray], np.ndarray | str] = np.asarray
@@ -52,7 +52,8 @@ class Tensor(Pattern):
 
 @dataclass(frozen=True)
 class Conversion(Pattern):
-    """A Cast to the element type `to`, where the epilogue computes another one; it ends there."""
+    """A Cast to the element type `to`, if the epilogue computes another type; the epilogue ends
+    with it."""
 
     op: str = "Cast"
     to: DType = DType.F32

@@ -1,4 +1,4 @@
-"""Activations that are linear in parts."""
+"""Piecewise linear activations."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _clip(emit: Emit, opset: int, x: str, operand: str, params: tuple[float, ...
     return emit("Clip", [x, emit("Const", params[0]), emit("Const", params[1])])
 
 
-# ReLU6 among them
+# ReLU6 is one of these
 CLIP = EpilogueStep(
     "Clip",
     body=_clip,

@@ -84,12 +84,13 @@ class Step:
 
 
 def registered() -> tuple[EpilogueStep, ...]:
-    """All entries, the package's own first; equal to another call's as long as none is added."""
+    """All entries, the package's own first; equal to an earlier call's result unless entries were
+    added or removed."""
     return tuple(EPILOGUES.values())
 
 
 def steps_of(op: str) -> tuple[EpilogueStep, ...]:
-    """The entries that nodes of a standard operator may be, whatever their attributes."""
+    """The steps that a node of this standard operator may be, whatever its attributes."""
     return _by_operator(registered()).get(op, ())
 
 

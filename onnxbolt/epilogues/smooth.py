@@ -1,4 +1,4 @@
-"""Activations by the exponential function: sigmoid, tanh, and what is made of them."""
+"""Activations of the exponential function: sigmoid, tanh, and activations composed of them."""
 
 from __future__ import annotations
 

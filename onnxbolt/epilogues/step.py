@@ -1,4 +1,4 @@
-"""The form of an entry: all that the package knows of one kind of epilogue step."""
+"""EpilogueStep: all that the package knows of one kind of epilogue step."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ _HEADER = re.compile(r"[A-Za-z0-9_]+\.(h|cuh)")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A number that a step has beside its operand, e.g. the slope of LeakyRelu."""
+    """A number that a step takes besides its operand, e.g. the slope of LeakyRelu."""
 
     name: str  # the attribute of the ONNX operator
     default: float  # of the ONNX operator
-    typical: float  # with which the tuner measures; times do not depend on it
+    typical: float  # the value with which the tuner measures; times do not depend on it
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What verification and the tuner allow (docs/accuracy.md).
+    """Bounds by which verification and the tuner judge a step (docs/accuracy.md).
 
-    `slope`: the function is nowhere steeper; a number, or a function of the parameters. `own`: the
-    error of implementations in fp32, absolute for results up to 1 and relative above. `exact`:
-    results are operands, or constants, and never rounded. `fp16`, `bf16`: the published error of
-    the functor's approximation in kernels with elements of that type, beside rounding; 0 where it
-    has none (tests/custom_ops/test_pairs.py and test_approximations.py hold them).
+    `slope`: the steepest slope of the function; a number, or a function of the parameters. `own`:
+    the error of implementations in fp32, absolute for results up to 1 and relative above. `exact`:
+    results are operands or constants, so that nothing is rounded. `fp16`, `bf16`: the published
+    error of the functor's approximation in kernels with elements of that type, beside rounding; 0
+    where it has none (tests/custom_ops/test_pairs.py and test_approximations.py hold them).
     """
 
     slope: float | Callable[..., float] = 1.0
@@ -73,9 +73,9 @@ class Accuracy:
 class InOrt:
     """What ONNX Runtime's CUDA provider does with the step outside of a fused node.
 
-    `kernels`: elementwise kernels that it launches; more than one for a composition that it has no
-    kernel for. `with_bias`: a bias in front is part of the same kernel. `all_types`: all releases
-    have it in 16 bits.
+    `kernels`: elementwise kernels that it launches; more than one if it has no kernel for the whole
+    step. `with_bias`: the same kernel adds a bias in front. `all_types`: all releases have 16-bit
+    kernels.
     """
 
     kernels: int = 1
@@ -85,8 +85,8 @@ class InOrt:
 
 @dataclass(frozen=True, eq=False)
 class EpilogueStep:
-    """One kind of step: how it is recognized in ONNX, how it reads in ONNX, C++ and numpy, how
-    exact it is, and what it costs.
+    """One kind of step: the ONNX nodes that it is recognized by, its definition in ONNX, C++ and
+    numpy, its errors and its costs.
 
     `functor` is a C++ type, in namespace onnxbolt::epilogue unless it names another one, declared
     by custom_ops/epilogue/steps.h or by `header`; steps without one are built into the kernels.
@@ -99,18 +99,18 @@ class EpilogueStep:
     reference: Callable[..., Array]  # (x, operand or None, *params) in the input's precision
     cost: float  # fp32 instructions per element, for the cost model
     functor: str = ""
-    header: str = ""  # a file in the include path, which names no directory
+    header: str = ""  # a file name in the include path, without a directory
     operand: str = ""  # one of OPERANDS
     params: tuple[Parameter, ...] = ()
     patterns: tuple[Pattern, ...] = ()
     forms: tuple[Formula, ...] = ()
     accuracy: Accuracy = Accuracy()
     in_ort: InOrt = InOrt()
-    cast: DType | None = None  # the element type of the result, where the step converts it
-    # a padded channel, which is 0, has a finite value behind the step whatever the constants are,
-    # so that zero weights behind it remove it
+    cast: DType | None = None  # the element type of the result, if the step converts it
+    # True if the step maps a padded channel, which is 0, to a finite value for all constants, so
+    # that zero weights of a later product remove it
     finite_at_zero: bool = True
-    bounding: bool = False  # results are small, or within range, whatever comes in
+    bounding: bool = False  # results are bounded for every input
 
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None:
@@ -146,12 +146,12 @@ class EpilogueStep:
 
     @property
     def activation(self) -> bool:
-        """True if the step is a function of each value alone, which kernels apply."""
+        """True if the step is a function of single values that kernels compute."""
         return bool(self.functor) and not self.operand and bool(self.patterns or self.forms)
 
     @cached_property
     def operators(self) -> frozenset[str]:
-        """The standard operators whose nodes are this step, whatever their attributes."""
+        """The standard operators that this step recognizes, whatever their attributes."""
         whole = (form for form in self.forms if isinstance(form, Applied))
         return frozenset(
             [
@@ -162,7 +162,8 @@ class EpilogueStep:
 
     @cached_property
     def functions(self) -> frozenset[str]:
-        """Those of `operators` that read one tensor, and parameters as attributes."""
+        """Those of `operators` that read a single tensor and have their parameters as
+        attributes."""
         others = {
             pattern.op
             for pattern in self.patterns
