@@ -15,14 +15,14 @@ from onnxbolt.dtypes import DType
 from onnxbolt.inspection import inspect_model
 from onnxbolt.verify import verify
 from tests.epilogues.written import write
-from tests.extending import activation, extended_by, gemm_fma
+from tests.extending import activation, extended_by, gemm_fma, softmax
 from tests.gpu.reference import relative_error
 from tests.support import Net
 
 pytestmark = pytest.mark.gpu
 CUDA, ARCH = "CUDAExecutionProvider", "sm_90a"
 # relative L2 error of a result: rounding to fp16, and sums of products in fp32, which are no TF32
-LIMITS = {DType.F16: 1e-3, DType.F32: 1e-6}
+LIMITS = {DType.F16: 1e-3, DType.F32: 3e-6}
 SHAPES = ((96, 70, 50), (1, 512, 8), (1000, 129, 257), (64, 64, 64))  # m, k, n
 
 
@@ -30,7 +30,7 @@ SHAPES = ((96, 70, 50), (1, 512, 8), (1000, 129, 257), (64, 64, 64))  # m, k, n
 def extended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The extensions, the family predicted to be faster than all others."""
     monkeypatch.setattr(gemm_fma.GemmFma, "predicted_us", lambda *_: 0.1)
-    with extended_by(activation.EXTENSION, gemm_fma.EXTENSION):
+    with extended_by(activation.EXTENSION, gemm_fma.EXTENSION, softmax.EXTENSION):
         yield
 
 
@@ -42,6 +42,19 @@ def _ran(source: onnx.ModelProto, out: Path, feeds: dict[str, np.ndarray]) -> li
     options = onnxbolt.session_options(out, strict=True)
     found: list[np.ndarray] = ort.InferenceSession(out, options, providers=[CUDA]).run(None, feeds)
     return found
+
+
+def _feeds(source: onnx.ModelProto, dtype: DType) -> dict[str, np.ndarray]:
+    """Normal values that `dtype` holds, a symbolic dimension being 3."""
+    rng = np.random.default_rng(0)
+    return {
+        value.name: rng.standard_normal(
+            [d.dim_value or 3 for d in value.type.tensor_type.shape.dim]
+        )
+        .astype(dtype.numpy)
+        .astype(np.float32)
+        for value in source.graph.input
+    }
 
 
 STEPS: dict[str, Callable[[Net, str], str]] = {
@@ -71,13 +84,7 @@ def test_a_family_with_steps_of_another_extension(
     nodes = inspect_model(onnx.load(out)).nodes
     families = {config.family.name for node in nodes for config in node.configs}
     assert (len(nodes), families) == (len(cases), {"gemm_fma"})
-    rng = np.random.default_rng(0)
-    feeds = {
-        value.name: rng.standard_normal([d.dim_value for d in value.type.tensor_type.shape.dim])
-        .astype(dtype.numpy)
-        .astype(np.float32)
-        for value in source.graph.input
-    }
+    feeds = _feeds(source, dtype)
     weights = [onnx.numpy_helper.to_array(t) for t in source.graph.initializer]
     products = [w for w in weights if w.ndim == 2]
     biases = [w for w in weights if w.ndim == 1]
@@ -86,3 +93,28 @@ def test_a_family_with_steps_of_another_extension(
         weight = products[i].astype(dtype.numpy).astype(float)
         expected = REFERENCES[step](feeds[f"x{i}"].astype(float) @ weight + biases[i])
         assert relative_error(found[i], expected) <= LIMITS[dtype], (step, expected.shape)
+
+
+ROWS = ((1, 1), (5, 33), (2, 3, 50, 70), (1000, 197), (3, 5000), ("batch", 64, 77))
+
+
+@pytest.mark.usefixtures("extended")
+@pytest.mark.parametrize(("precision", "dtype"), [("fp16", DType.F16), ("keep", DType.F32)])
+@pytest.mark.parametrize("scale", [0.125, -3.0])
+def test_an_op_with_its_family(precision: str, dtype: DType, scale: float, tmp_path: Path) -> None:
+    net = Net({f"x{i}": shape for i, shape in enumerate(ROWS)})
+    ends = [
+        net.node("Softmax", net.node("Mul", f"x{i}", net.const(scale)), axis=-1)
+        for i in range(len(ROWS))
+    ]
+    source, out = net.model(*ends), tmp_path / "out.onnx"
+    onnxbolt.optimize(source, out, archs=ARCH, precision=precision, fuse="all", verify=False)
+    nodes = inspect_model(onnx.load(out)).nodes
+    assert {node.op_type for node in nodes} == {f"ScaledSoftmax_{dtype.value}"}
+    assert len(nodes) == len(ROWS)
+    feeds = _feeds(source, dtype)
+    for name, found in zip(feeds, _ran(source, out, feeds), strict=True):
+        x = scale * feeds[name].astype(float)
+        powers = np.exp(x - x.max(-1, keepdims=True))
+        expected = powers / powers.sum(-1, keepdims=True)
+        assert relative_error(found, expected) <= LIMITS[dtype], expected.shape
