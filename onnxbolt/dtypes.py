@@ -30,6 +30,8 @@ class DType(enum.Enum):
     BF16 = "bf16"
     F32 = "f32"  # multiplied as TF32, as ONNX Runtime's CUDA provider does by default
 
+    __hash__ = object.__hash__  # members are unique; that of Enum is in Python, and slow
+
     @cached_property
     def onnx(self) -> int:
         return _TABLE[self].onnx

@@ -4,8 +4,8 @@
     python -m tests.dry_run_times /tmp/before [--only PATTERN]... [--runs N]
 
 Each run is a process of its own; the two checkouts take turns, so that what else the machine does
-meets both. The table has the medians in seconds (user and system time of the process and its
-threads) and their ratio.
+meets both. The first run of each is left out, since it compiles Python's modules. The table has the
+medians in seconds (user and system time of the process and its threads) and their ratio.
 """
 
 from __future__ import annotations
@@ -58,11 +58,9 @@ def compare(name: str, checkouts: tuple[Path, Path], runs: int) -> tuple[float, 
     with tempfile.TemporaryDirectory() as directory:
         model = Path(directory) / "model.onnx"
         onnx.save(materialize(onnx.load(ZOO / f"{name}.onnx", load_external_data=False)), model)
-        found: tuple[list[float], list[float]] = ([], [])
-        for _ in range(runs):
-            for checkout, times in zip(checkouts, found, strict=True):
-                times.append(dry_run(model, checkout))
-    return statistics.median(found[0]), statistics.median(found[1])
+        found = [[dry_run(model, checkout) for checkout in checkouts] for _ in range(runs + 1)]
+    before, after = map(statistics.median, zip(*found[1:], strict=True))
+    return before, after
 
 
 def dry_run(model: Path, checkout: Path) -> float:
@@ -72,7 +70,8 @@ def dry_run(model: Path, checkout: Path) -> float:
     """
     files = str(model), str(model.with_name("out.onnx"))
     command = [sys.executable, "-m", "onnxbolt", "optimize", *files, "--dry-run"]
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    # modules that one run compiles are kept for the next
+    environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": ""}
     before = os.times()
     subprocess.run(
         command, cwd=checkout, env=environment, check=True, capture_output=True, text=True

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
-from onnx.reference import ReferenceEvaluator
 
 from onnxbolt.canonicalize.evaluator import differs
 from onnxbolt.graph.edit import (
@@ -33,6 +33,9 @@ from onnxbolt.graph.edit import (
 )
 from onnxbolt.graph.element_types import onnx_dtype
 from onnxbolt.graph.exporter import node_proto
+
+if TYPE_CHECKING:
+    from onnx.reference import ReferenceEvaluator
 
 _NEVER = frozenset(
     {
@@ -106,6 +109,8 @@ def _evaluated(
     )
     if any(_bytes(tensor) > allowed for tensor in node.outputs):
         return
+    from onnx.reference import ReferenceEvaluator
+
     evaluator = ReferenceEvaluator(_model(graph, node))
     try:
         with np.errstate(all="ignore"):  # masks contain infinities on purpose
