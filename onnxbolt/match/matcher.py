@@ -25,7 +25,7 @@ from onnxbolt.epilogues import (
 )
 from onnxbolt.families import Layers, joins
 from onnxbolt.match.patterns import anchors, steps
-from onnxbolt.patterns.types import AnchorPattern
+from onnxbolt.patterns.types import AnchorPattern, Match
 
 UNKNOWN = "its result is not a tensor of the original model, so it could not be verified"
 _STEPS = MAX_STEPS - 4  # layout assignment may add a Store and casts
@@ -84,7 +84,7 @@ def _matched(
     return None, (*whole.refusals, unknown)
 
 
-def _anchored(node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal | None:
+def _anchored(node: gs.Node) -> Match:
     """What begins at `node`: the first match, else the first refusal."""
     domain = "" if node.domain in (None, "", "ai.onnx") else node.domain
     patterns: Sequence[AnchorPattern] = anchors().get((domain, node.op), ())

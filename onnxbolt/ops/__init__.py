@@ -28,11 +28,11 @@ class _Ops(Registry[str, FusedOp]):
         types that begin as its do."""
         for name in (entry.op_type, *entry.kinds):
             checks.name("fused op", name)
-        for other in self.values():
+        for key, other in self.items():
             if same := {*entry.kinds} & {*other.kinds}:
                 raise ValueError(
-                    f"its fused op {entry.name} has the kind {min(same)} of {other.name}: give it"
-                    " another"
+                    f"its fused op {entry.name} has the kind {min(same)} of {self._side(key)}: give"
+                    " it another"
                 )
         super().add(entry, owner)
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Anchor, Link, Refusal
+
+# an anchor with the steps that belong to it, or why there is none
+Match: TypeAlias = tuple[Anchor, tuple[Link, ...]] | Refusal | None
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,7 @@ class AnchorPattern:
     """
 
     ops: tuple[str, ...]
-    match: Callable[[gs.Node], tuple[Anchor, tuple[Link, ...]] | Refusal | None]
+    match: Callable[[gs.Node], Match]
     domain: str = ""
 
 

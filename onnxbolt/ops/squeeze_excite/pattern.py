@@ -18,7 +18,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.graph.edit import MEANS, is_mean
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.epilogue import step_patterns
-from onnxbolt.patterns.types import AnchorPattern
+from onnxbolt.patterns.types import AnchorPattern, Match
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def anchors(op: FusedOp) -> tuple[AnchorPattern, ...]:
     return (AnchorPattern(MEANS, partial(_match, op)),)
 
 
-def _match(op: FusedOp, node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal | None:
+def _match(op: FusedOp, node: gs.Node) -> Match:
     """None where the mean is no squeeze; a Refusal where the two products are there, but
     something is not as kernels need it."""
     x, y = node.inputs[0], node.outputs[0]
