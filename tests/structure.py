@@ -34,6 +34,11 @@ SUFFIXES = (".py", ".h", ".cc", ".cu", ".j2")
 MOST_PARAMETERS, MOST_FIELDS = 8, 12
 # names of families that have another meaning as well
 _ORDINARY = {"pool", "depthwise", "squeeze_excite", "elementwise", "layout", "resize"}
+# kinds of ops, but "to_nchw", which is the name of a field, too; the folders of onnxbolt/ops/
+_OP_KINDS = {"conv", "conv1d", "conv_chain", "elementwise", "gemm", "gemm_chain", "resize"}
+_OP_KINDS |= {"average_pool", "global_average_pool", "max_pool", "squeeze_excite", "to_nhwc"}
+_OP_FOLDERS = {"conv", "elementwise", "gemm", "layout", "pool", "resize", "squeeze_excite"}
+_OPS_OWN = tuple(f"onnxbolt/{part}" for part in ("ops/", "problems", "families/", "kernels/"))
 
 Tree = Mapping[str, str]  # text of each file by its path
 Places = Iterator[str]  # "path:line", once for each thing that is counted
@@ -169,10 +174,13 @@ def identities(tree: Tree) -> Places:
 
 
 def kinds(tree: Tree) -> Places:
-    """Comparisons of an attribute `kind`."""
+    """Comparisons of an attribute `kind`, but of element types, of which numpy has kinds."""
 
     def is_kind(node: ast.AST) -> bool:
-        return isinstance(node, ast.Attribute) and node.attr == "kind"
+        if not isinstance(node, ast.Attribute) or node.attr != "kind":
+            return False
+        of = node.value.func if isinstance(node.value, ast.Call) else node.value
+        return "dtype" not in (getattr(of, "id", ""), getattr(of, "attr", ""))
 
     def holds(node: ast.AST) -> bool:
         if isinstance(node, ast.Compare):
@@ -180,6 +188,20 @@ def kinds(tree: Tree) -> Places:
         return isinstance(node, ast.Match) and is_kind(node.subject)
 
     return _where(tree, holds)
+
+
+def ops(tree: Tree) -> Places:
+    """Kinds of ops by name, and imports of an op's module, outside of what says what an op is: its
+    folder and the registry, the problems and the kernel families that serve it."""
+
+    def names(node: ast.AST) -> bool:
+        if isinstance(node, ast.ImportFrom):
+            return (node.module or "").removeprefix("onnxbolt.ops.") in _OP_FOLDERS
+        return isinstance(node, ast.Constant) and node.value in _OP_KINDS
+
+    for place in _where(tree, names):
+        if not place.startswith(_OPS_OWN):
+            yield place
 
 
 def problems(tree: Tree) -> Places:
@@ -246,6 +268,7 @@ COUNTS: dict[str, Callable[[Tree], Places]] = {
     "files of a family that name another one": neighbours,
     "calls of id()": identities,
     "comparisons of .kind": kinds,
+    "places outside of ops that name one": ops,
     "isinstance of problems": problems,
     f"functions with more than {MOST_PARAMETERS} parameters": long_signatures,
     f"classes with more than {MOST_FIELDS} fields": wide_classes,

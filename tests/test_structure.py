@@ -55,6 +55,12 @@ def test_a_family_may_name_itself_alone() -> None:
     [
         ("calls of id()", "a = id(b)\nc.id(d)\n", [1]),
         ("comparisons of .kind", "a.kind == 'conv'\nkind == 2\na in b.kind\n", [1, 3]),
+        ("comparisons of .kind", "a.dtype.kind in 'fV'\nnp.dtype(a).kind == 'f'\n", []),
+        (
+            "places outside of ops that name one",
+            "from onnxbolt.ops.pool import a\nfrom onnxbolt.ops import b\nc = 'conv'\nd = 'con'\n",
+            [1, 3],
+        ),
         ("comparisons of .kind", "match a.kind:\n    case 1: pass\n", [1]),
         ("isinstance of problems", "isinstance(a, c.ConvProblem | int)\nisinstance(a, int)\n", [1]),
         (

@@ -20,6 +20,7 @@ from onnxbolt.archs import Arch
 from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, Step
+from onnxbolt.families import KernelConfig, only
 from onnxbolt.forms import PLAIN, Form
 from onnxbolt.graph.edit import Derived
 from onnxbolt.ops.body import AttributeType, Body
@@ -105,6 +106,14 @@ class Operation:
     attributes: Mapping[str, object] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Replacement:
+    """The node of ours that computes the same as an ordinary one."""
+
+    attributes: Mapping[str, object] = field(default_factory=dict)
+    variant: Hashable = None  # of its signature
+
+
 class Tensors(Protocol):
     """How an op names the inputs of its node."""
 
@@ -147,6 +156,9 @@ class FusedOp:
     takes_mean: ClassVar[bool] = False  # the epilogue may end with the mean over an image
     channels_last: ClassVar[bool] = False  # kernels read and write tensors as NHWC
     writes_nchw: ClassVar[bool] = False  # there are kernels that write NCHW
+    # operators of ONNX whose nodes it takes the place of where x [N, C, H, W] is stored as NHWC
+    operators: ClassVar[tuple[str, ...]] = ()
+    takes_cast: ClassVar[bool] = False  # in such a place: with a Cast behind it
     any_order: ClassVar[bool] = False  # x's columns may be stored in any order, as its weight's are
 
     def __repr__(self) -> str:
@@ -211,6 +223,19 @@ class FusedOp:
         """The class of `problem`'s results, by which families say that they solve it; None for an
         op that is not planned."""
         return None
+
+    # --- in the place of ordinary nodes ---------------------------------------------------------
+
+    def replacement(self, node: gs.Node) -> Replacement | None:
+        """Its node in the place of one of `operators`; None where its kernels cannot do that."""
+        return None
+
+    def configs(
+        self, x: Sequence[int], y: Sequence[int], dtype: DType, archs: Sequence[int]
+    ) -> list[KernelConfig]:
+        """The kernels of such a node, one for each architecture, for shapes as stored, 1 for sizes
+        that are not known. By default there is one kernel whatever the shape."""
+        return [only(self.name, number) for number in archs]
 
     # --- the node -------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import onnx
 import onnx_graphsurgeon as gs
 import pytest
 
-from onnxbolt.layout.rules.resize import _sizes
+from onnxbolt.ops.resize.pattern import sizes_of
 from tests.layout.test_layout import attribute, layout_changes
 from tests.support import Net, assert_same, fused, ops, run
 
@@ -145,7 +145,7 @@ def test_sizes_serve_where_the_images_are_known_to_stay(
         for name, size in (("x", 6), ("y", 12))
     )
     nothing, sizes = gs.Variable.empty(), gs.Variable("sizes", np.int64, [4])
-    assert _sizes(gs.Node("Resize", inputs=[x, nothing, nothing, sizes], outputs=[y])) == expected
+    assert sizes_of(gs.Node("Resize", inputs=[x, nothing, nothing, sizes], outputs=[y])) == expected
 
 
 @pytest.mark.parametrize(("mode", "follows"), [("nearest", True), ("linear", False)])

@@ -66,7 +66,7 @@ def test_a_value_inside_that_is_an_output_stays() -> None:
     inner = net.node("Softmax", net.node("Neg", "x"))
     candidates, (refusal,) = matched(net.model(inner, net.node("Mul", inner, net.const(2.0))))
     assert candidates == []
-    assert refusal.reason == "a value inside of it is an output of the graph"
+    assert refusal.reason == "one of its intermediate values is a graph output"
 
 
 @pytest.mark.usefixtures("extended")

@@ -10,10 +10,9 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.forms import CHANNELS_LAST, FIRST_TO_LAST
+from onnxbolt.graph.edit import constant_integers
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Writer
-from onnxbolt.layout.rules import pool
-from onnxbolt.layout.rules.pool import reduced_axes
 
 OPS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2")
 
@@ -22,9 +21,9 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     x = node.inputs[0]
     if not channels_last(x, state) or not node.attrs.get("keepdims", 1):
         return None
-    axes = reduced_axes(node)
+    axes = _reduced_axes(node)
     if node.op == "ReduceMean" and axes == [2, 3]:
-        return pool.rule(node, state)
+        return None  # a pooling (own.py), of a type that it has no kernel for
     form = state.form(x)
     if not axes or (1 in axes and form.channels is not None):
         return None
@@ -32,9 +31,15 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     return Carry((form, *(None for _ in node.inputs[1:])), (writes,), _emit)
 
 
+def _reduced_axes(node: gs.Node) -> list[int] | None:
+    """The axes of a reduction, sorted and non-negative, None where unknown."""
+    axes = node.attrs.get("axes") or constant_integers(node, 1)
+    return sorted(a % len(node.inputs[0].shape) for a in axes) if axes else None
+
+
 def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
     axes = sorted(
-        FIRST_TO_LAST[len(node.inputs[0].shape)].index(a) for a in reduced_axes(node) or ()
+        FIRST_TO_LAST[len(node.inputs[0].shape)].index(a) for a in _reduced_axes(node) or ()
     )
     inputs = [writer.get(node.inputs[0], carry.reads[0])]
     changes: dict[str, object] = {"axes": axes}

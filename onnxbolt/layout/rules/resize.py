@@ -1,9 +1,7 @@
-"""Resize of height and width in channels last: our own node, since ONNX Runtime's CUDA kernels want
-the spatial axes last.
+"""Resize of height and width in channels last that our kernels do not have (own.py): by nearest
+neighbour with constant scales or sizes, or with sizes that are computed.
 
-What our kernels do not have, by nearest neighbour with constant scales or sizes, or with sizes that
-are computed, stays the standard op on the stored form, for which ONNX Runtime has a kernel of any
-axes.
+It stays the standard op on the stored form, for which ONNX Runtime has a kernel of any axes.
 """
 
 from __future__ import annotations
@@ -11,18 +9,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.dtypes import DType
-from onnxbolt.families import only
 from onnxbolt.forms import CHANNELS_LAST, FIRST_TO_LAST
 from onnxbolt.graph.edit import constant_integers
 from onnxbolt.layout.assignment import Assignment, channels_last
-from onnxbolt.layout.carry import Carry, Kernels, Origin, Result, Writer
-from onnxbolt.ops import named
-from onnxbolt.ops.base import Operation, Signature
-from onnxbolt.sampling import COORDINATES, MODES, ROUNDINGS, Sampling
+from onnxbolt.layout.carry import Carry, Writer
 
 OPS = ("Resize",)
-_CUBIC = {"cubic_coeff_a": -0.75, "exclude_outside": 0}  # with ONNX's defaults
 
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
@@ -31,84 +23,12 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
         return None
     form = state.form(x)
     reads = (form, *(None for _ in node.inputs[1:]))
-    if _sampling(node) is not None:
-        return Carry(reads, (form,), _emit, ours=True)
     if _is_standard(node):
         return Carry(reads, (form,), _emit_standard)
     return (
         Carry((CHANNELS_LAST, *reads[1:]), (CHANNELS_LAST,), _emit_computed)
         if _is_computed(node)
         else None
-    )
-
-
-def _sampling(node: gs.Node) -> Sampling | None:
-    """How our kernel resizes as the node does, None where it does not: antialiasing averages
-    over as many pixels as a scale covers, and tf_crop_and_resize fills in what lies outside of
-    the image."""
-    attributes = node.attrs
-    if (
-        DType.of(node.inputs[0].dtype) is None
-        or "axes" in attributes
-        or attributes.get("antialias", 0)
-    ):
-        return None
-    if attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
-        return None
-    mode, rounding = (
-        attributes.get("mode", "nearest"),
-        attributes.get("nearest_mode", "round_prefer_floor"),
-    )
-    coordinates = attributes.get("coordinate_transformation_mode", "half_pixel")
-    if mode not in MODES or coordinates not in COORDINATES or rounding not in ROUNDINGS:
-        return None
-    by = "scales" if _scales(node) else "sizes" if _sizes(node) else None
-    return (
-        Sampling(mode, coordinates, rounding if mode == "nearest" else ROUNDINGS[0], by)
-        if by
-        else None
-    )
-
-
-def _scales(node: gs.Node) -> list[float] | None:
-    """Of height and width, where images and channels stay."""
-    scales = constant_integers(node, 2) or []
-    return (
-        [float(scale) for scale in scales[2:]]
-        if len(scales) == 4 and scales[:2] == [1, 1]
-        else None
-    )
-
-
-def _sizes(node: gs.Node) -> list[int] | None:
-    """As inference has found them, from constants or not, where images and channels are known to
-    stay."""
-    x, y = node.inputs[0].shape, node.outputs[0].shape
-    if len(node.inputs) < 4 or y is None or None in y[:2] or list(y[:2]) != list(x[:2]):
-        return None
-    return list(y[2:]) if all(isinstance(size, int) for size in y[2:]) else None
-
-
-def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
-    x, y, form = node.inputs[0], node.outputs[0], carry.writes[0]
-    sampling, dtype = _sampling(node), DType.of(x.dtype)
-    assert sampling is not None  # the rule has looked,
-    assert dtype is not None  # and so has `_sampling`
-    attributes: dict[str, object] = {
-        "sampling": sampling.numbers,
-        sampling.by: _scales(node) or _sizes(node),
-    }
-    if sampling.mode == "cubic":
-        attributes |= {name: node.attrs.get(name, default) for name, default in _CUBIC.items()}
-    writer.own(
-        Operation(
-            Signature(named("resize"), dtype, 4, variant=sampling),
-            [writer.get(x, form)],
-            attributes,
-        ),
-        Result(y, form),
-        Origin("Resize in NHWC", node, (node,)),
-        Kernels([only("resize", arch) for arch in writer.archs]),
     )
 
 

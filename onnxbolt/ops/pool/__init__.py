@@ -3,15 +3,30 @@ height and width)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
+import onnx_graphsurgeon as gs
 from onnx import AttributeProto
 
+from onnxbolt.archs import ARCHS
+from onnxbolt.dtypes import DType
+from onnxbolt.families import KernelConfig, candidates
 from onnxbolt.forms import FIRST_TO_LAST, LAST_TO_FIRST
-from onnxbolt.ops.base import FusedOp, Signature
+from onnxbolt.graph.edit import MEANS, auto_pad, is_mean
+from onnxbolt.ops.base import FusedOp, Replacement, Signature
 from onnxbolt.ops.body import AttributeType, Body, epilogue
 from onnxbolt.problems import PoolProblem, Problem
+
+# of ONNX; kernel_shape has none
+_DEFAULTS = {
+    "kernel_shape": None,
+    "strides": [1, 1],
+    "pads": [0, 0, 0, 0],
+    "ceil_mode": 0,
+    "dilations": [1, 1],
+    "count_include_pad": 0,
+}
 
 
 class Pooling(FusedOp):
@@ -21,6 +36,30 @@ class Pooling(FusedOp):
     taken: ClassVar[Mapping[str, AttributeType]] = {}  # the attributes that the operator has
     problem_type: ClassVar[type[Problem]] = PoolProblem
     channels_last = True
+    takes_cast = True
+
+    def replacement(self, node: gs.Node) -> Replacement | None:
+        """The same windows, of which ONNX's defaults are written out."""
+        attributes = node.attrs
+        if len(node.outputs) != 1 or auto_pad(node) != "NOTSET":
+            return None
+        if attributes.get("storage_order", 0) or self._skips(attributes):
+            return None
+        written = {name: attributes.get(name, default) for name, default in _DEFAULTS.items()}
+        return Replacement({name: written[name] for name in _DEFAULTS if name in self.taken})
+
+    def _skips(self, attributes: Mapping[str, Any]) -> bool:
+        """True if windows have gaps that kernels cannot have."""
+        gaps = any(step != 1 for step in attributes.get("dilations", ()))
+        return gaps and "dilations" not in self.taken
+
+    def configs(
+        self, x: Sequence[int], y: Sequence[int], dtype: DType, archs: Sequence[int]
+    ) -> list[KernelConfig]:
+        """One for the width of accesses that the channels allow."""
+        (n, h, w, c), (_, p, q, _) = x, y
+        problem = PoolProblem(n, h, w, c, p, q, dtype, dtype)
+        return [candidates(problem, ARCHS[number])[0] for number in archs]
 
     def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
         """Those of ONNX."""
@@ -39,6 +78,7 @@ class MaxPool(Pooling):
     """The largest value of each window."""
 
     name, op_type, operator = "max_pool", "MaxPool_nhwc", "MaxPool"
+    operators = ("MaxPool",)
     taken: ClassVar[Mapping[str, AttributeType]] = {
         "kernel_shape": AttributeProto.INTS,
         "strides": AttributeProto.INTS,
@@ -52,6 +92,7 @@ class AveragePool(Pooling):
     """The mean of each window."""
 
     name, op_type, operator = "average_pool", "AveragePool_nhwc", "AveragePool"
+    operators = ("AveragePool",)
     taken: ClassVar[Mapping[str, AttributeType]] = {
         "kernel_shape": AttributeProto.INTS,
         "strides": AttributeProto.INTS,
@@ -65,4 +106,8 @@ class GlobalAveragePool(Pooling):
     """The mean of each image."""
 
     name, op_type = "global_average_pool", "GlobalAveragePool_nhwc"
-    operator = "GlobalAveragePool"
+    operator, operators = "GlobalAveragePool", MEANS
+
+    def replacement(self, node: gs.Node) -> Replacement | None:
+        """GlobalAveragePool, or ReduceMean over height and width."""
+        return Replacement() if is_mean(node) else None

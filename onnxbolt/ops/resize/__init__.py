@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import onnx_graphsurgeon as gs
 from onnx import AttributeProto
 
 from onnxbolt.forms import FIRST_TO_LAST, LAST_TO_FIRST
-from onnxbolt.ops.base import FusedOp, Signature
+from onnxbolt.ops.base import FusedOp, Replacement, Signature
 from onnxbolt.ops.body import AttributeType, Body, epilogue
+from onnxbolt.ops.resize.pattern import sampling_of, scales_of, sizes_of
 from onnxbolt.sampling import Sampling
 
 _CUBIC = {"cubic_coeff_a": AttributeProto.FLOAT, "exclude_outside": AttributeProto.INT}
+_DEFAULTS = {"cubic_coeff_a": -0.75, "exclude_outside": 0}  # of ONNX
 _FACTORS = {"scales": AttributeProto.FLOATS, "sizes": AttributeProto.INTS}
 
 
@@ -20,6 +23,18 @@ class Resize(FusedOp):
 
     name, op_type = "resize", "Resize_nhwc"
     channels_last = True
+    operators = ("Resize",)
+
+    def replacement(self, node: gs.Node) -> Replacement | None:
+        """What `sampling_of` finds, with the factors of height and width."""
+        sampling = sampling_of(node)
+        if sampling is None:
+            return None
+        factors = scales_of(node) if sampling.by == "scales" else sizes_of(node)
+        attributes: dict[str, object] = {"sampling": sampling.numbers, sampling.by: factors}
+        if sampling.mode == "cubic":
+            attributes |= {name: node.attrs.get(name, value) for name, value in _DEFAULTS.items()}
+        return Replacement(attributes, sampling)
 
     def words(self, signature: Signature) -> Sequence[str]:
         """How it samples."""
