@@ -1,5 +1,5 @@
-"""An optimized model against ONNX Runtime's CUDA execution provider at its best, on this machine's
-GPU: `onnxbolt bench`.
+"""`onnxbolt bench`: times an optimized model against ONNX Runtime's CUDA execution provider with
+the best of its settings, on this machine's GPU.
 
 ONNX Runtime gets the original as it is, the original in the optimized model's precision, and
 whatever other model the user names (one that onnxruntime.transformers has optimized, say); of each
@@ -58,8 +58,8 @@ def bench(
     custom_ops: Sequence[Path] = (),
     progress: Progress = lambda message: None,
 ) -> Benchmark:
-    """Measure on the local GPU, `runs` times each, with the libraries `custom_ops` of other
-    operators.
+    """Measure each model `runs` times on the local GPU; `custom_ops` are libraries of other
+    operators that the models need.
 
     Raises InputError or CudaError where there is no GPU to do so, and LibraryError where a library
     is missing or does not fit.
@@ -84,8 +84,8 @@ def measure(
     stream: Stream | None,
     progress: Progress,
 ) -> Benchmark:
-    """As `bench`, where `stream` is; without one on the CPU, with function bodies in the
-    kernels' place."""
+    """As `bench`, on the GPU of `stream`; without one on the CPU, with function bodies instead of
+    kernels."""
     check_comparison(None, None, seed)
     models = load_model(original), load_model(optimized)
     feeds = (
@@ -144,8 +144,8 @@ def _peers(
 def _search_each(
     sources: Sequence[Source], feeds: Arrays, stream: Stream | None
 ) -> tuple[dict[str, Found], dict[str, str]]:
-    """The best of each source that runs, and why others do not. Raises InputError where none
-    runs."""
+    """The best setting of each source that runs, and the reasons why others do not. Raises
+    InputError if none runs."""
     found: dict[str, Found] = {}
     failed: dict[str, str] = {}
     for source in sources:
@@ -159,7 +159,7 @@ def _search_each(
 
 
 def _search(source: Source, feeds: Arrays, stream: Stream | None, runs: int) -> Found:
-    """The source's best. Raises InputError where ONNX Runtime does not run it."""
+    """The source's best setting. Raises InputError if ONNX Runtime cannot run it."""
     try:
         return search([source], feeds, stream, runs)
     except RuntimeError as error:
@@ -176,8 +176,8 @@ def _side(found: Found, sample: Sample) -> Side:
 def node_times(
     model: ModelProto, library: Path | None, feeds: Arrays, stream: Stream | None
 ) -> tuple[NodeTime, ...]:
-    """Every fused node of `model`, in its order, for inputs of the shapes of `feeds`; equal
-    nodes are measured once."""
+    """The time of every fused node of `model`, in its order, for inputs of the shapes of `feeds`;
+    equal nodes are measured once."""
     graph, weighted = _with_sizes(model, feeds), weighted_ops(model)
     measured: dict[str, float] = {}
     times = []
@@ -254,8 +254,8 @@ def _node_time(node: gs.Node, us: float, weighted: OpSpec | None) -> NodeTime:
 
 
 def _moved(node: gs.Node) -> float:
-    """Bytes that a node reads and writes: of tensors that lie in a Concat's result its own
-    channels (docs/node-format.md)."""
+    """Bytes that a node reads and writes. For a tensor that is a part of a Concat's result, only
+    the node's own channels count (docs/node-format.md)."""
     size, (x, *_), (y, *_) = float(_bytes([*node.inputs, *node.outputs])), node.inputs, node.outputs
     if "channels" in node.attrs:
         begin, end = node.attrs["channels"]

@@ -1,4 +1,4 @@
-"""Values from outside, looked at where they enter: a model's metadata, a lock file, a database.
+"""Checks of values from outside, where they enter: of a model's metadata, a lock file, a database.
 
 Every function returns its value, or raises ValueError, which names it. Templates and command lines
 see nothing but values that passed here: names (`NAME`), numbers in their ranges, and entries of
@@ -14,10 +14,10 @@ from typing import Any
 
 # an op type's name: an identifier in C++, safe in a file name
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,1023}")
-_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can say these, and UTF-8 cannot
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can hold these code points, and UTF-8 cannot
 # characters of one text in a lock file or a database: a compiler's message, a key
 LONGEST_TEXT = 100_000
-_INFINITE = 1e300  # all that is measured is far below; a larger integer is no float
+_INFINITE = 1e300  # far above any measured value; larger integers would not fit a float
 _SHOWN = 60  # characters of a refused value that its message repeats
 
 
@@ -29,7 +29,7 @@ def name(what: str, value: object) -> str:
 
 
 def text(what: str, value: object) -> str:
-    """A text that is shown and compared, but never rendered into a source or a command."""
+    """A text that is shown and compared, but never becomes part of a source or a command."""
     if not isinstance(value, str) or len(value) > LONGEST_TEXT or _SURROGATE.search(value):
         raise ValueError(
             f"{what} {_shown(value)}: a text of at most {LONGEST_TEXT} characters is expected"
@@ -45,7 +45,7 @@ def integer(what: str, value: object, least: int, most: int) -> int:
 
 
 def number(what: str, value: object) -> float:
-    """A time, a deviation, an error: finite and not negative."""
+    """A time, a deviation or an error: finite and not negative."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _INFINITE:
         raise ValueError(
             f"{what} {_shown(value)}: a finite number that is not negative is expected"
@@ -54,7 +54,7 @@ def number(what: str, value: object) -> float:
 
 
 def boolean(what: str, value: object) -> bool:
-    """True or false, not a number that means it."""
+    """True or false; numbers are refused."""
     if not isinstance(value, bool):
         raise ValueError(f"{what} {_shown(value)}: true or false is expected")
     return value
@@ -68,8 +68,8 @@ def entry(what: str, value: object, table: Collection[str]) -> str:
 
 
 def parsed_json(text: str) -> Any:
-    """The value of a JSON text. What is nested too deeply for the parser is a ValueError as
-    well."""
+    """The value of a JSON text. Raises ValueError for damaged text, and for text that is nested too
+    deeply for the parser."""
     try:
         return json.loads(text)
     except RecursionError as error:

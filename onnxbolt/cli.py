@@ -1,4 +1,4 @@
-"""The command line: each command is a few lines over the library.
+"""The command line: each command is a few lines that call the package.
 
 Exit codes: 0 success, 1 error, 2 wrong usage, 3 accuracy gate failed, 4 too slow or too little
 fused, 5 miss under --frozen, 130 interrupted. An error is one line on stderr; a group of commands

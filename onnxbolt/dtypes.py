@@ -1,4 +1,5 @@
-"""One table of the element types that kernels know: ONNX, numpy, CUTLASS and command-line names."""
+"""The table of element types that kernels support: their ONNX, numpy, CUTLASS and command-line
+names."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ class DType(enum.Enum):
 
     @classmethod
     def of(cls, numpy_dtype: object) -> DType | None:
-        """The DType stored as `numpy_dtype`, None where kernels have none."""
+        """The DType stored as `numpy_dtype`, None if kernels have none."""
         for member, row in _TABLE.items():
             if row.numpy == numpy_dtype:
                 return member

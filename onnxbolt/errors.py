@@ -39,8 +39,8 @@ class OpsetError(InputError):
 
 
 class LiftError(OpsetError):
-    """The model's operators cannot be brought to the opset that the stages know; the message
-    says which one and why."""
+    """An operator of the model cannot be converted to the opset that the stages work on; the
+    message says which one and why."""
 
 
 class BuildError(OnnxboltError):
@@ -60,7 +60,7 @@ class LibraryError(OnnxboltError):
 
 
 class RejectedError(OnnxboltError):
-    """The optimized model is not good enough; `report` says in what."""
+    """The optimized model does not meet a requirement; `report` has the details."""
 
     def __init__(self, message: str, report: Report) -> None:
         super().__init__(message)
@@ -68,24 +68,24 @@ class RejectedError(OnnxboltError):
 
 
 class AccuracyError(RejectedError):
-    """The optimized model's answers differ from the original's by more than their limit."""
+    """The optimized model's outputs differ from the original's by more than their limits."""
 
     exit_code = 3
 
 
 class CoverageError(RejectedError):
-    """Fused nodes do less of the model's work than was asked for."""
+    """Fused nodes do a smaller share of the FLOPs than --require-fused asks for."""
 
     exit_code = 4
 
 
 class SpeedError(OnnxboltError):
-    """The optimized model is not as much faster than ONNX Runtime as was asked for."""
+    """The optimized model's speed-up over ONNX Runtime is below --min-speedup."""
 
     exit_code = 4
 
 
 class FrozenError(OnnxboltError):
-    """With --frozen, a decision that the lock file does not hold, or holds for other kernels."""
+    """With --frozen: the lock file lacks a decision, or was made for other kernels."""
 
     exit_code = 5

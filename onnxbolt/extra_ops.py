@@ -1,5 +1,5 @@
-"""Custom-op libraries of others, which a user names for a model that needs them: every session that
-onnxbolt makes registers them.
+"""Custom-op libraries of other authors, which a user names for a model that needs them: every
+session that onnxbolt creates registers them.
 
 A library is code. These are the only ones of others that `optimize` loads (SECURITY.md).
 """
@@ -23,8 +23,8 @@ _libraries: ContextVar[tuple[str, ...]] = ContextVar("libraries", default=())
 
 @contextmanager
 def registered(libraries: Sequence[str | Path]) -> Iterator[None]:
-    """Within it `register` registers `libraries`, too. Raises LibraryError for a file that ONNX
-    Runtime does not load as such a library."""
+    """A context in which `register` also registers `libraries`. Raises LibraryError for a file that
+    ONNX Runtime cannot load as such a library."""
     # a bare name would be looked for among the system's libraries
     paths = tuple(str(Path(path).resolve()) for path in libraries)
     for given, path in zip(libraries, paths, strict=True):
@@ -37,7 +37,7 @@ def registered(libraries: Sequence[str | Path]) -> Iterator[None]:
 
 
 def register(options: ort.SessionOptions) -> None:
-    """Let a session with `options` find the operators of the libraries."""
+    """Give a session with `options` the operators of the libraries."""
     for path in _libraries.get():
         options.register_custom_ops_library(path)
 

@@ -1,4 +1,4 @@
-"""Text files that appear whole or not at all."""
+"""Text files that are written completely or not at all, and checked before they are read."""
 
 from __future__ import annotations
 

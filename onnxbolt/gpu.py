@@ -1,4 +1,4 @@
-"""The local GPU, asked through the driver alone: no CUDA toolkit, no framework."""
+"""Facts about the local GPU, from its driver alone: no CUDA toolkit or framework is needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 
 @cache
 def compute_capability() -> tuple[int, int] | None:
-    """(major, minor) of device 0, None where there is no driver or no device."""
+    """(major, minor) of device 0, None if there is no driver or no device."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -27,7 +27,7 @@ def compute_capability() -> tuple[int, int] | None:
 
 @cache
 def name() -> str | None:
-    """Device 0 as the driver names it, "NVIDIA H200" say; None where there is no driver or no
+    """The driver's name for device 0, such as "NVIDIA H200"; None if there is no driver or no
     device."""
     if compute_capability() is None:
         return None
@@ -44,8 +44,8 @@ def name() -> str | None:
 
 
 def local_arch() -> str | None:
-    """The architecture to build for on this machine: the GPU's own, or the nearest lower one of
-    its generation."""
+    """The architecture to build for on this machine: the GPU's own, or the nearest lower one of its
+    generation."""
     capability = compute_capability()
     if capability is None:
         return None

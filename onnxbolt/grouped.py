@@ -38,8 +38,8 @@ def merged(groups: int, c: int, k: int) -> int:
 
 
 def serves(groups: int, c: int, k: int, dtype: DType) -> bool:
-    """True if each merged group's channels are whole accesses of 16 bytes. False where there is
-    no such number of groups."""
+    """True if the channels of each merged group are a multiple of 16 bytes; False if no number of
+    groups gives that."""
     if groups < 1 or k % groups:
         return False
     count = merged(groups, c, k)

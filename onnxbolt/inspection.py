@@ -1,4 +1,4 @@
-"""What an optimized model holds: its fused nodes with configuration, FLOPs and provenance."""
+"""The contents of an optimized model: its fused nodes with configuration, FLOPs and provenance."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from onnxbolt.problems import UNBOUNDED
 from onnxbolt.runtime import get_library_path
 from onnxbolt.terminal import add_row, literal_console, width
 
-WIDTH = 180  # of a text that goes to no terminal
+WIDTH = 180  # columns of a text that is not written to a terminal
 Shape = tuple[int | str, ...]  # a str is a symbolic dimension
 
 
 @dataclass(frozen=True)
 class Flops:
-    """`count` floating-point operations, times each dimension that the model leaves open."""
+    """`count` floating-point operations, multiplied by each symbolic dimension in `symbols`."""
 
     count: int
     symbols: tuple[str, ...] = ()
@@ -155,8 +155,8 @@ def _named(fields: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def inspect_model(model: ModelProto, path: Path | None = None) -> Inspection:
-    """Read the fused nodes of `model`, and look at the library that belongs beside it where it lies
-    at `path`; nothing of that runs.
+    """Read the fused nodes of `model`, and examine the library beside it if the model's `path` is
+    given; no code of the library runs.
 
     Raises InputError for a node of a format that this version does not know, and for nodes that
     onnxbolt would not have written.
@@ -174,8 +174,7 @@ def inspect_model(model: ModelProto, path: Path | None = None) -> Inspection:
         raise InputError(
             f"the model's fused nodes are damaged ({error}). Run: onnxbolt optimize"
         ) from error
-    # onnxbolt.ops is what the library needs to know of the op types; it says nothing that the nodes
-    # do not
+    # onnxbolt.ops is written for `onnxbolt build`; its content follows from the nodes
     own = {
         key: value
         for key, value in metadata(model).items()
@@ -204,7 +203,7 @@ def _fused_nodes(model: ModelProto) -> tuple[FusedNode, ...]:
 
 
 def _shapes(model: ModelProto) -> dict[str, Shape]:
-    """The shape of every tensor for which it is known."""
+    """The known shapes of tensors, by name."""
     inferred = onnx.shape_inference.infer_shapes(model).graph
     shapes: dict[str, Shape] = {
         tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer
@@ -228,7 +227,8 @@ def _values(node: NodeProto) -> dict[str, Any]:
 def _fused_node(
     node: NodeProto, shapes: dict[str, Shape], weighted: OpSpec | None, read: int | None
 ) -> FusedNode:
-    """`read`: the channels of x without padding, where it has some."""
+    """A fused node's description; `read` is the number of channels of x without padding, if x is
+    padded."""
     values = _values(node)
     if values.get("format") != NODE_FORMAT:
         raise InputError(
@@ -261,7 +261,7 @@ def _flops(
     attributes: Mapping[str, Any],
     read: int | None,
 ) -> Flops | None:
-    """Two per multiply-add, padded channels left out."""
+    """Two FLOPs per multiply-add, without padded channels."""
     if output is None or (MEAN in op.chain and not inputs[0]):
         return None
     # those of weights are known

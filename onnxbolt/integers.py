@@ -1,14 +1,14 @@
-"""Integer arithmetic that counts of tiles and layouts of memory need, as
-custom_ops/runtime/integers.h has it."""
+"""Integer arithmetic for counts of tiles and sizes of buffers; custom_ops/runtime/integers.h has
+the same functions."""
 
 from __future__ import annotations
 
 
 def ceil_divide(value: int, divisor: int) -> int:
-    """The least whole number of `divisor`s that hold `value`."""
+    """`value` divided by `divisor`, rounded up."""
     return -(-value // divisor)
 
 
 def round_up(value: int, multiple: int) -> int:
-    """The least multiple that is not below `value`."""
+    """The smallest multiple of `multiple` that is at least `value`."""
     return ceil_divide(value, multiple) * multiple

@@ -50,7 +50,7 @@ _UNIT_SIZE = 6
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a library holds. `digest` is over all of its sources and ties it to the models that
+    """The contents of a library. `digest` covers all of its sources and ties it to the models that
     it serves; `extensions` are those that its ops and kernels come from."""
 
     ops: tuple[OpSpec, ...]
@@ -61,8 +61,8 @@ class Manifest:
 
 
 def make_manifest(ops: Iterable[OpSpec], instances: Iterable[Instance]) -> Manifest:
-    """Sorted and without repetition, hence the same for the same sets; archs are those of the
-    instances."""
+    """The manifest, sorted and without repetition, so that equal sets give equal manifests; its
+    archs are those of the instances."""
     unique = sorted(
         set(instances), key=lambda instance: (*_target(instance), instance_name(instance))
     )
@@ -81,7 +81,7 @@ def make_manifest(ops: Iterable[OpSpec], instances: Iterable[Instance]) -> Manif
 
 
 def generated_sources(manifest: Manifest) -> dict[str, str]:
-    """File name to text of everything that is generated for this library."""
+    """All generated sources of this library: file names with their text."""
     return {unit.name: unit.text for unit in _generated_units(manifest)}
 
 
@@ -91,11 +91,11 @@ def build(
     progress: Progress | None = None,
     compiled: Mapping[Instance, Path] | None = None,
 ) -> None:
-    """Compile and link the library at `out_path`, which appears whole or not at all. Raises
-    BuildError, ToolchainError.
+    """Compile and link the library at `out_path`; no partial file is left on errors. Raises
+    BuildError or ToolchainError.
 
-    `compiled` holds objects of instances that need not be compiled again, by the same toolchain;
-    what else is in them comes along.
+    `compiled` has objects that the same toolchain has compiled, by the instances in them; these are
+    linked instead of compiled again, with all else that they contain.
     """
     toolchain, compiled = find_toolchain(), compiled or {}
     missing = dataclasses.replace(
@@ -112,8 +112,8 @@ def build(
 
 
 def units(manifest: Manifest) -> list[Unit]:
-    """Everything that is compiled for a library, what takes longest first, so that the cores
-    finish together."""
+    """All translation units of a library, those that take longest first, so that all cores stay
+    busy until the end."""
     fixed = [Unit(path.name, path.read_text()) for path in runtime_sources()]
     added = [
         Unit(path.name, path.read_text(), include_dirs=sources.include_dirs)
@@ -124,7 +124,7 @@ def units(manifest: Manifest) -> list[Unit]:
 
 
 def runtime_sources() -> list[Path]:
-    """The C++ files that every library has beside its kernels and its manifest."""
+    """The C++ files that are part of every library, besides its kernels and its manifest."""
     root = resource_dir("custom_ops")
     return sorted([*root.glob("runtime/*.cc"), *root.glob("ops/*/*.cc")])
 
@@ -185,7 +185,7 @@ def manifest_of_model(model: ModelProto) -> Manifest:
 
 
 def metadata_of(manifest: Manifest, precision: str, archs: Sequence[int]) -> dict[str, str]:
-    """What a written model says of itself in metadata_props (docs/architecture.md)."""
+    """The entries of a written model's metadata_props (docs/architecture.md)."""
     return {
         "onnxbolt.format": str(FORMAT),
         "onnxbolt.version": __version__,
@@ -211,8 +211,8 @@ def ops_of(model: ModelProto) -> tuple[OpSpec, ...]:
 
 
 def weighted_ops(model: ModelProto) -> dict[str, OpSpec]:
-    """The op types of a written model whose input 1 is a weight, by name. Raises as `ops_of`
-    does."""
+    """The op types of a written model whose input 1 is a weight, by name. Raises the errors of
+    `ops_of`."""
     return {op.name: op for op in ops_of(model) if op.op.weighted}
 
 
@@ -227,7 +227,7 @@ def _or_of(extensions: Sequence[str]) -> str:
 
 
 def _target(instance: Instance) -> tuple[int, int]:
-    """What the kernels of one translation unit share."""
+    """The properties that the kernels of one translation unit share."""
     return instance.config.family.number, instance.config.arch
 
 
@@ -241,7 +241,7 @@ def _generated_units(manifest: Manifest) -> list[Unit]:
 
 
 def _parts(instances: list[Instance]) -> Iterator[list[Instance]]:
-    """Runs of nearly equal length, at most _UNIT_SIZE."""
+    """Consecutive parts of nearly equal length, at most _UNIT_SIZE."""
     size = math.ceil(len(instances) / math.ceil(len(instances) / _UNIT_SIZE))
     for i in range(0, len(instances), size):
         yield instances[i : i + size]
@@ -276,7 +276,7 @@ def _manifest_source(manifest: Manifest) -> str:
 
 
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """All nodes, those of subgraphs among them."""
+    """All nodes of the graph and of its subgraphs."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:

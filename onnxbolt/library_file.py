@@ -1,10 +1,10 @@
-"""A model's library as a file: what it says of itself, read without loading it, and loading it when
-it is the right one.
+"""A model's library as a file: reads the file's manifest without loading the library, and loads the
+library if it is the right one.
 
 Loading a library runs its code. So its manifest, JSON in the ELF section `.onnxbolt`
-(templates/manifest.cc.j2), is read from the file first, by the tables at whose head the
-file's header points (System V ABI, "Object Files"); what does not match is never loaded. Deployment
-needs no more than Python's standard library for that.
+(templates/manifest.cc.j2), is read from the file first, by the tables that the file's header points
+to (System V ABI, "Object Files"). A library that does not match is never loaded. Deployment needs
+only Python's standard library for that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class LibraryManifest:
-    """What a library says it holds."""
+    """The contents of a library, as its manifest describes them."""
 
     format: int
     digest: str  # ties the library to its models
@@ -40,12 +40,12 @@ class LibraryManifest:
 
 
 class Library:
-    """A library file; nothing of it runs before `probe`. Raises LibraryError, which ends in
-    `remedy`, where it is none that can be used.
+    """A library file; none of its code runs before `probe`. Raises LibraryError, which ends in
+    `remedy`, if the file is not a usable library.
 
-    With `sha256`, as `given_sum` has it, the file's bytes have that sum, and `loadable` names a
-    copy of these very bytes, which nobody can change: exchanging the file between the check and the
-    loading is of no use.
+    With `sha256`, in the form of `given_sum`, the file's bytes must have that sum. `loadable` then
+    names a sealed copy of exactly these bytes, so that replacing the file between the check and the
+    loading has no effect.
     """
 
     def __init__(self, path: Path, remedy: str, sha256: str | None = None) -> None:
@@ -66,12 +66,12 @@ class Library:
 
     @property
     def digest(self) -> str:
-        """Ties the library to its models."""
+        """The digest that a model must have for this library to serve it."""
         return self.manifest.digest
 
     def probe(self, device: int = 0) -> tuple[int, str]:
-        """Load the library, and ask it for the architecture whose kernels GPU `device` would
-        run, 80 say; or 0, and why there is none."""
+        """Load the library and return (architecture, reason): the architecture, 80 say, whose
+        kernels GPU `device` would run, or 0 with the reason why none would."""
         try:
             probe = ctypes.CDLL(self.loadable).onnxbolt_probe
         except (OSError, AttributeError) as error:
@@ -92,8 +92,8 @@ class Library:
 
 @dataclass(frozen=True)
 class Beside:
-    """What lies where a model's library belongs, found out without loading it; `problem` says
-    why it cannot be used."""
+    """The file where a model's library belongs, examined without loading it; `problem` says why it
+    cannot be used."""
 
     name: str
     sha256: str = ""
@@ -114,7 +114,7 @@ class Beside:
 
 
 def beside(path: Path, digest: str) -> Beside:
-    """Look at the library at `path`, of a model with `digest`."""
+    """Examine the library at `path` of a model with `digest`."""
     if not path.is_file():
         return Beside(path.name, problem="no library beside the model. Run: onnxbolt build")
     try:
@@ -131,8 +131,8 @@ def beside(path: Path, digest: str) -> Beside:
 
 
 def given_sum(value: object) -> str:
-    """The argument library_sha256 in lower case. Raises InputError where it is not 64
-    hexadecimal digits."""
+    """The argument library_sha256 in lower case. Raises InputError unless it is 64 hexadecimal
+    digits."""
     if not isinstance(value, str) or not _SHA256.fullmatch(value.lower()):
         raise InputError(
             f"library_sha256={ascii(value)[:80]} is not a SHA-256 sum (64 hexadecimal"
@@ -148,7 +148,7 @@ def sha256_of(path: Path) -> str:
 
 
 def read_manifest(file: bytes) -> LibraryManifest:
-    """What the bytes of a library say. Raises ValueError for anything else: each number of the
+    """The manifest in the bytes of a library. Raises ValueError for other bytes: each number of the
     file is checked before it is used."""
     text = _section(file)
     try:
@@ -221,7 +221,7 @@ _copying = threading.Lock()
 
 
 def _private_copy(content: bytes) -> str:
-    """The path of a copy in memory, sealed against changes; the same for the same content.
+    """The path of a copy in memory, sealed against changes; equal contents share a copy.
 
     Its descriptor stays open as long as the process lives, as a loaded library does: the linker
     knows libraries by their paths.

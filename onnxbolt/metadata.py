@@ -1,5 +1,5 @@
-"""A model's metadata_props, read without onnx: a few lines of protobuf's wire format that step over
-everything else.
+"""Reads a model's metadata_props without onnx, by a few lines that skip all other fields of the
+protobuf message.
 
 ModelProto is fields of (tag, value); metadata_props is its field 14, each a StringStringEntryProto
 (key 1, value 2). See onnx.proto, and "Encoding" in protobuf's documentation.
@@ -19,8 +19,8 @@ _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 
 
 def read_metadata(model: Source) -> dict[str, str]:
-    """The entries of a model, given as a path or as the file's bytes. Raises InputError where it
-    is no whole ONNX file."""
+    """The entries of a model, given as a path or as the file's bytes. Raises InputError unless it
+    is a complete ONNX file."""
     if isinstance(model, bytes):
         return _entries(model, "the model")
     try:
@@ -49,8 +49,8 @@ def _entries(data: bytes | mmap.mmap, name: str) -> dict[str, str]:
 
 
 def _fields(data: bytes | mmap.mmap, position: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Number, start and end of each field between two positions; IndexError where the bytes are
-    no message."""
+    """Number, start and end of each field between two positions. Raises IndexError if the bytes are
+    not a message."""
     while position < stop:
         tag, position = _varint(data, position)
         kind = tag & 7
@@ -70,7 +70,7 @@ def _fields(data: bytes | mmap.mmap, position: int, stop: int) -> Iterator[tuple
 
 
 def _varint(data: bytes | mmap.mmap, position: int) -> tuple[int, int]:
-    """A little-endian number of 7 bits a byte, and the position behind it."""
+    """A little-endian number of 7 bits per byte, and the position after it."""
     number = 0
     for shift in range(0, 70, 7):
         byte = data[position]

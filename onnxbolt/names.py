@@ -1,6 +1,6 @@
-"""Numbers and words that fused nodes and libraries hold, which Python and C++ both read.
+"""Numbers and words in fused nodes and libraries that both Python and C++ use.
 
-The C++ sources have them from here (codegen/declarations.py), and the domains from domains.py.
+The C++ sources get them from here (codegen/declarations.py), and the domains from domains.py.
 """
 
 from __future__ import annotations

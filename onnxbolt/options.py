@@ -1,4 +1,5 @@
-"""What a user can choose, in one frozen place; the only module that reads environment variables."""
+"""All options of a user, in one frozen dataclass; this is the only module that reads environment
+variables."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ Shapes = Mapping[str, tuple[int, ...]]  # by the name of a graph input
 
 
 class Choices(TypedDict, total=False):
-    """The fields of `Options` as keyword arguments of a function; tests/test_options.py holds
-    the two to each other."""
+    """The fields of `Options` as keyword arguments of a function; tests/test_options.py compares
+    the two."""
 
     precision: str
     fuse: str
@@ -65,38 +66,38 @@ class Options:
 
     precision   "fp16", "bf16" or "keep": type of weights and compute; keep: as in the model, fp32
                 on TF32 tensor cores
-    fuse        "winning": fusions that beat ONNX Runtime's own kernels (measured, else predicted);
-                "all": all of them
-    archs       one architecture ("sm_90a") or several, which decide together what is fused;
+    fuse        "winning": only fusions that beat ONNX Runtime's own kernels (as measured,
+                else as predicted); "all": every fusion
+    archs       one architecture ("sm_90a") or several, for which fusions are chosen together;
                 default: the local GPU's, else sm_80 and sm_90a
-    library     False: write the model alone and compile nothing
+    library     False: write only the model and compile nothing
     verify      False: do not compare the result with the original
     inputs      .npz with one array per graph input, for verification; default: random inputs
-    atol, rtol  a further condition of verification on each element: |y - y0| <= atol + rtol |y0|
-    strict      fail if verification finds no inputs that can judge the whole model
+    atol, rtol  verification also requires |y - y0| <= atol + rtol |y0| of every element
+    strict      fail if the model or a part of it cannot be judged by any inputs
     custom_ops  libraries of other custom operators that the model needs, one or several; every
                 session registers them
     keep_failed
-                write the output although verification failed
+                write the output even if verification fails
     require_fused
-                fail if fused nodes do less than so many percent of the FLOPs of all products and
-                convolutions
+                fail if fused nodes do less than this percentage of the FLOPs of all matrix products
+                and convolutions
     save_as_external_data
-                write weights to OUT.onnx.data; always above 2 GB
-    seed        of the random inputs
+                write weights to OUT.onnx.data; models above 2 GB always do
+    seed        seed of the random inputs
     tune        measure kernels and ONNX Runtime on the local GPU first
-    budget      with tune: at most so many seconds, compiling included
-    trials      with tune: candidates of each problem
+    budget      with tune: time limit in seconds, compilation included
+    trials      with tune: kernels tried per problem
     strategy    with tune: an extension's strategy, by name, that chooses what is measured; default:
                 the tuner's own
     min_shapes, opt_shapes, max_shapes
                 sizes by the name of a graph input, for symbolic dimensions: the least and the
                 largest that kernels are chosen for, and the one that decides what is fused
     freeze_initializers
-                True: make initializers that are also graph inputs constants, and take them from
-                the inputs; default: if all initializers are inputs
-    lock        file with every choice, written or updated; measurements in it are used
-    frozen      take every choice from the lock file alone
+                True: turn initializers that are also graph inputs into constants, and remove those
+                inputs; default: only if all initializers are inputs
+    lock        lock file: measured times in it are used, and this run's choices are written to it
+    frozen      take every choice from the lock file; fail if it lacks one
     ort_version
                 version of ONNX Runtime that will run the model, such as "1.31": its CUDA kernels
                 decide what stays in fp32; default: the installed one, else the newest known
@@ -187,7 +188,7 @@ class Options:
 
 
 def check_comparison(atol: float | None, rtol: float | None, seed: int) -> None:
-    """Raises InputError for what no comparison can be made with."""
+    """Raises InputError for options with which no comparison can be made."""
     for name, bound in (("atol", atol), ("rtol", rtol)):
         if bound is not None and not 0 <= bound < math.inf:
             raise InputError(f"{option(name, bound)}: give a finite number of 0 or more")
@@ -199,7 +200,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def takes_options(function: Function) -> Function:
-    """Let help() and inspect.signature show the fields of `Options` in place of `function`'s
+    """Make help() and inspect.signature show the fields of `Options` instead of `function`'s
     `**choices`."""
     own = inspect.signature(function)
     named = [
@@ -219,15 +220,14 @@ def takes_options(function: Function) -> Function:
 
 
 def arch_names() -> tuple[str, ...]:
-    """The architectures that can be chosen, those of extensions among them."""
+    """The names of all architectures, extensions' included."""
     from onnxbolt import archs
 
     return archs.names()
 
 
 def seconds(text: str) -> float:
-    """'10m', '90s', '1h30m' or '45' as seconds. Raises InputError for anything else, and for no
-    time at all."""
+    """'10m', '90s', '1h30m' or '45' in seconds. Raises InputError for other text and for zero."""
     parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip())
     total = (
         sum(
@@ -243,8 +243,8 @@ def seconds(text: str) -> float:
 
 
 def shapes(text: str) -> dict[str, tuple[int, ...]]:
-    """'x:[1,3,224,224],y:[1,10]', as Polygraphy writes shapes, or 'x:1x3x224x224,y:1x10', as
-    trtexec does, by name.
+    """Shapes by input name, from 'x:[1,3,224,224],y:[1,10]' (Polygraphy's form) or
+    'x:1x3x224x224,y:1x10' (trtexec's).
 
     Raises InputError for anything else, and for sizes that no dimension has.
     """
@@ -271,9 +271,9 @@ def shapes(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def cache_directory() -> Path:
-    """ONNXBOLT_CACHE_DIR, else the platform's cache directory; made where it is missing.
+    """ONNXBOLT_CACHE_DIR, else the platform's cache directory; created if it is missing.
 
-    Raises InputError where others could put objects there: what it holds is linked into libraries.
+    Raises InputError if others may write to it, because its objects are linked into libraries.
     """
     chosen = os.environ.get("ONNXBOLT_CACHE_DIR")
     path = Path(chosen) if chosen else Path(platformdirs.user_cache_dir("onnxbolt"))
@@ -291,6 +291,6 @@ def cache_size() -> int:
 
 
 def cuda_home() -> Path | None:
-    """CUDA_HOME, where the user chose a toolkit."""
+    """CUDA_HOME, the toolkit that the user chose; None if it is not set."""
     chosen = os.environ.get("CUDA_HOME")
     return Path(chosen) if chosen else None

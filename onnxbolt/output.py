@@ -1,5 +1,5 @@
-"""Where the result goes: everything is written beside its place first, and moved there when all
-of it is good."""
+"""Writes the results: all files are staged beside their places, and moved there when all of them
+are good."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Output:
     """A staging directory beside `out` for the model, its external data and its library; `commit`
     moves them into place.
 
-    Leaving the context without `commit` leaves nothing behind. Without `out`, files stay in a
-    temporary directory. Raises InputError where `out` is the source or a file with its data, is no
-    file, or cannot be written to, and where `lock`, which is written behind it, would take a
-    model's place.
+    Without `commit`, leaving the context deletes the staged files. Without `out`, files stay in a
+    temporary directory. Raises InputError if `out` is the source or a file with its data, is not a
+    regular file, or cannot be written to, and if `lock`, which is written later, would replace a
+    file of a model.
     """
 
     def __init__(
@@ -85,7 +85,8 @@ class Output:
         save_model(model, self.model, external, large)
 
     def commit(self) -> None:
-        """Move everything into place, the model last: what it names is there before it is."""
+        """Move all files into place, the model last, so that the files it refers to are there
+        before it."""
         if self.path is None:
             return
         places = {file: self.path.with_name(file.name) for file in self._staging.iterdir()}
@@ -105,7 +106,8 @@ class Output:
         return _files(self._source)
 
     def _spare(self, place: Path) -> None:
-        """Raises InputError where the source would lose a file to what is written there."""
+        """Raises InputError if a file of the source would be overwritten by the one written to
+        `place`."""
         if place.exists() and _is_among(place, self._read):
             raise InputError(
                 f"{place} is the input itself or holds its weights, and the original is"
@@ -114,9 +116,8 @@ class Output:
 
 
 def check_apart(argument: str, path: Path | None, source: object, out: str | Path | None) -> None:
-    """Raises InputError where a further result, which `argument` names, cannot be written to
-    `path`, or would take the place of a model's file: of the source, or of what lies at `out`
-    and beside it then."""
+    """Raises InputError if a further result, which the option `argument` names, cannot be written
+    to `path`, or would replace a file of a model: of the source, or of the result at `out`."""
     if path is None:
         return
     if path.is_dir() or not path.parent.is_dir():
@@ -135,7 +136,7 @@ def check_apart(argument: str, path: Path | None, source: object, out: str | Pat
 
 
 def _files(model: object) -> set[Path]:
-    """What a model that is named by its path lies in."""
+    """The files of a model that is given by its path."""
     return {Path(model), *external_files(Path(model))} if isinstance(model, str | Path) else set()
 
 

@@ -1,4 +1,4 @@
-"""The table of contents: one line per stage."""
+"""The whole of `optimize` and `tune`, one line per stage."""
 
 from __future__ import annotations
 
@@ -57,13 +57,16 @@ def optimize(
     """Fuse `source`, and write the new model to `out` with its library beside it; without `out`
     nothing is written.
 
-    The other keywords are fields of `Options` and take the place of those in `options`; `watch`
-    sees how tuning goes on. An interrupt while tuning (KeyboardInterrupt) ends the tuning alone:
-    what it found is used, and Report.tuning says so. Raises InputError for what cannot be used as
-    given, BuildError where compiling fails, AccuracyError where the answers differ by more than
-    their limits (then no output is left, but for Options.keep_failed), CoverageError where less is
-    fused than Options.require_fused asks for (then no output is left either), FrozenError where the
-    lock file lacks what is to be frozen.
+    The other keywords are fields of `Options` and replace those of `options`; `watch` is called
+    with the progress of tuning. An interrupt while tuning (KeyboardInterrupt) ends only the tuning:
+    its results so far are used, and Report.tuning says so. Raises
+
+    - InputError if the model, a file or an option cannot be used as given,
+    - BuildError if compiling fails,
+    - AccuracyError if outputs differ by more than their limits; they are written only with
+      Options.keep_failed,
+    - CoverageError if less is fused than Options.require_fused asks for; nothing is written,
+    - FrozenError if the lock file lacks a choice.
     """
     extensions.load()
     options = dataclasses.replace(options or Options(), **choices)
@@ -164,8 +167,8 @@ def optimize(
 def _written_as_it_is(
     original: ModelProto, output: Output, report: Report, options: Options
 ) -> Report:
-    """For a model that the stages cannot work on: nothing but its metadata changes, so that it
-    is deployed like any other."""
+    """Write a model that the stages cannot work on with no change but its metadata, so that it is
+    deployed like any other."""
     if short := report.short_of(options.require_fused):
         raise CoverageError(short, report)
     logger.warning("nothing was fused: %s", report.nothing_fused)
@@ -187,9 +190,10 @@ def tune(
     watch: Progress | None = None,
     **choices: Unpack[Choices],
 ) -> Tuning:
-    """Measure what `optimize` would with Options.tune, and remember it; nothing is written.
+    """Measure what `optimize` would measure with Options.tune, and keep the times in the tuning
+    database; write no model.
 
-    Raises InputError for what cannot be used as given, and where there is no GPU.
+    Raises InputError if the model or an option cannot be used as given, and if there is no GPU.
     """
     extensions.load()
     choices["tune"] = True
@@ -201,6 +205,6 @@ def tune(
 
 
 def default_archs() -> tuple[str, ...]:
-    """The local GPU's architecture; without a GPU one of each of the two common generations."""
+    """The local GPU's architecture; without a GPU, one of each of the two common generations."""
     local = gpu.local_arch()
     return (local,) if local else ("sm_80", "sm_90a")

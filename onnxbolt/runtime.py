@@ -47,7 +47,7 @@ Provider = str | tuple[str, dict[str, Any]]
 
 
 class OnnxboltWarning(UserWarning):
-    """The fused kernels are not used here; the nodes' function bodies run instead."""
+    """The fused kernels are not used here; the nodes run as their ONNX functions instead."""
 
 
 def get_library_path(model: Path | str) -> Path:
@@ -106,8 +106,8 @@ def session_options(
 
 
 def keep_channels(options: ort.SessionOptions) -> None:
-    """Leave out ONNX Runtime's reordering of channels for its CPU kernels, on which some fp16
-    models crash."""
+    """Disable ONNX Runtime's reordering of channels for its CPU kernels, on which some fp16 models
+    crash."""
     if not _entry(options, _OFF):
         options.add_session_config_entry(_OFF, _CPU_CHANNELS)
 
@@ -134,7 +134,7 @@ def cuda_failure(device: int = 0) -> str:
                 providers=[(CUDA, {"device_id": str(device)}), "CPUExecutionProvider"],
             )
             session.run(None, {"x": np.ones(1, np.float32)})
-    except Exception as error:  # onnxruntime's own exceptions have no other base class
+    except Exception as error:  # onnxruntime's own exceptions derive from Exception alone
         return f"{_NO_PROVIDER}: {' '.join(str(error).split())[:300]}"
     return "" if CUDA in session.get_providers() else f"{_NO_PROVIDER}: {_REMEDY}"
 
@@ -145,7 +145,7 @@ def _settings(providers: Sequence[Provider]) -> dict[str, dict[str, Any]]:
 
 
 def _why_not(options: ort.SessionOptions, available: Sequence[str]) -> str:
-    """What forbids the library before it is looked at."""
+    """The reason why no library can be used here, whichever it is; empty if there is none."""
     if _entry(options, ENABLE) == "0":
         return f'the session configuration entry {ENABLE} is "0"'
     if CUDA not in available:
@@ -156,7 +156,7 @@ def _why_not(options: ort.SessionOptions, available: Sequence[str]) -> str:
 def _entry(options: ort.SessionOptions, key: str) -> str:
     try:
         return str(options.get_session_config_entry(key))
-    except RuntimeError:  # onnxruntime's answer where the entry is not set
+    except RuntimeError:  # raised if the entry is not set
         return ""
 
 
@@ -168,8 +168,8 @@ def _load(
     device: int,
     options: ort.SessionOptions,
 ) -> str:
-    """Register the library, or say why this machine cannot use it. It is loaded when it is known
-    to be the model's."""
+    """Register the library, or return the reason why this machine cannot use it. The library is
+    loaded only after it is known to belong to the model."""
     if library is not None:
         path = Path(library)
     elif isinstance(model, bytes):

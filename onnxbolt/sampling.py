@@ -1,4 +1,5 @@
-"""How a Resize samples its input, in the words of ONNX and in the numbers that a node carries."""
+"""The ways in which a Resize samples its input, in ONNX's words and as the numbers that a node
+holds."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class Sampling:
 
     @property
     def numbers(self) -> list[int]:
-        """The attribute `sampling`."""
+        """The values of the attribute `sampling`."""
         return [
             MODES.index(self.mode),
             COORDINATES.index(self.coordinates),
@@ -34,7 +35,7 @@ class Sampling:
 
     @property
     def words(self) -> list[str]:
-        """For the op type's name."""
+        """The words in the op type's name."""
         return [
             self.mode,
             self.coordinates,

@@ -1,4 +1,4 @@
-"""How messages name an option: precision='fp8' for callers from Python, --precision fp8 on the
+"""The names of options in messages: precision='fp8' for callers from Python, --precision fp8 on the
 command line."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False
 
 @contextmanager
 def flags() -> Iterator[None]:
-    """While the command line runs: messages name flags."""
+    """A context in which messages name the flags of the command line."""
     token = _on_command_line.set(True)
     try:
         yield
@@ -23,8 +23,8 @@ def flags() -> Iterator[None]:
 
 
 def option(name: str, value: object = None) -> str:
-    """The option that Python calls `name`, with its value unless that is None, as the caller would
-    write it.
+    """The option that Python calls `name`, as the caller would write it, with its value unless that
+    is None.
 
     option("precision", "bf16")   precision='bf16'   --precision bf16
     option("frozen", True)        frozen=True        --frozen

@@ -1,5 +1,4 @@
-"""Tables as text: as wide as the terminal, and what a model's author named is shown letter by
-letter."""
+"""Tables as text, as wide as the terminal; names from a model are shown literally."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ _LEAST = 16  # columns that a name keeps
 
 
 def width(usual: int) -> int:
-    """The terminal's columns; `usual` where the output goes elsewhere."""
+    """The terminal's columns; `usual` if the output is not a terminal."""
     return shutil.get_terminal_size((usual, 0)).columns if sys.stdout.isatty() else usual
 
 
@@ -29,7 +28,7 @@ def literal_console(width: int) -> Console:
 
 
 def add_row(table: Table, *cells: str) -> None:
-    """Add a row; where a table is too wide, cells without spaces keep their ends, others are
+    """Add a row. If the table is too wide, cells without spaces keep their ends, others are
     wrapped."""
     table.add_row(
         *(
@@ -40,7 +39,7 @@ def add_row(table: Table, *cells: str) -> None:
 
 
 class _Name:
-    """A name in a cell: its end tells it apart, so that is what a narrow column shows."""
+    """A name in a cell. A narrow column shows its end, in which names differ."""
 
     def __init__(self, name: str) -> None:
         self.name = name

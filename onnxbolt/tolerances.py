@@ -30,14 +30,14 @@ RATIO = 1.5
 
 
 def limit(table: float, yardstick: float = 0.0) -> float:
-    """A tensor's limit: the table's, or 1.5 times the error that rounding the original makes in
-    the same tensor."""
+    """A tensor's limit: the table's, or 1.5 times the error that rounding causes in the same tensor
+    of the original."""
     return max(table, RATIO * yardstick)
 
 
 @dataclass(frozen=True)
 class Measures:
-    """How far a tensor is from its reference, over finite values."""
+    """The deviation of a tensor from its reference, over finite values."""
 
     relative_l2: float  # ||y - y0|| / ||y0||; ||y|| where the reference is zero
     max_abs: float  # the largest |y - y0|
@@ -45,7 +45,7 @@ class Measures:
 
 
 def measure(y: np.ndarray, reference: np.ndarray) -> Measures:
-    """All measures of two arrays of one shape, whatever their float types."""
+    """All measures of two arrays of the same shape, whatever their float types."""
     y, reference = _finite(y, reference)
     difference, norm, scale = (
         y - reference,
@@ -58,17 +58,17 @@ def measure(y: np.ndarray, reference: np.ndarray) -> Measures:
 
 
 def relative_l2(y: np.ndarray, reference: np.ndarray) -> float:
-    """The distance of floats."""
+    """The relative L2 distance of two float arrays."""
     return measure(y, reference).relative_l2
 
 
 def is_float(values: np.ndarray) -> bool:
-    """Whether values are compared by distance; ml_dtypes' types are of kind V."""
+    """True if values are compared by distance; ml_dtypes' types are of kind V."""
     return values.dtype.kind in "fV"
 
 
 def error(y: np.ndarray, reference: np.ndarray) -> float:
-    """What limits bound, whatever the type."""
+    """The error that limits bound, for any element type."""
     return (
         relative_l2(y, reference)
         if is_float(reference)
@@ -77,7 +77,7 @@ def error(y: np.ndarray, reference: np.ndarray) -> float:
 
 
 def same_non_finite(y: np.ndarray, reference: np.ndarray) -> bool:
-    """Whether NaN, inf and -inf stand in the same places."""
+    """True if NaN, inf and -inf are in the same places."""
     return all(
         np.array_equal(test(y), test(reference)) for test in (np.isnan, np.isposinf, np.isneginf)
     )

@@ -2,8 +2,8 @@
 LEVELS.
 
 Graph outputs alone hide faults, so each changed segment is also run on the original's tensors, and
-each of our nodes compared with float64 (levels.py). Every tensor has its own limit: of graph
-outputs onnxbolt/tolerances.py has it, of elements limits.py.
+each of our nodes is compared with float64 (levels.py). Every tensor has its own limit: graph
+outputs by onnxbolt/tolerances.py, elements of inner tensors by limits.py.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def verify(
 
 
 def _what_ran(optimized: ModelProto, library: Path | None, used: Sequence[Path | None]) -> str:
-    """What computed the optimized model's answers: a verdict on function bodies says nothing of
-    kernels. `used` is by provider."""
+    """What computed the optimized model's outputs, in words: a verdict on function bodies says
+    nothing about kernels. `used` has the library by provider."""
     if not any(node.domain == FUSED_DOMAIN for node in optimized.graph.node):
         return "ONNX Runtime's own operators, because the model has no fused nodes"
     if any(used):

@@ -1,9 +1,9 @@
 """Values with bounds of their errors: a running error analysis of a part of a model (Higham 2002,
 section 3.3).
 
-Each tensor has its value in float64, computed by numpy and not by what is judged, and two bounds
-for every element: of the error that `arithmetic` makes (roundings while the part is computed), and
-of what comes from `operands` (they were rounded when they were stored).
+Each tensor has its value in float64, computed by numpy independently of the model that is judged,
+and two error bounds for every element: `arithmetic` (roundings while the part is computed) and
+`operands` (roundings of the part's inputs when they were stored).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Bounded:
 
     @classmethod
     def of(cls, stored: np.ndarray, operands: float = 0.0) -> Bounded:
-        """A tensor as it is stored; `operands` is the relative error with which it stands for
-        another one."""
+        """A tensor as it is stored; `operands` is the relative error by which its values may differ
+        from the original's."""
         if not is_float(stored.dtype):
             return cls(stored, stored.dtype)
         return cls(stored.astype(np.float64), stored.dtype, 0.0, operands)
@@ -53,7 +53,7 @@ class Bounded:
 
     @property
     def magnitude(self) -> np.ndarray:
-        """What relative errors are relative to, in float32; FLOOR where that is infinite or NaN,
+        """The magnitude that relative errors refer to, in float32; FLOOR for infinities and NaNs,
         which have to be equal."""
         with np.errstate(over="ignore"):
             found = self.value.astype(np.float32)
@@ -64,11 +64,11 @@ class Bounded:
 
     @property
     def exact(self) -> bool:
-        """True if no error of either kind is possible."""
+        """True if neither kind of error is possible."""
         return not any(is_set(error) for error in self.errors)
 
     def absolute(self, error: Error) -> np.ndarray:
-        """One of `errors` as an array."""
+        """One of `errors` as an array of absolute errors."""
         if isinstance(error, np.ndarray):
             return error
         return error * self.magnitude if error else np.zeros(self.value.shape, np.float32)
@@ -80,7 +80,7 @@ def is_set(error: Error) -> bool:
 
 
 def is_float(dtype: np.dtype) -> bool:
-    """True of types that round; ml_dtypes' types are of kind V."""
+    """True for types that round; ml_dtypes' types are of kind V."""
     return np.dtype(dtype).kind in "fV"
 
 
@@ -92,8 +92,8 @@ def bounded(
     rounding: float = 0.0,
     local: np.ndarray | float = 0.0,
 ) -> Bounded:
-    """A result: errors that came in, an error `local` to the operator, and the result's relative
-    `rounding`.
+    """A result with its errors: those of its operands, the error `local` to the operator, and the
+    relative `rounding` of the result.
 
     Infinities and NaN have no error: they have to be equal.
     """
@@ -115,7 +115,7 @@ def bounded(
 
 
 def _without_errors(x: Bounded) -> Bounded:
-    """`x` with no errors where it is not finite."""
+    """`x` with error 0 for elements that are not finite."""
     finite = np.isfinite(x.value)
     errors = [
         np.where(finite, error, 0.0) if isinstance(error, np.ndarray) else error

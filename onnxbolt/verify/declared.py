@@ -1,9 +1,9 @@
-"""The precision that the optimized model declares in its metadata, held against the types of its
+"""Checks the precision that the optimized model declares in its metadata against the types of its
 tensors.
 
-The precision chooses limits. So it counts only where the model has tensors of that type, and no
-other 16-bit type may be there that the original lacks: a Cast there and back rounds, although
-function bodies on the CPU may not show it.
+The precision decides the limits, so a declared one is accepted only if the model has tensors of
+that type. The model may not have another 16-bit type that the original lacks: a Cast to it and back
+rounds, although function bodies on the CPU may not show it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ _NAMES: dict[int, str] = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: 
 
 
 def declared(optimized: ModelProto) -> str:
-    """The metadata's precision, "" where there is none. Raises InputError for a word that is no
-    precision."""
+    """The precision in the metadata, "" if there is none. Raises InputError for an unknown word."""
     found = {entry.key: entry.value for entry in optimized.metadata_props}.get(
         "onnxbolt.precision", ""
     )
@@ -48,8 +47,8 @@ def precision_of(original: ModelProto, optimized: ModelProto) -> str:
 
 
 def undeclared(original: ModelProto, optimized: ModelProto) -> Iterator[tuple[str, str]]:
-    """Where the optimized model rounds to a 16-bit type that neither its precision nor the original
-    asks for, and what is wrong about it.
+    """The tensors or functions where the optimized model rounds to a 16-bit type that neither its
+    precision nor the original has, each with the fault in words.
 
     One place for each type: a tensor, or a function.
     """
@@ -69,7 +68,8 @@ def undeclared(original: ModelProto, optimized: ModelProto) -> Iterator[tuple[st
 
 
 def _types(model: ModelProto) -> set[int]:
-    """The element types that anything in the model has, as far as it says so."""
+    """The element types that the model's tensors and attributes have, as far as they are
+    declared."""
     values = (*model.graph.input, *model.graph.output, *model.graph.value_info)
     return {kind for kind, _ in _rounded(model)} | {
         value.type.tensor_type.elem_type for value in values
@@ -77,7 +77,8 @@ def _types(model: ModelProto) -> set[int]:
 
 
 def _rounded(model: ModelProto) -> Iterator[tuple[int, str]]:
-    """The element types of constants and of what Casts make, and in which tensor or function."""
+    """The element types of constants and of results of Casts, each with a tensor or function that
+    has it."""
     for node in with_inner(model.graph.node):
         yield from ((kind, next(filter(None, node.output), node.name)) for kind in _named(node))
     for function in model.functions:
@@ -91,7 +92,7 @@ def _rounded(model: ModelProto) -> Iterator[tuple[int, str]]:
 
 
 def _named(node: NodeProto) -> Iterator[int]:
-    """Element types that a node's attributes name, or have."""
+    """The element types that a node's attributes name, or that their tensors have."""
     for attribute in node.attribute:
         if attribute.name in NAMING_TYPES:
             yield attribute.i

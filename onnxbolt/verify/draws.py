@@ -1,5 +1,5 @@
 """Kinds of random float inputs. A model may be ill-conditioned on noise and well-conditioned on
-what looks like its own inputs."""
+inputs that look like its real ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _CELL = 16  # pixels between the points that a smooth image runs through
 
 @dataclass(frozen=True)
 class Draw:
-    """How float inputs are drawn: of a shape, as float64."""
+    """A kind of random float inputs: a name, and a function from a generator and a shape to float64
+    values."""
 
     name: str
     values: Callable[[np.random.Generator, Shape], np.ndarray]
@@ -40,8 +41,8 @@ def image(rng: np.random.Generator, shape: Shape) -> np.ndarray:
 
 
 def _ramps(size: int) -> np.ndarray:
-    """[size, points]: how much of each point every pixel takes, linearly between the two that it
-    lies between."""
+    """[size, points]: weights of linear interpolation, by which each pixel mixes the two points
+    that it lies between."""
     places = np.arange(size) / _CELL
     return np.maximum(0.0, 1.0 - np.abs(places[:, None] - np.arange(size // _CELL + 2)))
 

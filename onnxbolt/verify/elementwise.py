@@ -1,4 +1,4 @@
-"""A tensor against its reference, element by element: each has its own limit."""
+"""Compares a tensor with its reference element by element, each element having its own limit."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def compared(
     node: str = "",
     stored: np.dtype | None = None,
 ) -> Row:
-    """The row: the largest |got - expected| in parts of `limit`, an array of the same shape.
+    """The row of a tensor: the largest |got - expected| divided by `limit`, an array of the same
+    shape.
 
-    Nothing is judged where the limit leaves the range of `stored`. Limits follow from what is
-    judged, which may widen them: an element that is within its limit, but further off than
-    `models.element_cap` of its value and of the tensor's, leaves the row unjudged.
+    Elements whose limit exceeds the range of `stored` are not judged. Limits follow from the tensor
+    that is judged and may become too wide: if an element is within its limit, but deviates by more
+    than `models.element_cap` of its value and of the tensor's, the row gets no verdict.
     """
     if got.shape != expected.shape:
         return failed(models, name, f"shape {got.shape} instead of {expected.shape}", level, node)
@@ -64,11 +65,11 @@ def compared(
 
 @dataclass(frozen=True)
 class _Worst:
-    """How far elements are off at most."""
+    """The largest deviation of an element, and the reason if it exceeds its limit."""
 
-    error: float  # in parts of an element's limit
+    error: float  # divided by the element's limit
     difference: float
-    reason: str  # empty where all are within their limits
+    reason: str  # empty if all elements are within their limits
 
 
 def _worst(got: np.ndarray, expected: np.ndarray, limit: np.ndarray) -> _Worst:
@@ -95,8 +96,8 @@ def _worst(got: np.ndarray, expected: np.ndarray, limit: np.ndarray) -> _Worst:
 
 
 def _capped(values: np.ndarray, limit: np.ndarray, cap: float) -> np.ndarray | None:
-    """`limit`, at most `cap` of the element and of the root mean square of `values`; None where
-    it is so already."""
+    """`limit` reduced to at most `cap` of the element and of the root mean square of `values`; None
+    if it is within that already."""
     typical, widest = _root_mean_square(values), float(limit.max(initial=0.0))
     if widest <= cap * typical:
         return None
@@ -104,7 +105,7 @@ def _capped(values: np.ndarray, limit: np.ndarray, cap: float) -> np.ndarray | N
 
 
 def _root_mean_square(values: np.ndarray) -> float:
-    """... of those that are finite."""
+    """The root mean square of the finite values."""
     wide = values.astype(np.promote_types(np.float32, values.dtype), copy=False)
     with np.errstate(over="ignore", invalid="ignore"):
         norm = float(np.linalg.norm(wide))
@@ -116,7 +117,7 @@ def _root_mean_square(values: np.ndarray) -> float:
 def _same_infinities(
     got: np.ndarray, expected: np.ndarray, limit: np.ndarray, difference: np.ndarray
 ) -> bool:
-    """True if what is not finite is the same in both wherever a limit judges; `difference` is
+    """True if infinities and NaNs are equal in both arrays wherever a limit judges; `difference` is
     set to 0 there."""
     got, expected = got.astype(np.float64), expected.astype(np.float64)
     others = ~(np.isfinite(got) & np.isfinite(expected))
@@ -126,8 +127,8 @@ def _same_infinities(
 
 
 def same_bits(got: np.ndarray, expected: np.ndarray, any_nan: bool) -> bool:
-    """True if the bits of both are equal; with `any_nan`, NaN equals NaN of other bits, which
-    additions may make of it.
+    """True if the bits of both arrays are equal; with `any_nan`, NaNs of different bits are equal,
+    too, because an addition may change them.
 
     `expected` may be bfloat16 where `got` is float32: sessions hand out bfloat16 so, without a
     change of value.
@@ -138,8 +139,8 @@ def same_bits(got: np.ndarray, expected: np.ndarray, any_nan: bool) -> bool:
 
 
 def _within_range(values: np.ndarray, limit: np.ndarray, dtype: np.dtype | None) -> np.ndarray:
-    """`limit`, infinite where `values`, as far as they are known, may leave the range of
-    `dtype`: they are infinite there."""
+    """`limit`, made infinite where `values`, known up to their errors, may exceed the range of
+    `dtype`, so that infinities are correct there."""
     largest = None if dtype is None else LARGEST.get(np.dtype(dtype))
     if (
         largest is None

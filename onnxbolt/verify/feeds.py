@@ -1,4 +1,4 @@
-"""Inputs for a model: from a file, or random by type and by what they index."""
+"""Inputs for a model: from a file, or random, depending on their types and on what they index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onnxbolt.verify.session import RUNTIME_ERRORS, Runner
 
 Feeds: TypeAlias = dict[str, np.ndarray]
 
-# they hand on an index unchanged, so that its bound is found behind them
+# operators that pass an index on unchanged: the operators that read their result bound it
 _PASSING = {
     "Cast",
     "Expand",
@@ -47,15 +47,16 @@ class Sizes:
     other: int
 
 
-# bytes of all arrays of an .npz: a few kilobytes of it can stand for as many
+# bytes of all arrays of an .npz, whose compressed file may be only a few kilobytes
 _LARGEST_INPUTS = 2**34
 _MAGIC = (b"PK", b"\x93NUMPY")  # first bytes of .npz and .npy
-# two shows faults that one hides; models that bake a size in are tried with the usual ones
+# a batch of two shows faults that a batch of one hides; the others are for models that work only
+# with the usual sizes
 ATTEMPTS = (Sizes(2, 64, 16), Sizes(1, 64, 16), Sizes(1, 224, 128))
 
 
 def graph_inputs(model: ModelProto) -> list[ValueInfoProto]:
-    """The inputs that a caller has to feed: those that no initializer gives a value."""
+    """The graph inputs that a caller has to feed: those without an initializer."""
     given = {tensor.name for tensor in model.graph.initializer} | {
         s.values.name for s in model.graph.sparse_initializer
     }
@@ -117,7 +118,8 @@ def _arrays(path: Path) -> dict[str, Any]:
 
 
 def _require_tensors(model: ModelProto) -> None:
-    """Raises InputError for inputs of which neither an .npz nor a random generator has values."""
+    """Raises InputError if an input is not a tensor: neither an .npz nor a random generator has
+    values for it."""
     for value in graph_inputs(model):
         kind = value.type.WhichOneof("value")
         if kind not in (None, "tensor_type"):
@@ -129,8 +131,8 @@ def _require_tensors(model: ModelProto) -> None:
 
 
 def working_feeds(model: ModelProto, runner: Runner, seed: int) -> Feeds:
-    """Random inputs that the model runs on, as `runner` does; symbolic dimensions are tried with
-    several sizes.
+    """Random inputs on which `runner` can run the model; for symbolic dimensions, several sizes are
+    tried.
 
     Raises InputError where ONNX Runtime does not load the model, and where none of the inputs will
     do.
@@ -157,7 +159,7 @@ def working_feeds(model: ModelProto, runner: Runner, seed: int) -> Feeds:
 
 
 def require_loads(runner: Runner) -> None:
-    """Raises InputError where ONNX Runtime does not load the model."""
+    """Raises InputError if ONNX Runtime does not load the model."""
     try:
         runner.load()
     except RUNTIME_ERRORS as error:
@@ -169,13 +171,13 @@ def require_loads(runner: Runner) -> None:
 
 
 def random_feeds(model: ModelProto, seed: int = 0, sizes: Sizes = ATTEMPTS[0]) -> Feeds:
-    """Float inputs standard normal, others as `drawn` has them."""
+    """Random inputs: floats standard normal, others as `drawn` describes."""
     return drawn(model, shapes_for(model, sizes), seed)
 
 
 def shapes_for(model: ModelProto, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    """Shapes of all graph inputs, `sizes` in the place of symbolic dimensions; one name has one
-    size."""
+    """The shapes of all graph inputs, with `sizes` for symbolic dimensions; dimensions of the same
+    name get the same size."""
     _require_tensors(model)
     symbols: dict[str, int] = {}
     return {value.name: _shape(value, sizes, symbols) for value in graph_inputs(model)}
@@ -184,8 +186,8 @@ def shapes_for(model: ModelProto, sizes: Sizes) -> dict[str, tuple[int, ...]]:
 def drawn(
     model: ModelProto, shapes: Mapping[str, Sequence[int]], seed: int, draw: Draw = NORMAL
 ) -> Feeds:
-    """Float inputs as `draw` says, indices below what they index, other integers ones (masks,
-    sizes), bytes of any value.
+    """Random inputs: floats by `draw`, indices below the number of entries they select from, other
+    integers one (masks, sizes), bytes of any value.
 
     Raises InputError for inputs without a shape, of a size beyond this machine's memory, or of a
     type that has no random values.
@@ -205,8 +207,8 @@ def drawn(
 
 
 def _require_memory(name: str, shape: Sequence[int]) -> None:
-    """Raises InputError where random values of this shape, which are drawn in float64, are more
-    than the machine's memory holds."""
+    """Raises InputError if random values of this shape, which are drawn in float64, exceed the
+    machine's memory."""
     size, memory = 8 * math.prod(shape), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory:
         raise InputError(
@@ -290,8 +292,8 @@ class Bounds:
         }
 
     def of(self, name: str) -> int | None:
-        """The smallest number of entries that the input, or what is made of it by moving alone,
-        selects from."""
+        """The smallest number of entries that the input selects from, directly or after operators
+        that only move it."""
         return min(self._found({name}), default=None)
 
     def _found(self, names: set[str]) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Element-wise operators in float64, and what each makes of its operands' errors."""
+"""Element-wise operators in float64, and how each propagates the errors of its operands."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class Function:
-    """`value(attributes, *operands)`; `error(attributes, y, operands, errors)`, a bound for each
-    element of y; `own`: the error of implementations in fp32, absolute for |y| up to 1 and
-    relative above."""
+    """An operator. `value(attributes, *operands)` is its result; `error(attributes, y, operands,
+    errors)` bounds the error of each element of y; `own` is the error of implementations in fp32,
+    absolute for |y| up to 1 and relative above."""
 
     value: Callable[..., Array]
     error: Callable[[Attributes, Array, Sequence[Array], Sequence[Array]], Array]
     own: float = 0.0
-    rounds: bool = True  # False where results are operands, or exact otherwise
+    rounds: bool = True  # False if results are exact, such as the larger of two operands
 
 
 def _gelu(attributes: Attributes, x: Array) -> Array:
@@ -36,11 +36,11 @@ def _gelu(attributes: Attributes, x: Array) -> Array:
 def number(attributes: Attributes, name: str, default: float) -> float:
     value = attributes.get(name, default)
     assert isinstance(value, int | float)
-    return float(np.float32(value))  # as ONNX has them
+    return float(np.float32(value))  # ONNX stores attributes as fp32
 
 
 def _steep(slope: float) -> Callable[..., Array]:
-    """An error's bound where the function is nowhere steeper than `slope`."""
+    """The error bound of a function whose slope is at most `slope`."""
     return lambda attributes, y, operands, errors: errors[0] if slope == 1 else slope * errors[0]
 
 
@@ -72,8 +72,8 @@ def _root_error(
 def _power_error(
     attributes: Attributes, y: Array, operands: Sequence[Array], errors: Sequence[Array]
 ) -> Array:
-    """How far the corners of the operands' bounds are away: |x|^p is monotone in |x| and in p.
-    Every type has small integers exactly."""
+    """The largest distance to the function's value at the corners of the operands' bounds, because
+    |x|^p is monotone in |x| and in p. Small integers are exact in every type."""
     x, p = operands
     spread = np.where((p == np.rint(p)) & (np.abs(p) <= 256), 0.0, errors[1])
     corners = [
@@ -126,7 +126,7 @@ def _accumulated(combine: Callable[[Array, Array], Array]) -> Callable[..., Arra
 
 
 def _of_step(entry: EpilogueStep) -> Function:
-    """A standard operator that is an epilogue step, its attributes the step's parameters."""
+    """A standard operator that is an epilogue step; its attributes are the step's parameters."""
 
     def params(attributes: Attributes) -> tuple[float, ...]:
         return tuple(number(attributes, each.name, each.default) for each in entry.params)
@@ -142,7 +142,7 @@ def _of_step(entry: EpilogueStep) -> Function:
 
 
 def functions() -> Mapping[str, Function]:
-    """All of them, by operator."""
+    """All functions, by operator."""
     return _functions(registered())
 
 

@@ -1,9 +1,10 @@
 """Levels 1 and 2 of verification.
 
 Level 1: each segment of the optimized model (segments.py) runs on the original's tensors, in the
-form in which they are stored, and is judged by the original's tensors, allowing for operands that
-were rounded. Errors do not add up over the model, so that limits are tight. Level 2: each of our
-nodes in it is judged by float64, on the same inputs.
+form in which the optimized model stores them, and its results are compared with the original's
+tensors; limits allow for the rounding of the inputs. Errors do not accumulate over the model, so
+limits can be tight. Level 2: each of our nodes in the segment is compared with float64, on the same
+inputs.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ Arrays = dict[str, np.ndarray]
 
 
 def rows(models: Models, feeds: Feeds) -> Iterator[Row]:
-    """A row for each known tensor that a changed part of the model computes, and one for each
-    output of a node of ours.
+    """A row for each known tensor that a changed part of the model computes, and for each output of
+    one of our nodes.
 
-    Raises InputError where the original does not run on the inputs.
+    Raises InputError if the original does not run on the inputs.
     """
     for name, why in undeclared(models.original, models.optimized):
         yield failed(models, name, why, "segment")
@@ -60,7 +61,7 @@ def rows(models: Models, feeds: Feeds) -> Iterator[Row]:
 
 
 class _Judge:
-    """Runs segments in their order."""
+    """Runs the segments in their order, and compares their results."""
 
     def __init__(self, models: Models, feeds: Feeds, found: Plan) -> None:
         self._models, self._inputs = models, set(feeds)
@@ -71,14 +72,14 @@ class _Judge:
         self._initializers = {tensor.name: tensor for tensor in models.optimized.graph.initializer}
         self._sparse = {tensor.values.name for tensor in models.optimized.graph.sparse_initializer}
         low = LOW.get(models.precision)
-        # some are stored in fp32 after they were rounded
+        # a constant may be stored in fp32 and still have been rounded
         self._constants = unit(low.numpy) if low else FP32_OPERANDS
-        # then what leaves their range does so in the original, too
+        # values that exceed the range of 16 bits then do so in the original, too
         self._overflows = uses(models.original, SIXTEEN_BITS)
         self._unjudged = 0
 
     def notes(self) -> dict[str, None]:
-        """What a user must know to read the rows."""
+        """Sentences that a user needs to interpret the rows."""
         found = self._nodes.notes()
         if self._unjudged:
             found[
@@ -120,7 +121,7 @@ class _Judge:
             yield from self._row(tensor, got[tensor.stored], env[tensor.stored], originals)
 
     def _bounds(self, segment: Segment, operands: Arrays) -> Env:
-        """What the segment reads, with the errors of having been rounded."""
+        """The inputs of a segment, with the errors of their rounding."""
         env = {}
         for name, values in operands.items():
             exact = segment.reads[name].stored in self._inputs
@@ -149,7 +150,7 @@ class _Judge:
         return values.astype(np.float32) if widened else values
 
     def _by_table(self, got: np.ndarray) -> Bounded:
-        """Where no bound can be computed: 16 roundings of the tensor's largest value."""
+        """The limit of a tensor without a computed bound: 16 roundings of its largest value."""
         if not is_float(got.dtype):
             return Bounded(got, got.dtype)
         largest = float(
@@ -179,7 +180,7 @@ class _Judge:
             return
         limit = limits.absolute(limits.arithmetic) + limits.absolute(limits.operands)
         got = got if piece.whole else got[..., piece.begin : piece.end]
-        real: slice | list[int] = slice(None)  # places of the last axis that are no padding
+        real: slice | list[int] = slice(None)  # indices of the last axis that are not padding
         if piece.channels is not None and got.shape == expected.shape:
             real = [place for place, channel in enumerate(piece.channels) if channel >= 0]
             got, expected, limit = (values[..., real] for values in (got, expected, limit))
@@ -192,8 +193,8 @@ class _Judge:
             return compared(self._models, name, got, expected, limit, "segment", tensor.node, dtype)
 
         row = judged(limit)
-        # the original's own error is part of the limit, but computed for few tensors: it takes as
-        # long as the segment's analysis
+        # the original's own error belongs to the limit, but takes as long as the segment's
+        # analysis, so it is computed only if the tensor fails without it
         if row.failed and got.shape == expected.shape and is_float(expected.dtype):
             own = self._own_errors.between(name, originals)
             row = row if own is None else judged(limit + piece.stored(own)[..., real])

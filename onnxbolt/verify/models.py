@@ -1,4 +1,5 @@
-"""What each level of verification is given: both models on one execution provider, and inputs."""
+"""The data that each level of verification works on: both models on one execution provider, and
+inputs."""
 
 from __future__ import annotations
 
@@ -33,11 +34,11 @@ _WIDENED = (
 class Models:
     """Both models on one execution provider.
 
-    `library` is None where function bodies run in the kernels' place. `notes` collects, in order
-    and once each, what a user must know to read the rows.
+    `library` is None if function bodies run instead of kernels. `notes` collects sentences that a
+    user needs to interpret the rows, in order and without repetition.
     """
 
-    # functions of its own are inlined: the form whose tensors fused nodes name
+    # with its own functions inlined: fused nodes name tensors of this form
     original: ModelProto
     optimized: ModelProto
     # runs the original in fp32 with TF32 off, in whatever type its tensors are declared
@@ -45,7 +46,7 @@ class Models:
     candidate: Runner  # runs the optimized model
     library: Path | None = None
     elementwise: tuple[float | None, float | None] = (None, None)  # atol, rtol
-    inputs_given: bool = False  # by the user, so that no others are drawn
+    inputs_given: bool = False  # True if the user gave inputs, so that none are drawn
     memory_limit: int = MEMORY_LIMIT
     notes: dict[str, None] = field(default_factory=dict)
 
@@ -65,27 +66,26 @@ class Models:
 
     @cached_property
     def dtype(self) -> DType:
-        """The type that results are rounded to; a model that is in 16 bits already is judged
+        """The type that results are rounded to; an original that is already in 16 bits is judged
         like one that was converted."""
         return LOW.get(self.precision) or _weights_dtype(self.original) or DType.F32
 
     @property
     def cap(self) -> float:
-        """The error of a whole output, when rounding alone makes it, from which on inputs cannot
-        tell right from wrong."""
+        """The error of a whole output above which inputs cannot tell right from wrong, if rounding
+        alone causes it."""
         return tolerances.JUDGES[self.dtype]
 
     @property
     def element_cap(self) -> float:
-        """The same of an element, in parts of its value. The significand of TF32 is that of
-        fp16."""
+        """The same for an element, relative to its value. TF32 has the significand of fp16."""
         tf32 = self.dtype is DType.F32 and self.library is not None
         return tolerances.JUDGES[DType.F16] if tf32 else self.cap
 
     @cached_property
     def rounded(self) -> Runner | None:
-        """The original itself, rounded as the optimized model is: to 16 bits, or to TF32 where our
-        kernels multiply in that.
+        """The original with the optimized model's roundings: to 16 bits, or to TF32 if our kernels
+        multiply in TF32.
 
         None where nothing rounds.
         """
@@ -101,7 +101,7 @@ Level: TypeAlias = Callable[[Models, Feeds], Iterable[Row]]
 
 
 def _weights_dtype(model: ModelProto) -> DType | None:
-    """The 16-bit type of a model that has weights or inputs in one."""
+    """The 16-bit type of the model's weights or inputs, None if there is none."""
     types = {t.data_type for t in model.graph.initializer} | {
         value.type.tensor_type.elem_type for value in model.graph.input
     }
@@ -115,8 +115,8 @@ def _weights_dtype(model: ModelProto) -> DType | None:
 
 
 def reference(original: ModelProto, provider: str, notes: dict[str, None]) -> Runner:
-    """The original on `provider` without rounding: what is in 16 bits is widened to fp32, where
-    ONNX Runtime takes that."""
+    """The original on `provider` without rounding: 16-bit tensors are widened to fp32 if ONNX
+    Runtime accepts the result."""
     if not uses(original, SIXTEEN_BITS):
         return Runner(original, provider)
     model, large = widened(original, SIXTEEN_BITS)
@@ -154,8 +154,8 @@ def runner(
 def usable(
     library: Path | None, optimized: ModelProto, provider: str, notes: dict[str, None]
 ) -> Path | None:
-    """The library, where this machine can use it, else None and a note. Raises LibraryError for
-    one of another model."""
+    """The library if this machine can use it, else None and a note. Raises LibraryError for another
+    model's library."""
     if provider == CPU or library is None:
         return None
     with warnings.catch_warnings(record=True) as caught:

@@ -1,8 +1,7 @@
-"""Level 2: each of our nodes, on the inputs that it was given, against its function's body in
-float64.
+"""Level 2: compares each of our nodes, on its actual inputs, with its function body in float64.
 
-The limit is that of the kernel's arithmetic where the library runs, and of the body's, which rounds
-after every operator, elsewhere.
+The limit is that of the kernel's arithmetic if the library runs. Otherwise it is that of the
+function body, which rounds after every operator.
 """
 
 from __future__ import annotations
@@ -36,7 +35,9 @@ class Nodes:
         self._models = models
         skeleton = models.candidate.skeleton
         self.measured: dict[str, None] = {}  # op types without a rule
-        self._unknown: dict[str, None] = {}  # those that ONNX Runtime does not run by themselves
+        self._unknown: dict[
+            str, None
+        ] = {}  # op types without a rule that ONNX Runtime cannot run alone
         self._ops: dict[str, OpSpec] = {}
         if models.library is not None:
             self._ops = {op.name: op for op in manifest_of_model(models.optimized).ops}
@@ -44,7 +45,7 @@ class Nodes:
         self._analysis = Analysis(Standard(skeleton), functions, self.measured)
 
     def notes(self) -> dict[str, None]:
-        """Sentences on operators that had no rule."""
+        """Sentences about operators without a rule."""
         measured, unknown = (", ".join(sorted(names)) for names in (self.measured, self._unknown))
         notes = []
         if measured:
@@ -60,7 +61,7 @@ class Nodes:
         return dict.fromkeys(notes)
 
     def arithmetic(self, node: NodeProto) -> Arithmetic:
-        """How a node is computed."""
+        """The arithmetic with which a node is computed."""
         op = self._ops.get(node.op_type) if node.domain == FUSED_DOMAIN else None
         if op is None:
             return Arithmetic(tf32=self._models.candidate.tf32, coarse=self._models.provider != CPU)
@@ -71,8 +72,8 @@ class Nodes:
         return Arithmetic(op.element.numpy, tf32, tf32 and all(rounding), error)
 
     def analyse(self, nodes: Sequence[NodeProto], env: Env) -> bool:
-        """Add to `env` what `nodes` compute, with bounds; False where ONNX Runtime does not run
-        an operator that has no rule."""
+        """Add the results of `nodes` to `env`, with bounds; False if ONNX Runtime cannot run an
+        operator that has no rule."""
         for node in nodes:
             try:
                 self._analysis.run([node], env, self.arithmetic(node))
@@ -97,8 +98,8 @@ class Nodes:
         got: dict[str, np.ndarray],
         env: Env,
     ) -> Iterator[Row]:
-        """One for each output of each of our nodes; `env`: the segment's analysis, `got`: what
-        it computed."""
+        """One row for each output of each of our nodes. `env` is the segment's analysis, `got` the
+        tensors that it computed."""
         for node in segment.nodes:
             if node.domain != FUSED_DOMAIN:
                 continue
@@ -120,8 +121,8 @@ class Nodes:
                 yield from self._alone(node, operands | got, env)
 
     def _alone(self, node: NodeProto, values: dict[str, np.ndarray], env: Env) -> Iterator[Row]:
-        """A node behind others: run by itself on what they made, since ONNX Runtime may have
-        merged it with them."""
+        """The rows of a node that follows others, run by itself on their results, because ONNX
+        Runtime may have merged it with them."""
         given = {
             name: _retyped(values[name], env.get(name)) for name in node.input if name in values
         }
@@ -180,8 +181,8 @@ class Nodes:
 
 
 def misstated(node: NodeProto, shapes: Mapping[str, Sequence[int]]) -> str:
-    """How `padding`, which kernels read and function bodies do not, differs from what the
-    tensors' shapes say; empty where it is right."""
+    """How `padding`, which kernels read and function bodies do not, contradicts the tensors'
+    shapes, in words; empty if it is right."""
     kind, _, words = node.op_type.partition("_")
     if kind in ("NchwToNhwc", "NhwcToNchw"):
         first, last = (
@@ -214,7 +215,7 @@ def misstated(node: NodeProto, shapes: Mapping[str, Sequence[int]]) -> str:
 
 
 def _retyped(values: np.ndarray, analysed: Bounded | None) -> np.ndarray:
-    """`values` in the type that the tensor has in the model: sessions hand out bfloat16 as
+    """`values` in the type that the tensor has in the model: sessions return bfloat16 as
     float32."""
     return (
         values.astype(ml_dtypes.bfloat16)

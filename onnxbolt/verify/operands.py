@@ -1,9 +1,9 @@
-"""What a segment reads: the original's tensors in the form in which the optimized model stores
+"""The inputs of segments: the original's tensors in the form in which the optimized model stores
 them.
 
-Padded channels have no original. They hold what the model itself makes of them: mostly an
-activation of zero, which the zero weights behind it remove. So a bias in the padding and a weight
-that reads it are found together, in the segment that reads both.
+Padded channels have no original. They get the optimized model's own values: mostly an activation of
+zero, which the next layer's zero weights remove. So a bias in the padding and a weight that reads
+it are found together, in the segment that has both.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Arrays = dict[str, np.ndarray]
 
 
 class Operands:
-    """Gives each segment what it reads, in the order of the plan."""
+    """Gives each segment its inputs, in the order of the plan."""
 
     def __init__(self, candidate: Runner, originals: Originals, found: Plan) -> None:
         self._candidate, self._originals, self._types = candidate, originals, found.types
-        # those that are to come
+        # the segments that have not run yet, by the stored tensors that they write
         self._makers = {
             tensor.stored: segment for segment in found.segments for tensor in segment.writes
         }
@@ -42,8 +42,8 @@ class Operands:
         self._padding: Arrays = {}  # padding of stored tensors that later segments read
 
     def of(self, segment: Segment, originals: Mapping[str, np.ndarray]) -> Arrays:
-        """By the names under which the segment reads them; `originals` has its tensors of the
-        original.
+        """The inputs of a segment by the names under which it reads them; `originals` has the
+        original's tensors.
 
         Raises one of RUNTIME_ERRORS where the model does not compute the padding.
         """
@@ -54,7 +54,7 @@ class Operands:
                 self._makers.pop(tensor.stored, None)
 
     def computed(self, segment: Segment, got: Arrays) -> None:
-        """Note what a segment has computed, for those that read it."""
+        """Keep the results of a segment for the segments that read them."""
         self._readers.subtract(tensor.stored for tensor in segment.reads.values())
         for tensor in segment.reads.values():
             if self._readers[tensor.stored] <= 0:
@@ -66,8 +66,8 @@ class Operands:
                 self._padding[tensor.stored] = _taken(values, tensor.padding)
 
     def _stored(self, tensor: Known, originals: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The original's values and the model's padding; channels that nobody has written yet
-        are zero."""
+        """The original's values with the optimized model's padding; channels that no node has
+        written yet are zero."""
         kind, original = self._types.get(tensor.stored), originals[tensor.own.name].dtype
         dtype = (
             onnx.helper.tensor_dtype_to_np_dtype(kind)
@@ -90,8 +90,8 @@ class Operands:
         return whole
 
     def _padding_of(self, tensor: Known, originals: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The model's own; where segments read each other's results, of a part of one that comes
-        later."""
+        """The padding that the optimized model computes; if segments read each other's results,
+        from the nodes of a later segment."""
         if tensor.stored not in self._padding:
             segment = self._makers.get(tensor.stored)
             if segment is None:
@@ -116,7 +116,7 @@ class Operands:
 
 
 def _before(nodes: list[NodeProto], name: str) -> list[NodeProto]:
-    """The nodes, in order, that `name` is computed by."""
+    """The nodes, in order, from which `name` is computed."""
     found: list[NodeProto] = []
     wanted = {name}
     for node in reversed(nodes):
@@ -127,15 +127,15 @@ def _before(nodes: list[NodeProto], name: str) -> list[NodeProto]:
 
 
 def _taken(values: np.ndarray, places: list[int]) -> np.ndarray:
-    """Channels of a tensor. Raises ValueError where it has fewer."""
+    """Some channels of a tensor. Raises ValueError if it has fewer."""
     if max(places) >= values.shape[-1]:
         raise ValueError(f"a tensor of shape {values.shape} has no channel {max(places)}")
     return values[..., places]
 
 
 def as_type(values: np.ndarray, dtype: np.dtype, range_of: np.dtype | None = None) -> np.ndarray:
-    """`values` as `dtype`. What is finite stays so: constants beyond the range of 16 bits are
-    its ends there."""
+    """`values` as `dtype`. Finite values stay finite: constants beyond the range of 16 bits become
+    its limits."""
     target = np.dtype(range_of or dtype)
     if (
         not is_float(values.dtype)

@@ -13,8 +13,8 @@ from onnxbolt.graph.scopes import outer_reads, subgraphs
 from onnxbolt.verify.feeds import Feeds
 from onnxbolt.verify.session import Runner
 
-_AT_A_TIME = 8  # tensors that a piece hands out
-# what they make is no tensor, or need not be one: it cannot be handed from one session to another
+_AT_A_TIME = 8  # tensors that a piece returns
+# operators whose output may be no tensor, so that it cannot be passed from one session to another
 _NO_TENSORS = {
     "If",
     "Loop",
@@ -33,8 +33,8 @@ _NO_TENSORS = {
 
 
 class Originals:
-    """Tensors of the original model, each as often as `uses` says; after that its memory is
-    given back."""
+    """Tensors of the original model. Each can be taken as often as `uses` says; then its memory is
+    freed."""
 
     def __init__(self, runner: Runner, feeds: Feeds, uses: Mapping[str, int]) -> None:
         self._runner, self._uses = runner, Counter(uses)
@@ -53,7 +53,7 @@ class Originals:
         self._next = 0
 
     def take(self, name: str) -> np.ndarray:
-        """One use of a tensor. Raises one of RUNTIME_ERRORS where the model does not run on the
+        """One use of a tensor. Raises one of RUNTIME_ERRORS if the model does not run on the
         inputs."""
         value = self.see(name)
         self._uses[name] -= 1
@@ -61,7 +61,7 @@ class Originals:
         return value
 
     def see(self, name: str) -> np.ndarray:
-        """A tensor that is yet to be used, as `take` has it."""
+        """A tensor, as `take` returns it, without using it up."""
         while name not in self._values:
             self._advance()
         return self._values[name]
@@ -88,12 +88,12 @@ class Originals:
 
 
 def makes_tensors(node: NodeProto) -> bool:
-    """True if all that a node makes is surely tensors."""
+    """True if all outputs of a node are certainly tensors."""
     return node.op_type not in _NO_TENSORS
 
 
 def reads_of(node: NodeProto) -> set[str]:
-    """Names that a node reads, those of its subgraphs included."""
+    """Names that a node and its subgraphs read."""
     inner = {
         name
         for attribute in node.attribute
@@ -104,8 +104,7 @@ def reads_of(node: NodeProto) -> set[str]:
 
 
 def _pieces(nodes: Sequence[NodeProto], wanted: set[str]) -> Iterator[list[NodeProto]]:
-    """The nodes in their order, cut where enough has been computed and all that is handed on is
-    tensors."""
+    """The nodes in order, cut into pieces that compute enough each and pass only tensors on."""
     last = {name: i for i, node in enumerate(nodes) for name in reads_of(node)}
     piece: list[NodeProto] = []
     open_until, found = -1, 0
@@ -126,5 +125,5 @@ def _outputs(piece: Sequence[NodeProto]) -> list[str]:
 
 
 def _read(piece: Sequence[NodeProto]) -> set[str]:
-    """What a piece reads that it does not compute."""
+    """The tensors that a piece reads and does not compute."""
     return {name for node in piece for name in reads_of(node)} - set(_outputs(piece))

@@ -1,8 +1,8 @@
 """The sizes at which a model with symbolic dimensions is compared.
 
-On a GPU those that kernels were chosen for: the least, the opt and the largest ones, odd ones
-between, and as many more as it takes to meet every row of the nodes' tables of kernels. On the CPU,
-where one function body serves all sizes, the least and odd ones.
+On a GPU these are the sizes that kernels were chosen for: the least, the opt and the largest ones,
+odd ones in between, and further ones until every row of the nodes' tables of kernels is used. On
+the CPU, where one function body serves all sizes, they are the least and odd ones.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Alternatives = list[dict[str, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class Point:
-    """Random inputs, and their sizes as rows name them: "x:3x3x64x64", "" for a model of fixed
+    """Random inputs, and their sizes as rows name them: "x:3x3x64x64", or "" for a model of fixed
     sizes."""
 
     name: str
@@ -54,7 +54,7 @@ class Point:
 
 
 def points(models: Models, seed: int, options: Options) -> Iterator[Point]:
-    """The points at which the reference runs; notes name those at which it does not.
+    """The points at which the reference runs; notes name the points at which it does not.
 
     `options` may name shapes. Raises InputError where they do not fit, and where the reference runs
     at none.
@@ -94,7 +94,7 @@ def _running(models: Models, shapes: Shapes, seed: int) -> Feeds | None:
 
 
 def _name(shapes: Mapping[str, Sequence[int]], inputs: Mapping[str, Shape | None]) -> str:
-    """The inputs whose sizes are open."""
+    """The sizes of the inputs that have open dimensions, as text."""
     return ",".join(
         f"{name}:{'x'.join(map(str, shape))}"
         for name, shape in shapes.items()
@@ -105,7 +105,7 @@ def _name(shapes: Mapping[str, Sequence[int]], inputs: Mapping[str, Shape | None
 def _wanted(
     models: Models, inputs: Mapping[str, Shape | None], extremes: Sequence[Shapes] | None
 ) -> list[Alternatives]:
-    """Each point, without repetition."""
+    """The points to try, without repetition."""
     if models.provider == CPU and extremes is None:
         wanted = [
             [shapes_for(models.original, sizes) for sizes in alternatives]
@@ -136,8 +136,8 @@ def _usual(models: Models, inputs: Mapping[str, Shape | None]) -> list[Shapes]:
 
 
 def odd(least: Shapes, most: Shapes) -> Alternatives:
-    """Odd sizes near the geometric mean in all dimensions that vary; second choice: in the batch
-    alone."""
+    """Odd sizes near the geometric mean in all dimensions that vary; as a second choice, in the
+    batch only."""
 
     def between(low: int, high: int) -> int:
         middle = math.isqrt(low * high) | 1
@@ -154,8 +154,8 @@ def odd(least: Shapes, most: Shapes) -> Alternatives:
 def unmet(
     models: Models, at: Sequence[Shapes], least: Shapes, most: Shapes
 ) -> list[dict[str, tuple[int, ...]]]:
-    """Points from `least` to `most` with which every kernel of this GPU's architecture runs that
-    runs at none of `at`."""
+    """Points from `least` to `most` that run every kernel for this GPU's architecture that no point
+    of `at` runs."""
     others = [dict(shapes) for shapes in doubling(least, most)]
     try:
         shapes = infer_at(import_model(models.optimized), [*at, *others])
@@ -172,8 +172,8 @@ def unmet(
 
 
 def _rows_met(models: Models, shapes: Mapping[str, Shape]) -> Iterator[tuple[str, int]]:
-    """Which row of its table each fused node uses where tensors have these shapes: the node's
-    name, and the least m of the row."""
+    """The row of its table that each fused node uses for tensors of these shapes: the node's name,
+    and the least m of the row."""
     local, weighted = gpu.local_arch(), weighted_ops(models.optimized)
     if local is None:
         return
@@ -202,7 +202,7 @@ def _rows_met(models: Models, shapes: Mapping[str, Shape]) -> Iterator[tuple[str
 def _m(
     node: NodeProto, op: OpSpec | None, shapes: Mapping[str, Sequence[int | str | None]]
 ) -> int | None:
-    """The rows of the node's (implicit) GEMM; None where a size is not known."""
+    """The number of rows of the node's (implicit) GEMM; None if a size is unknown."""
     if op is None or not all(
         isinstance(size, int)
         for name in (node.input[0], node.output[0])

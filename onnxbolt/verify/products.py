@@ -1,7 +1,7 @@
 """Products with bounds of their errors: Conv, MatMul, Gemm.
 
-One function multiplies values, magnitudes and errors alike. With |x| and |w| it gives the sum of
-magnitudes M, of which accumulation and relative errors of operands are multiples.
+One function multiplies values, magnitudes and errors alike. Applied to |x| and |w| it gives the sum
+of magnitudes M; the errors of accumulation and the relative errors of operands are multiples of M.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _STACKED = 16  # input channels of a group below which filter positions are mult
 def product(
     x: Bounded, weight: Bounded, multiply: Multiply, terms: int, arithmetic: Arithmetic
 ) -> Bounded:
-    """multiply(x, weight), each result a sum of `terms` products; its own rounding is left to
-    the caller."""
+    """multiply(x, weight) with its errors. Each element is a sum of `terms` products; the caller
+    adds the rounding of the result."""
     if arithmetic.tf32 and x.dtype == np.float32:
         x, weight = (_in_tf32(operand, arithmetic) for operand in (x, weight))
     value = multiply(x.value, weight.value)
@@ -40,8 +40,8 @@ def product(
 def _propagated(
     errors: Sequence[Error], magnitudes: Sequence[np.ndarray], sums: np.ndarray, multiply: Multiply
 ) -> Error:
-    """What errors of both operands make of a product, from the sums of magnitudes and the
-    errors' own products."""
+    """The error of a product that follows from the errors of both operands, from the sums of
+    magnitudes and the errors' own products."""
     total: Error = 0.0
     relative = sum(error for error in errors if isinstance(error, float))
     if relative:
@@ -65,10 +65,11 @@ def _absolute(error: Error, magnitude: np.ndarray) -> np.ndarray | float:
 
 
 def _in_tf32(x: Bounded, arithmetic: Arithmetic) -> Bounded:
-    """An fp32 operand as a kernel multiplies it, its significand rounded to 11 bits.
+    """An fp32 operand as a kernel multiplies it, with its significand rounded to 11 bits.
 
-    One that is known exactly is known exactly thereafter, but for ties, which kernels round either
-    way; of another one, or where products may be in fp32, the last bits are unknown.
+    An operand that is known exactly is known exactly after rounding, too, except for ties, which
+    kernels round either way. The last bits of other operands are unknown, as are those of all
+    operands if products may be in fp32.
     """
     operands = _added(x.operands, TF32, x)
     if is_set(x.arithmetic) or not arithmetic.nearest:
@@ -131,10 +132,10 @@ def convolution(
 
 def _multiplied(weight: np.ndarray, x: np.ndarray) -> np.ndarray:
     """[G,K/G,C/G] x [N,G,C/G,pixels]; by broadcasting where a group is one channel."""
-    # BLAS takes no strides
+    # BLAS needs contiguous operands
     return weight * x if weight.shape[-1] == 1 else np.ascontiguousarray(weight) @ x
 
 
 def terms_of(weight: np.ndarray) -> int:
-    """Products in each result of a convolution."""
+    """The number of products in each element of a convolution's result."""
     return math.prod(weight.shape[1:])

@@ -1,4 +1,4 @@
-"""What verification found, and how it reads."""
+"""The result of verification, and its text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rich.table import Table
 from onnxbolt import tolerances
 from onnxbolt.terminal import add_row, literal_console, width
 
-WIDTH = 160  # columns of a text that goes to no terminal
+WIDTH = 160  # columns of a text that is not written to a terminal
 NOT_JUDGED = "PASSED by segment; whole model not judged (give --inputs)"
 NOT_FINITE = "infinities or NaNs differ"
-SHOWN = 10  # tensors inside the model that the text lists beside those that failed
-# in the order in which they are shown: what `error` is at each level
+SHOWN = 10  # tensors inside the model that the text lists besides those that failed
+# the meaning of a row's `error` at each level; levels in the order in which they are shown
 LEVELS = {
     "segment": (
         "segments of the model, run on the original's tensors: the largest |y - y0| of an"
@@ -32,35 +32,35 @@ LEVELS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One tensor on one execution provider."""
+    """The comparison of one tensor on one execution provider."""
 
     name: str  # name of the tensor in the original model
     kind: str  # such as "output" or "fused node"
     provider: str  # "CPU" or "CUDA"
-    # as LEVELS has it, of other types than floats the share of unequal values; NaN where the two
-    # could not be compared
+    # its meaning is in LEVELS; for types other than floats, the share of unequal values; NaN if
+    # the two could not be compared
     error: float
-    limit: float  # 1.0 where `error` counts in limits
+    limit: float  # 1.0 if `error` is already divided by the limit
     max_abs: float
     cosine: float
     passed: bool = False
     reason: str = ""  # why it failed
-    unjudged: str = ""  # why these inputs cannot judge it: then it neither passed nor failed
+    unjudged: str = ""  # why there is no verdict on these inputs: the row neither passed nor failed
     node: str = ""  # the fused node
     level: str = "model"  # one of LEVELS
-    sizes: str = ""  # sizes that the model leaves open, such as "x:3x3x64x64"
+    sizes: str = ""  # sizes of inputs with symbolic dimensions, such as "x:3x3x64x64"
 
     @property
     def where(self) -> str:
-        """The provider, and the sizes where there are several."""
+        """The provider, followed by the sizes if there are several."""
         return f"{self.provider}, {self.sizes}" if self.sizes else self.provider
 
     def judged(self, yardstick: float = 0.0, cap: float = math.inf) -> Row:
-        """The row with its verdict; `yardstick` is the error of the same tensor in the original
-        itself, rounded.
+        """The row with its verdict. `yardstick` is the error of the same tensor in the original
+        with rounding.
 
-        A yardstick above `cap` leaves the row unjudged, unless something is wrong that rounding
-        does not explain.
+        A yardstick above `cap` leaves the row without a verdict, unless there is a fault that
+        rounding does not explain.
         """
         if yardstick > cap and not self.reason:
             return dataclasses.replace(
@@ -82,7 +82,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """For a table's last column."""
+        """The row's verdict as a word, for a table's last column."""
         return (
             "ok"
             if self.passed
@@ -94,7 +94,7 @@ class Row:
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """All rows; `notes` says what was not compared as it is."""
+    """All rows; `notes` says which of them were not compared in the usual way."""
 
     precision: str
     rows: tuple[Row, ...]
@@ -170,8 +170,8 @@ class VerifyResult:
         return "\n".join(lines)
 
     def text(self, columns: int | None = None) -> str:
-        """A table for each level: all outputs, elsewhere failures and what is nearest to its
-        limit. The last line is the verdict."""
+        """A table for each level: all outputs, and of the inner tensors the failures and those
+        nearest to their limits. The last line is the verdict."""
         console = literal_console(columns or width(WIDTH))
         with console.capture() as captured:
             for level, title in LEVELS.items():
@@ -207,7 +207,7 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _nearness(row: Row) -> float:
-    """How much of its limit a tensor uses; failures first."""
+    """The share of its limit that a tensor's error takes; failures come first."""
     return (
         math.inf
         if row.failed

@@ -1,5 +1,5 @@
-"""One rule per operator: its value in float64, and bounds of its result's errors. What has no
-rule is measured (measured.py)."""
+"""One rule per operator: its value in float64, and bounds of its result's errors. Operators without
+a rule are measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onnxbolt.verify.products import convolution, product, terms_of
 from onnxbolt.verify.standard import Standard
 
 Env = dict[str, Bounded]
-# they move values, and errors alike; their other operands say where to
+# operators that move values, and errors with them; their other operands say where to
 MOVEMENT = {
     "Compress",
     "Concat",
@@ -43,7 +43,7 @@ MOVEMENT = {
     "Where",
 }
 _MEANS = {"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"}
-# outputs whose errors are at most the largest of their inputs'
+# operators whose output errors are at most the largest error of their inputs
 _LARGEST = {"MaxPool", "GlobalMaxPool", "ReduceMax"}
 _MEASURED_FACTOR = 4.0  # factor on a limit measured with one draw of the errors' signs
 
@@ -57,14 +57,14 @@ _CONSTANTS = {
 
 @dataclass
 class Analysis:
-    """What rules share. `measured` collects the op types without a rule."""
+    """The data that rules share. `measured` collects the op types without a rule."""
 
     standard: Standard
     functions: Mapping[str, FunctionProto]
     measured: dict[str, None] = field(default_factory=dict)
 
     def run(self, nodes: Sequence[NodeProto], env: Env, arithmetic: Arithmetic) -> None:
-        """Add to `env` what `nodes`, in order, compute from it."""
+        """Add the tensors that `nodes`, in order, compute from `env` to `env`."""
         for node in nodes:
             call = Call(self, node, [env.get(name) for name in node.input], arithmetic, env)
             env.update(zip(filter(None, node.output), call.results(), strict=False))
@@ -92,7 +92,7 @@ class Call:
         )
 
     def results(self) -> list[Bounded]:
-        """One for each output. Raises one of RUNTIME_ERRORS where ONNX Runtime cannot run an
+        """One result for each output. Raises one of RUNTIME_ERRORS if ONNX Runtime cannot run an
         operator without a rule."""
         op = self.node.op_type
         if self.node.domain == DOMAIN:
@@ -119,7 +119,7 @@ class Call:
         return [x for x in self.inputs if x is not None]
 
     def of_both(self, propagate: Callable[[list[np.ndarray]], np.ndarray]) -> list[Error]:
-        """For each kind of error, what `propagate` makes of the operands' absolute ones; 0 where
+        """For each kind of error, the result of `propagate` for the operands' absolute errors; 0 if
         they have none."""
         return [
             (
@@ -155,8 +155,8 @@ class Call:
         return self.arithmetic.element
 
     def _moved(self) -> list[Bounded]:
-        """Values and each kind of error where they go; a relative error of all that is moved
-        stays one."""
+        """Values and each kind of error, moved alike; an error that is relative for all values
+        stays relative."""
         moving = [i for i, x in enumerate(self.inputs) if x is not None and is_float(x.dtype)]
         if self.node.op_type == "Pad":
             moving = moving[:1]
@@ -187,7 +187,7 @@ class Call:
         ]
 
     def _reduced(self) -> Bounded:
-        """Means, sums and maxima: errors are reduced as values are."""
+        """Means, sums and maxima, whose errors are reduced as the values are."""
         x = self._input(0)
         value = self._run({0: x.value})[0]
         found = self.of_both(lambda errors: self._run({0: errors[0]})[0])
@@ -200,8 +200,8 @@ class Call:
         return bounded(value, x.dtype, found[0], found[1], self.arithmetic.rounding(x.dtype), local)
 
     def _measured(self) -> list[Bounded]:
-        """An operator without a rule: in fp32 by ONNX Runtime, with its operands' errors tried
-        with random signs."""
+        """The results of an operator without a rule: computed in fp32 by ONNX Runtime, with its
+        operands' errors tried with random signs."""
         if all(x.exact or not is_float(x.dtype) for x in self.given):
             moved = {
                 i: x.value for i, x in enumerate(self.inputs) if x is not None and is_float(x.dtype)
@@ -230,8 +230,8 @@ class Call:
     def _of_exact(
         self, value: np.ndarray, arithmetic: Error = 0.0, operands: Error = 0.0
     ) -> Bounded:
-        """A result with the errors of an operator that is not known: roundings of values as
-        large as the tensor's largest."""
+        """A result with the errors of an unknown operator: roundings of values as large as the
+        tensor's largest."""
         if not is_float(value.dtype):
             return Bounded(value, value.dtype, arithmetic, operands)
         finite = np.abs(value[np.isfinite(value)])
@@ -256,8 +256,8 @@ class Call:
         dtype: type | None = None,
         padded: float | None = None,
     ) -> list[np.ndarray]:
-        """The node by ONNX Runtime, with other values for its float operands; `padded`: what Pad
-        appends."""
+        """The node's results in ONNX Runtime, with other values for its float operands; `padded` is
+        the value that Pad appends."""
         values = [None if x is None else x.value for x in self.inputs]
         for i, value in floats.items():
             values[i] = value
@@ -273,8 +273,8 @@ class Call:
         )
 
     def _fused(self) -> list[Bounded]:
-        """One of our nodes: its function's body, on the node's attributes. Of one that writes a
-        part of its output that part alone."""
+        """One of our nodes: its function body, with the node's attributes. For a node that writes a
+        part of its output, only that part."""
         function = self.analysis.functions[self.node.op_type]
         given = {attribute.name: attribute for attribute in self.node.attribute}
         nodes, results = list(function.node), list(function.output)
@@ -292,15 +292,15 @@ class Call:
         ]
 
     def layer_input(self, x: Bounded) -> Bounded:
-        """What a product reads: in a kernel of several layers the first one's result as the next
-        one has it, rounded."""
+        """The input of a product: in a kernel of several layers, the rounded result of the previous
+        layer."""
         if not self.arithmetic.kernel or not is_set(x.arithmetic):
             return x
         return self.ended(x, x.dtype, unit(self._element()))
 
     def ended(self, x: Bounded, dtype: np.dtype, rounding: float) -> Bounded:
-        """The result of a kernel's layer, stored as `dtype`; standard operators have rounded
-        already."""
+        """The result of a kernel's layer, stored as `dtype`; standard operators have already
+        rounded it."""
         if not self.arithmetic.kernel or not is_float(dtype):
             return x
         if not is_set(x.arithmetic):
@@ -312,7 +312,7 @@ class Call:
         return bounded(x.value, dtype, x.arithmetic, x.operands, rounding, local)
 
     def biased(self, y: Bounded, bias: Bounded | None) -> Bounded:
-        """A product with what is added to it, rounded as one operator's result."""
+        """A product with its bias added, rounded as one operator's result."""
         rounding = self.arithmetic.rounding(self.dtype)
         if bias is None:
             return bounded(y.value, self.dtype, y.arithmetic, y.operands, rounding)
@@ -324,8 +324,8 @@ class Call:
 
 
 def _own_part(nodes: Sequence[NodeProto], result: str) -> tuple[list[NodeProto], str]:
-    """A body without its end, which writes a part of a tensor (Pad, and Add to what is there
-    already), and the name of that part.
+    """The body of a node that writes a part of a tensor, without its last operators (Pad, and Add
+    to the existing values), and the name of that part.
 
     The Cast to the stored type that a bfloat16 body ends with stays.
     """
@@ -340,7 +340,7 @@ def _own_part(nodes: Sequence[NodeProto], result: str) -> tuple[list[NodeProto],
 
 
 def _bound(node: NodeProto, given: Mapping[str, onnx.AttributeProto]) -> NodeProto:
-    """A body's node with the calling node's attributes in the place of references."""
+    """A body's node with the calling node's attributes instead of references to them."""
     if not any(attribute.ref_attr_name for attribute in node.attribute):
         return node
     copy = NodeProto()
@@ -356,8 +356,8 @@ def _bound(node: NodeProto, given: Mapping[str, onnx.AttributeProto]) -> NodePro
 
 
 def _spread(value: np.ndarray, other: np.ndarray) -> Error:
-    """A bound for all elements, from how far the measured ones moved; infinite for integers that
-    changed and for other shapes."""
+    """A bound for all elements, from the largest change that was measured; infinite for integers
+    that changed and for different shapes."""
     if value.shape != other.shape or (
         not is_float(value.dtype) and not np.array_equal(value, other)
     ):
@@ -387,8 +387,8 @@ def _cast(call: Call) -> Bounded | None:
 
 
 def rounded(x: Bounded, dtype: np.dtype, rounding: float) -> Bounded:
-    """`x` as a kernel stores it in `dtype`: where it is known exactly its rounding is known, too,
-    and comes from an operand.
+    """`x` as a kernel stores it in `dtype`. If `x` is known exactly, its rounding is known, too,
+    and counts as an operand's error.
 
     Standard operators may do without: ONNX Runtime's CPU provider computes fp16 in fp32, and then
     drops a Cast there and back.
@@ -481,7 +481,7 @@ def _batch_normalization(call: Call) -> Bounded | None:
 
 
 def _softmax(call: Call) -> Bounded | None:
-    """y_i moves by at most a factor of exp(2 e), e the largest error in its row."""
+    """A factor of at most exp(2 e) for y_i, where e is the largest error in its row."""
     x, axis = call.given[0], int(call.attributes.get("axis", -1))
     with np.errstate(all="ignore"):
         powers = np.exp(x.value - x.value.max(axis, keepdims=True))
@@ -540,7 +540,7 @@ def _layer_normalization(call: Call) -> Bounded | None:
 
 
 def _resize(call: Call) -> Bounded | None:
-    """Nearest neighbours move; linear interpolation is a mean with weights. Cubic weights have
+    """Nearest neighbours move values; linear interpolation is a weighted mean; cubic weights have
     signs."""
     mode = call.attributes.get("mode", b"nearest")
     if mode not in (b"nearest", b"linear"):

@@ -1,5 +1,5 @@
-"""The optimized model, cut at every tensor whose original is known: the segments that differ
-from the original."""
+"""Cuts the optimized model at every tensor whose original is known, into segments, and selects
+those that differ from the original."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onnxbolt.verify.feeds import graph_inputs
 from onnxbolt.verify.originals import makes_tensors, reads_of
 from onnxbolt.verify.stored import Known, Piece, known
 
-_CUT = "//cut"  # ends names of what a segment reads of the original although it computes it as well
+_CUT = "//cut"  # suffix of an original tensor that a segment reads although it also computes it
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Segment:
 
     @property
     def originals(self) -> list[str]:
-        """Tensors of the original, one for each use."""
+        """The original's tensors that the segment uses, one for each use."""
         return [
             name for tensor in (*self.reads.values(), *self.writes) for name in tensor.originals
         ]
@@ -39,10 +39,9 @@ class Segment:
 
 @dataclass(frozen=True)
 class Plan:
-    """The segments that differ from the original, how often they need each of its tensors, the
-    element types of the optimized model's tensors as far as they are known, and nodes of ours that
-    name a tensor which the original does not have.
-    """
+    """The segments that differ from the original, the number of times that they need each of its
+    tensors, the known element types of the optimized model's tensors, and those of our nodes that
+    name a tensor which the original does not have."""
 
     segments: list[Segment]
     uses: Mapping[str, int]
@@ -51,8 +50,8 @@ class Plan:
 
 
 def plan(original: ModelProto, optimized: ModelProto, other_constants: set[str]) -> Plan:
-    """Cut `optimized`; of both models the initializers' types and shapes count, and
-    `other_constants` names those that are not equal."""
+    """Cut `optimized` into segments. Only types and shapes of initializers are used;
+    `other_constants` names those whose values differ."""
     types = [_types(model) for model in (original, optimized)]
     inputs = [value.name for value in graph_inputs(original)]
     made = [
@@ -115,8 +114,8 @@ def other_constants(original: ModelProto, optimized: ModelProto) -> set[str]:
 
 
 def _types(model: ModelProto) -> dict[str, int]:
-    """Element types, by onnx's inference; those of tensors behind operators that it does not
-    know are missing."""
+    """Element types by onnx's inference; those of tensors after operators that it does not know are
+    missing."""
     copy = ModelProto()
     copy.CopyFrom(model)
     import_domains(copy)
@@ -141,8 +140,8 @@ def _same(node: NodeProto, twin: NodeProto | None) -> bool:
 
 
 def _same_meaning(node: NodeProto, before: Mapping[str, int], after: Mapping[str, int]) -> bool:
-    """True if both opsets, versions by domain, have the same definition of a node's operator and
-    of those in its subgraphs."""
+    """True if both opsets (versions by domain) define a node's operator and those in its subgraphs
+    alike."""
     operators = {(_domain(inner.domain), inner.op_type) for inner in with_inner([node])}
     changed = {domain for domain, _ in operators if before.get(domain) != after.get(domain)}
     return all(
@@ -153,12 +152,12 @@ def _same_meaning(node: NodeProto, before: Mapping[str, int], after: Mapping[str
 
 
 def _domain(name: str) -> str:
-    """The default domain has two names."""
+    """The domain, with one name for the default domain, which has two."""
     return "" if name == "ai.onnx" else name
 
 
 def _since(domain: str, op: str, versions: Mapping[str, int]) -> int | None:
-    """The opset that an operator's definition comes from; None where onnx has none."""
+    """The opset that an operator's definition comes from; None if onnx has no such operator."""
     version = versions.get(domain, 1)
     return (
         onnx.defs.get_schema(op, version, domain).since_version
@@ -168,7 +167,7 @@ def _since(domain: str, op: str, versions: Mapping[str, int]) -> int | None:
 
 
 def _segments(nodes: Sequence[NodeProto], cuts: Mapping[str, Known]) -> list[Segment]:
-    """Nodes that hand each other tensors which are not known are one segment."""
+    """Groups of nodes that pass each other unknown tensors; each group is one segment."""
     parents = list(range(len(nodes)))
 
     def root(i: int) -> int:
@@ -188,8 +187,8 @@ def _segments(nodes: Sequence[NodeProto], cuts: Mapping[str, Known]) -> list[Seg
 
 
 def _close(segment: Segment, cuts: Mapping[str, Known]) -> None:
-    """Note what a segment reads and writes; a tensor that it does both with is read under
-    another name."""
+    """Record the tensors that a segment reads and writes; one that it both reads and writes is read
+    under another name."""
     made = {name for node in segment.nodes for name in node.output}
     segment.writes = [cuts[name] for node in segment.nodes for name in node.output if name in cuts]
     for i, node in enumerate(segment.nodes):

@@ -1,4 +1,4 @@
-"""Run a model and look at any of its tensors, without copying its weights for each look."""
+"""Runs a model and returns any of its tensors, without copying the weights for each run."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ RUNTIME_ERRORS: tuple[type[Exception], ...] = (
     RuntimeError,
     ValueError,
 )
-_GIVEN = "//given"  # ends names of inputs that come in another type
+_GIVEN = "//given"  # suffix of inputs that are fed in another type
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
 class Runner:
-    """A model on one execution provider. Each `run` may expose other tensors as outputs; all its
-    sessions share the weights.
+    """A model on one execution provider. Each `run` may ask for other tensors; all its sessions
+    share the weights.
 
     `large` has the data that initializers of the model lack.
     """
@@ -61,8 +61,8 @@ class Runner:
         self._last: tuple[tuple[str, ...], list[str], ort.InferenceSession] | None = None
 
     def run(self, feeds: dict[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
-        """The values of `names`, any tensors of the main graph (none: the model just runs);
-        bfloat16 comes as float32.
+        """The values of `names`, which may be any tensors of the main graph (none: the model just
+        runs); bfloat16 is returned as float32.
 
         Raises one of RUNTIME_ERRORS where ONNX Runtime cannot load or run the model, LibraryError
         where the library does not fit.
@@ -82,14 +82,13 @@ class Runner:
     def load(
         self, names: Sequence[str] = ()
     ) -> tuple[tuple[str, ...], list[str], ort.InferenceSession]:
-        """What `run` needs for `names`: them without repetition, as the session calls them, and the
-        session.
+        """The session for `names`, and the names without repetition, as the session calls them.
 
         Raises as `run` does, where ONNX Runtime cannot load the model.
         """
         wanted = tuple(dict.fromkeys(names or self.outputs))
         if self._last is None or self._last[0] != wanted:
-            self._last = None  # its memory goes before the next session takes some
+            self._last = None  # frees the memory of the last session before the next one needs it
             model = ModelProto()
             model.CopyFrom(self.skeleton)
             exposed = _expose(model, wanted, as_float=self.bfloat16)
@@ -99,8 +98,8 @@ class Runner:
     def part(
         self, nodes: Sequence[NodeProto], feeds: Mapping[str, np.ndarray], names: Sequence[str]
     ) -> dict[str, np.ndarray]:
-        """The values of `names`, which `nodes` compute of `feeds` and the model's initializers; no
-        other part is loaded.
+        """The values of `names`, which `nodes` compute from `feeds` and the model's initializers;
+        the rest of the model is not loaded.
 
         bfloat16 comes as float32. Raises as `run` does.
         """
@@ -120,7 +119,8 @@ class Runner:
     def _part(
         self, nodes: Sequence[NodeProto], feeds: Mapping[str, np.ndarray]
     ) -> tuple[ModelProto, set[str]]:
-        """The model of some nodes, `feeds` its inputs, and the names that it reads besides."""
+        """A model of some nodes whose inputs are `feeds`, and the names that it reads besides
+        them."""
         model, graph = ModelProto(), self.skeleton.graph
         copy_fields(self.skeleton, model, skip=("graph", "functions"))
         called = {node.op_type for node in nodes}
@@ -162,7 +162,7 @@ class Runner:
     def _session(
         self, model: ModelProto, read: Collection[str] | None = None
     ) -> ort.InferenceSession:
-        """A session of `model`, which reads weights of the names `read` (None: all)."""
+        """A session of `model`; `read` has the names of the weights that it reads (None: all)."""
         options = ort.SessionOptions()
         options.log_severity_level = 4
         if self.float16:
@@ -186,7 +186,8 @@ def _as_given(values: np.ndarray) -> np.ndarray:
 
 
 def _save_memory(options: ort.SessionOptions) -> None:
-    """Let a session on the CPU hold little beside the mapped weights.
+    """Reduce the memory of a session on the CPU, which should hold little beside the mapped
+    weights.
 
     Else ONNX Runtime copies them three times: packed for its products, widened to fp32 where it has
     no kernels for fp16, and in arenas.
@@ -200,8 +201,8 @@ def _save_memory(options: ort.SessionOptions) -> None:
 
 
 def _array(value: object) -> np.ndarray:
-    """A tensor as it is; the parts of a sequence, or of a map by its keys, one after the other;
-    an empty optional as nothing."""
+    """A tensor as an array. A sequence's elements, or a map's values in the order of its keys, are
+    concatenated; an empty optional has no elements."""
     if isinstance(value, dict):
         value = [value[key] for key in sorted(value)]
     if isinstance(value, list):
@@ -210,12 +211,13 @@ def _array(value: object) -> np.ndarray:
 
 
 def identity(model: ModelProto) -> bytes:
-    """A model of nothing but the metadata, by which a library is known to belong to it."""
+    """A model that consists of metadata only, by which the library checks that it belongs to the
+    model."""
     return bytes(ModelProto(metadata_props=model.metadata_props).SerializeToString())
 
 
 def _expose(model: ModelProto, names: Iterable[str], as_float: bool) -> list[str]:
-    """Make `names` the only outputs of the model, and say under which names they come."""
+    """Make `names` the only outputs of the model, and return the names under which they appear."""
     graph = model.graph
     types = {value.name: value for value in (*graph.output, *graph.input, *graph.value_info)}
     outputs = []
@@ -234,7 +236,7 @@ def _expose(model: ModelProto, names: Iterable[str], as_float: bool) -> list[str
 
 
 def _may_be_float(value: ValueInfoProto | None) -> bool:
-    """Whether a value can be a bfloat16 tensor: known as that, or of unknown type."""
+    """True if a value may be a bfloat16 tensor: its type is bfloat16 or unknown."""
     if value is not None and value.type.WhichOneof("value") not in (None, "tensor_type"):
         return False
     return value is None or value.type.tensor_type.elem_type in (
@@ -244,7 +246,7 @@ def _may_be_float(value: ValueInfoProto | None) -> bool:
 
 
 def uses(model: ModelProto, types: Collection[int]) -> bool:
-    """True if any initializer, declared value or Cast of the main graph is of one of the element
+    """True if an initializer, a declared value or a Cast of the main graph has one of the element
     types."""
     graph = model.graph
     return (
@@ -261,5 +263,5 @@ def uses(model: ModelProto, types: Collection[int]) -> bool:
 
 
 def available_providers() -> tuple[str, ...]:
-    """The CPU provider, and CUDA where it is installed and a GPU works."""
+    """The CPU provider, and the CUDA provider if it is installed and a GPU works."""
     return (CPU, CUDA) if CUDA in ort.get_available_providers() and not cuda_failure() else (CPU,)

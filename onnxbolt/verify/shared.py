@@ -1,4 +1,4 @@
-"""The weights of a model, shared by all sessions that verification makes of it."""
+"""Shares a model's weights among all sessions that verification creates."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 class SharedWeights:
-    """A model with its large initializers taken out, and what gives them to a session.
+    """A model without its large initializers, whose values it gives to sessions.
 
-    Those that lie in files are mapped by each session, those in the model are copied once. `large`
-    has the data that initializers lack; they are written to a temporary file, which goes with this
-    object. What nothing reads is left out: ONNX Runtime drops it, and then refuses a value for what
-    it does not know.
+    Weights in files are mapped by each session, weights in the model are copied once. `large` has
+    the data that initializers lack; they are written to a temporary file that lives as long as this
+    object. Initializers that nothing reads are left out, because ONNX Runtime drops them and then
+    refuses values for them.
     """
 
     def __init__(self, model: ModelProto, large: Weights) -> None:
@@ -74,8 +74,8 @@ class SharedWeights:
                 self._values[tensor.name] = _ort_value(tensor)
 
     def give(self, options: ort.SessionOptions, names: Collection[str] | None = None) -> None:
-        """Let a session with `options` find the weights; of a part of the model those of its
-        `names`."""
+        """Give a session with `options` the weights; a session of a part of the model, only those
+        of its `names`."""
         values = (
             self._values
             if names is None

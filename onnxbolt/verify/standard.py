@@ -1,5 +1,5 @@
-"""One standard operator by itself, by ONNX Runtime on the CPU: for what moves values, and for
-operators that have no rule."""
+"""Runs one standard operator by itself in ONNX Runtime on the CPU: for operators that move values,
+and for operators without a rule."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ _BY_NUMPY: dict[str, Callable[[np.ndarray, NodeProto], np.ndarray]] = {
     ),
     "GlobalAveragePool": lambda x, node: x.mean(tuple(range(2, x.ndim)), keepdims=True),
 }
-_WITHOUT_FLOAT64 = {"AveragePool", "GlobalMaxPool", "Resize"}  # operators of those that rules run
+# operators that ONNX Runtime has no float64 kernel for, among those that rules run here
+_WITHOUT_FLOAT64 = {"AveragePool", "GlobalMaxPool", "Resize"}
 
 
 class Standard:
-    """Runs nodes of one model, whose opsets and functions they are of."""
+    """Runs nodes of one model, with its opsets and functions."""
 
     def __init__(self, model: ModelProto) -> None:
         functions = [function for function in model.functions if function.domain != FUSED_DOMAIN]
@@ -40,8 +41,8 @@ class Standard:
         env: Mapping[str, np.ndarray],
         dtype: type | None = None,
     ) -> list[np.ndarray]:
-        """The node's outputs on `values`, its inputs in order; float64 ones are computed in float64
-        (`dtype`: in that type).
+        """The node's outputs for `values`, its inputs in order; float64 inputs are computed in
+        float64, or in `dtype`.
 
         Raises one of RUNTIME_ERRORS where ONNX Runtime cannot.
         """
@@ -89,12 +90,13 @@ class Standard:
 
 
 def _as(value: np.ndarray, kind: np.dtype) -> np.ndarray:
-    """`value` in C order, floats as `kind`. (np.ascontiguousarray would give a scalar an axis.)"""
+    """`value` in C order, with floats as `kind`. (np.ascontiguousarray would give a scalar an
+    axis.)"""
     return np.asarray(value, kind if value.dtype.kind in "fV" else None, order="C")
 
 
 def _slice(x: np.ndarray, starts: np.ndarray, ends: np.ndarray, axes: np.ndarray) -> np.ndarray:
-    """Slice of ONNX without steps, which counts as Python does."""
+    """ONNX's Slice without steps, which has Python's meaning."""
     cuts = [slice(None)] * x.ndim
     for start, end, axis in zip(starts, ends, axes, strict=True):
         cuts[int(axis)] = slice(int(start), int(end))

@@ -1,5 +1,5 @@
-"""How a tensor of the original lies in the optimized model: layout, order of channels, place in
-a joined tensor."""
+"""The form in which the optimized model stores a tensor of the original: layout, order of channels,
+and position in a joined tensor."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from onnxbolt.graph.exporter import FUSED_DOMAIN
 
 @dataclass(frozen=True)
 class Piece:
-    """Channels `begin` to `end` (None: all) of a stored tensor, which are the original tensor
+    """Channels `begin` to `end` (None: all) of a stored tensor; they are the original's tensor
     `name`."""
 
     name: str
-    last: bool = False  # the channels lie last, as NHWC has them
-    # original channel of each stored one, -1 for padding; None: as they are
+    last: bool = False  # True if the channels are stored last, as in NHWC
+    # original channel of each stored channel, -1 for padding; None: unchanged
     channels: tuple[int, ...] | None = None
     begin: int = 0
     end: int | None = None
@@ -31,9 +31,11 @@ class Piece:
         return self.begin == 0 and self.end is None
 
     def stored(self, original: np.ndarray) -> np.ndarray:
-        """The original's values as they are stored; padding is zero. Raises ValueError where the
-        form does not fit."""
-        if self.last and original.ndim == 2:  # means of images, whose axes the source drops
+        """The original's values in the stored form; padding is zero. Raises ValueError if the form
+        does not fit."""
+        if (
+            self.last and original.ndim == 2
+        ):  # means over images: the original has dropped height and width
             original = original.reshape(*original.shape, 1, 1)
         if self.last and original.ndim not in FIRST_TO_LAST:
             raise ValueError(f"NHWC does not fit a tensor of shape {original.shape}")
@@ -49,11 +51,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Known:
-    """A tensor of the optimized model whose values the original tells: in one piece, or, where
-    nodes write parts of it, in several.
+    """A tensor of the optimized model whose values follow from the original: one piece, or several
+    if nodes write parts of it.
 
-    `own`: the one that its node has just written. `before`: those that earlier nodes wrote; other
-    channels are not defined.
+    `own`: the piece that its node has just written. `before`: the pieces that earlier nodes wrote.
+    Other channels are undefined.
     """
 
     stored: str
@@ -67,7 +69,7 @@ class Known:
 
     @property
     def padding(self) -> list[int]:
-        """Places of the stored last axis that are padding of a piece."""
+        """Indices of the stored last axis that are padding of a piece."""
         return [
             piece.begin + place
             for piece in (self.own, *self.before)
@@ -79,12 +81,12 @@ class Known:
 def known(
     nodes: list[NodeProto], originals: set[str]
 ) -> tuple[dict[str, Known], list[tuple[NodeProto, str]]]:
-    """The tensors of a graph of `nodes` that are also tensors of the original, by stored name; our
-    nodes that name no such tensor.
+    """The tensors of a graph of `nodes` that are also tensors of the original, by stored name, and
+    those of our nodes that name no such tensor.
 
-    A name of the original keeps that tensor's value (docs/architecture.md), whatever the node says
-    that writes it: other nodes read it by that name. Our nodes name the tensor that each other
-    output is.
+    A tensor with a name of the original has that tensor's value (docs/architecture.md), whatever
+    the attributes of its node are, because other nodes read it by that name. For other outputs, our
+    nodes' attributes name the original tensor.
     """
     found = {
         name: Known(name, Piece(name))
@@ -114,7 +116,8 @@ def known(
 
 
 def _written(node: NodeProto) -> Iterator[tuple[str, Piece]]:
-    """What a node of ours says of its outputs; nothing of those that stand for no tensor."""
+    """The outputs of one of our nodes as its attributes describe them, except those that stand for
+    no tensor."""
     values = {
         attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute
     }

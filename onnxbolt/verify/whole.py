@@ -1,5 +1,5 @@
-"""The whole model: every graph output against the original's, on the same inputs, by its error
-as a whole."""
+"""Compares every graph output of the whole model with the original's on the same inputs, by its
+relative L2 error."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _BLANK = "the original's output has only zeros, infinities and NaNs"
 
 
 def rows(models: Models, feeds: Feeds) -> Iterator[Row]:
-    """One row for each graph output. Random inputs that cannot judge an output give way to others
-    that can, where there are any.
+    """One row for each graph output. Outputs that random inputs cannot judge are compared on other
+    random inputs, if some can judge them.
 
     Raises InputError where the original does not run on the inputs.
     """
@@ -69,8 +69,8 @@ def _outputs(models: Models, feeds: Feeds) -> list[Row]:
 
 
 def _with_own_answers(models: Models, feeds: Feeds, got: Feeds, expected: Feeds) -> Feeds:
-    """`expected`, with what an original in 16 bits answers itself where that is as right:
-    indices, and what overflows in its type."""
+    """`expected`, with the 16-bit original's own outputs where they are as right as the reference:
+    for indices, and for values that overflow in its type."""
     if not uses(models.original, SIXTEEN_BITS):
         return expected
     names = [name for name, values in expected.items() if _is_other(got[name], values)]
@@ -86,8 +86,8 @@ def _with_own_answers(models: Models, feeds: Feeds, got: Feeds, expected: Feeds)
 
 
 def _is_other(got: np.ndarray, expected: np.ndarray) -> bool:
-    """True for values that no distance measures: integers that differ, and infinities or NaNs in
-    other places."""
+    """True for differences without a distance: integers that differ, and infinities or NaNs in
+    different places."""
     if got.shape != expected.shape:
         return False
     return (
@@ -110,7 +110,7 @@ def _own_where_equal(got: np.ndarray, own: np.ndarray, expected: np.ndarray) -> 
 def _redrawn(
     models: Models, feeds: Feeds, unjudged: Mapping[str, str]
 ) -> Iterator[tuple[str, Row]]:
-    """The row of each output that some other kind of random inputs can judge."""
+    """The rows of outputs that another kind of random inputs can judge."""
     left, shapes = dict(unjudged), {name: values.shape for name, values in feeds.items()}
     for number, draw in enumerate(OTHERS):
         if not left:
@@ -128,13 +128,13 @@ def _redrawn(
 
 
 def _trusted(models: Models, feeds: Feeds, others: Feeds, names: Sequence[str]) -> list[str]:
-    """Outputs of the original that rounding changes little, and other inputs of the same kind by
-    at least DISCERNIBLE limits."""
+    """The outputs of the original that rounding changes little, and that other inputs of the same
+    kind change by at least DISCERNIBLE limits."""
     try:
         expected = models.reference.run(feeds, names)
         names = [name for name in names if not _is_blank(expected[name])]
         other = models.reference.run(others, names) if names else {}
-    except RUNTIME_ERRORS:  # inputs of this kind are none for the model
+    except RUNTIME_ERRORS:  # the model does not accept inputs of this kind
         return []
     yardsticks, cap = _yardsticks(models, feeds, names), models.cap
 
@@ -153,8 +153,8 @@ def _trusted(models: Models, feeds: Feeds, others: Feeds, names: Sequence[str]) 
 
 
 def _is_blank(values: np.ndarray) -> bool:
-    """True if nothing finite but zeros is there: a model that answers zero whatever it is asked
-    would seem right."""
+    """True if all finite values are zeros: a model that always returns zero would then seem
+    right."""
     if values.dtype.kind in "OSU":
         return values.size == 0
     return (
@@ -165,7 +165,7 @@ def _is_blank(values: np.ndarray) -> bool:
 
 
 def _following_inputs(model: ModelProto) -> set[str]:
-    """Tensors of the main graph that can change with the graph's inputs."""
+    """Tensors of the main graph that may change with the graph's inputs."""
     found = {value.name for value in graph_inputs(model)}
     for node in model.graph.node:  # ONNX has them in order
         reads = {
@@ -183,7 +183,7 @@ def _following_inputs(model: ModelProto) -> set[str]:
 
 
 def _compared(models: Models, name: str, got: np.ndarray, expected: np.ndarray) -> Row:
-    """A row with the table's limit, without a verdict."""
+    """A row with the limit of the table, without a verdict."""
     if got.shape != expected.shape:
         return _failed(models, name, f"shape {got.shape} instead of {expected.shape}")
     if not tolerances.is_float(expected):
@@ -209,8 +209,8 @@ def _failed(models: Models, name: str, reason: str) -> Row:
 
 
 def _judged(models: Models, feeds: Feeds, found: Sequence[Row]) -> list[Row]:
-    """Rows with their verdicts: those above the table's limit are held against what rounding
-    alone does to the original."""
+    """Rows with their verdicts; those above the table's limit are compared with the effect that
+    rounding alone has on the original."""
     yardsticks = _yardsticks(
         models, feeds, [row.name for row in found if row.error > row.limit > 0]
     )
@@ -219,7 +219,7 @@ def _judged(models: Models, feeds: Feeds, found: Sequence[Row]) -> list[Row]:
 
 
 def _limit(models: Models) -> float:
-    """The table's limit."""
+    """The table's limit for a row."""
     return (
         tolerances.BODIES
         if models.dtype is DType.F32 and models.library is None
@@ -228,7 +228,7 @@ def _limit(models: Models) -> float:
 
 
 def _blemish(models: Models, got: np.ndarray, expected: np.ndarray) -> str:
-    """What is wrong with the values beside their error as a whole."""
+    """A fault of the values other than their relative error, in words; empty if there is none."""
     if not tolerances.same_non_finite(got, expected):
         return NOT_FINITE
     if all(bound is None for bound in models.elementwise):
@@ -241,7 +241,7 @@ def _blemish(models: Models, got: np.ndarray, expected: np.ndarray) -> str:
 
 
 def _yardsticks(models: Models, feeds: Feeds, names: Sequence[str]) -> dict[str, float]:
-    """The error that rounding alone makes in tensors of the original."""
+    """The error that rounding alone causes in tensors of the original."""
     if not names or models.rounded is None:
         return {}
     try:
@@ -253,8 +253,7 @@ def _yardsticks(models: Models, feeds: Feeds, names: Sequence[str]) -> dict[str,
         ] = None
         return {}
     expected = models.reference.run(feeds, names)
-    # where rounding changes even the shape (what a threshold lets pass), there is nothing to
-    # compare with
+    # rounding may change even the shape (behind a threshold): then there is no such error
     return {
         name: tolerances.error(got[name], expected[name])
         for name in names

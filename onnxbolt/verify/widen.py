@@ -1,7 +1,7 @@
-"""A copy of a model whose bfloat16, or all 16-bit, tensors are float32.
+"""A copy of a model with float32 tensors instead of bfloat16 ones, or of all 16-bit ones.
 
 Weights keep their rounded values; intermediate results are no longer rounded. ONNX Runtime has
-practically no bfloat16 on the CPU, and a model in 16 bits is judged by what it would answer without
+hardly any bfloat16 kernels on the CPU, and the reference of a 16-bit model is its output without
 rounding.
 """
 
@@ -35,8 +35,8 @@ NAMING_TYPES = ("dtype", "output_dtype", "softmax_precision", "stash_type", "to"
 def widened(
     model: ModelProto, types: frozenset[int] = BFLOAT16, large: Weights | None = None
 ) -> tuple[ModelProto, Weights]:
-    """The copy, with float32 in the place of `types`, and the data that its initializers lack, as
-    `large` has those of `model`.
+    """The copy, with float32 instead of `types`, and the data that its initializers lack, in the
+    form of `large`.
 
     Op types of fused nodes keep their names.
     """
@@ -68,7 +68,7 @@ def _float_values(tensor: TensorProto, large: Weights) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Widening:
-    """Changes what it is given in place."""
+    """Changes protobuf messages in place."""
 
     types: frozenset[int]
 

@@ -66,7 +66,7 @@ def test_a_precision_that_the_model_does_not_have(source: ModelProto, tmp_path: 
 def test_a_precision_that_is_none(source: ModelProto, tmp_path: Path) -> None:
     model = optimized(source, "keep", tmp_path / "out.onnx", label="fp64")
     with pytest.raises(
-        InputError, match=r"has onnxbolt\.precision 'fp64': fp16, bf16, keep are expected"
+        InputError, match=r"has onnxbolt\.precision 'fp64'; expected one of fp16, bf16, keep"
     ):
         verify(source, model, providers=[CPU])
 
