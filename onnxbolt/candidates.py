@@ -1,6 +1,6 @@
-"""What matching hands on, as data: candidates for fusion and refusals.
+"""The results of matching: candidates for fusion, and refusals.
 
-Patterns make anchors and links of them; later stages read them. This module imports no stage.
+Patterns make their anchors and links; later stages read them. This module imports no stage.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Anchor:
-    """The nodes at which a fused op begins: a convolution or a product with a constant weight, the
-    first of elementwise nodes, or a whole that an op's pattern recognizes.
+    """The nodes at which a fused op begins: a convolution or GEMM with a constant weight, the first
+    of several elementwise nodes, or all nodes of an op such as squeeze-and-excitation.
 
-    `node` is the first one, `others` are those behind it that belong to the op itself. `dtype` is
-    the element type of x and weight. `weight` is [K, C, *spatial] of a convolution, [K, N] of a
-    GEMM, [S, C, 1, 1] of squeeze-and-excitation's first product, and None for ops without one.
-    `constants` is what else the op reads, in an order of its own.
+    `node` is the first node, and `others` are those behind it that belong to the op itself, not to
+    its epilogue. `dtype` is the element type of x and weight. `weight` is [K, C, *spatial] of a
+    convolution, [K, N] of a GEMM, [S, C, 1, 1] of squeeze-and-excitation's first product, and None
+    for ops without one. `constants` are the op's other constants, in an order that the op defines.
     """
 
     op: FusedOp
@@ -40,12 +40,12 @@ class Anchor:
 
     @property
     def nodes(self) -> tuple[gs.Node, ...]:
-        """The nodes that the op itself takes the place of."""
+        """The nodes that the op replaces without its epilogue."""
         return (self.node, *self.others)
 
     @property
     def output(self) -> gs.Tensor:
-        """What the last of these nodes computes."""
+        """The result of the last of these nodes."""
         return self.nodes[-1].outputs[0]
 
     @property
@@ -60,14 +60,14 @@ class Anchor:
 
     @property
     def grouped(self) -> bool:
-        """True for a convolution with groups of several channels, which stay together: these are
-        stored as they are."""
+        """True for a convolution with groups of several channels. Its tensors are stored without
+        padding, since a group's channels have to stay together."""
         return self.groups > 1 and not self.depthwise
 
     @property
     def kernel_groups(self) -> int:
-        """The groups that kernels compute, neighbours merged; of a depthwise convolution without
-        the padding's."""
+        """The number of groups in kernels, which merge neighbouring groups; for a depthwise
+        convolution without those of padded channels."""
         if self.groups == 1:
             return 1
         return grouped.merged(self.groups, int(self.weight.shape[1]) * self.groups, self.channels)
@@ -79,20 +79,21 @@ class Anchor:
 
     @property
     def pointwise(self) -> bool:
-        """True for a product of rows as they lie: a GEMM, or a 1x1 convolution of every pixel."""
+        """True if x is the product's matrix as it lies: a GEMM, or a 1x1 convolution of every
+        pixel."""
         return self.op.pointwise(self)
 
     @property
     def channels(self) -> int:
-        """Channels of the result, in the original."""
+        """Channels of the result in the original model, without padding."""
         return self.op.channels(self)
 
     def columns(self, weight: gs.Constant) -> int:
-        """Channels that a product with `weight` makes, here or behind here."""
+        """Channels of a product with `weight`: this one, or one behind it."""
         return self.op.columns(weight)
 
     def behind(self, weight: gs.Constant) -> Anchor:
-        """What the steps behind a further product continue: the result has its channels."""
+        """The anchor for steps behind a further product, whose weight gives the channels."""
         return dataclasses.replace(self, weight=weight)
 
     def channel_axis(self, rank: int) -> int:
@@ -102,8 +103,8 @@ class Anchor:
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """One step of a chain: what it reads besides the chain, the nodes it covers, the tensor it
-    produces."""
+    """One step of an epilogue: the operand that it reads beside the result so far, the nodes that
+    it replaces, and the tensor that it computes."""
 
     step: Step
     operand: gs.Tensor | None
@@ -113,11 +114,11 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A chain that one kernel can compute: the anchor, then links in order. `originals` are the
-    names of the source's tensors.
+    """Nodes that one kernel can compute: an anchor and its epilogue, the links in order.
+    `originals` are the names of the source model's tensors.
 
-    `layers`: of several products each by itself, for where one kernel for all of them loses; none
-    where one cannot be by itself.
+    `layers` has, for several products, a candidate for each of them, to be used if one kernel for
+    all is slower; it is empty if one of them cannot be a candidate of its own.
     """
 
     anchor: Anchor
@@ -131,13 +132,13 @@ class Candidate:
 
     @property
     def stored(self) -> gs.Tensor | None:
-        """The result in front of a further product that is an output, too; None where there is
-        none."""
+        """The multi-use value in front of a further product that the kernel also writes; None if
+        there is none."""
         return next((link.output for link in self.links if link.step.name == STORE), None)
 
     @property
     def tensors(self) -> list[gs.Tensor]:
-        """What the chain reads that is shaped like a layer's result, always the same layer's."""
+        """Operands with the shape of a layer's result; all of them belong to the same layer."""
         return [
             link.operand
             for link in self.links
@@ -146,7 +147,7 @@ class Candidate:
 
     @property
     def outputs(self) -> tuple[gs.Tensor, ...]:
-        """What the kernel writes."""
+        """The tensors that the kernel writes."""
         return (self.output,) if self.stored is None else (self.output, self.stored)
 
     @property
@@ -162,13 +163,13 @@ class Candidate:
 
     @property
     def products(self) -> list[gs.Node]:
-        """Of the layers behind the first."""
+        """The product nodes of the layers behind the first."""
         return [link.nodes[0] for link in self.links if link.step.name == PRODUCT]
 
     @property
     def ends(self) -> list[int]:
-        """The positions among the links before which a kernel may end: further products, and
-        behind all of them."""
+        """The positions in `links` at which a kernel may end: before each further product, and
+        behind the last link."""
         return [
             *(i for i, link in enumerate(self.links) if link.step.name == PRODUCT),
             len(self.links),
@@ -176,8 +177,8 @@ class Candidate:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Channels of each layer's result, in the original: one, or several where the chain
-        holds further products."""
+        """Channels of each layer's result in the original model: one number, or several if there
+        are further products."""
         products = [
             link.operand
             for link in self.links
@@ -193,32 +194,32 @@ class Candidate:
 
     @property
     def rule(self) -> str:
-        """What the report and the node's provenance call it, e.g. `conv+Bias+Relu`."""
+        """The candidate's name in the report and in the node's provenance: `conv+Bias+Relu`."""
         return "+".join((self.anchor.op.name, *self.chain))
 
     @property
     def stands_for(self) -> str:
-        """The tensor of the source that the output is, by which verification judges it; "" where
-        there is none."""
+        """The name of the source model's tensor that the output is, with which verification
+        compares it; "" if there is none."""
         return self.original(self.output)
 
     def original(self, tensor: gs.Tensor) -> str:
-        """The tensor of the source that `tensor` stands for; "" where there is none."""
+        """The name of the source model's tensor that `tensor` stands for; "" if there is none."""
         name = getattr(tensor, "original", tensor.name)
         return name if name in self.originals else ""
 
     def prefix(self, count: int) -> Candidate | None:
-        """The longest chain of at most `count` links whose outputs stand for tensors of the
-        source; None where there is none."""
-        # links inside the anchor's node
+        """The candidate with the most links, at most `count`, whose outputs stand for tensors of
+        the source model; None if there is none."""
+        # a kernel computes at least the links inside the anchor's node
         own = sum(link.nodes == (self.anchor.node,) for link in self.links)
-        if not self.anchor.op.takes_epilogue:  # whole or not at all
+        if not self.anchor.op.takes_epilogue:  # such an op cannot be shortened
             own = len(self.links)
         shorter = (
             dataclasses.replace(self, links=self.links[:n], layers=())
             for n in range(count, own - 1, -1)
         )
-        # the last result is stored anyway
+        # without a Store at the end: the last result is written anyway
         whole = (candidate for candidate in shorter if candidate.chain[-1:] != (STORE,))
         return next(
             (candidate for candidate in whole if all(map(candidate.original, candidate.outputs))),
@@ -226,7 +227,7 @@ class Candidate:
         )
 
     def before(self, node: gs.Node) -> Candidate | None:
-        """The longest prefix of the chain that does not cover `node`; None where there is none."""
+        """The longest prefix that does not replace `node`; None if there is none."""
         if any(node is own for own in self.anchor.nodes):
             return None
         return self.prefix(
@@ -239,10 +240,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A near miss: which node stays as it was, or apart from another layer, the first condition
-    that failed, and what it would take.
+    """Why a node is not fused, or not with the layer before it: the first condition that failed,
+    and what it would take to meet it.
 
-    The reason is general up to a colon, if it has one; after it come names and numbers.
+    The reason is general up to a colon, if it has one; names and numbers follow it.
     """
 
     node: str
@@ -250,7 +251,7 @@ class Refusal:
     reason: str
     tensor: str = ""
     remedy: str = ""
-    # e.g. both predicted times, microseconds
+    # numbers behind the reason, such as both predicted times in microseconds
     values: dict[str, float] = field(default_factory=dict)
-    # refused is one kernel with a neighbouring layer; the node may well be fused
+    # True: the node is not in one kernel with a neighbouring layer, but may be fused by itself
     apart: bool = False

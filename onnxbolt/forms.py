@@ -1,5 +1,5 @@
-"""A tensor's stored form: channels last or as ONNX has it, and which stored channel is which
-original one."""
+"""A tensor's stored form: its layout (channels last, or as ONNX has it), and which original channel
+each stored channel is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# by rank; of rank 5 are images whose channels are split into groups, [N, g, C/g, H, W]
+# permutations by rank; images of rank 5 have channels split into groups, [N, g, C/g, H, W]
 # (rules/reshape.py)
 FIRST_TO_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1), 5: (0, 3, 4, 1, 2)}
 LAST_TO_FIRST = {3: (0, 2, 1), 4: (0, 3, 1, 2), 5: (0, 3, 4, 1, 2)}
@@ -18,9 +18,9 @@ LAST_TO_FIRST = {3: (0, 2, 1), 4: (0, 3, 1, 2), 5: (0, 3, 4, 1, 2)}
 class Form:
     """How a tensor lies in memory.
 
-    `last`: the channels (axis 1) are stored as the last axis: NHWC, NLC. `channels`: for each place
-    of the stored last axis the original index, -1 for a zero of padding; None where that axis is
-    stored as it is.
+    `last`: the channels (axis 1) are stored as the last axis: NHWC, NLC. `channels` has the
+    original index for each position of the stored last axis, -1 for padding with zeros; None if
+    that axis is stored unchanged.
     """
 
     last: bool = False
@@ -41,15 +41,14 @@ CHANNELS_LAST = Form(last=True)
 
 
 def padded_channels(count: int, multiple: int) -> tuple[int, ...] | None:
-    """The map of `count` channels followed by padding up to a multiple, None where nothing is
-    needed."""
+    """The map of `count` channels padded up to a multiple; None if no padding is needed."""
     extra = -count % multiple
     return tuple(range(count)) + (-1,) * extra if extra else None
 
 
 def kept(native: Form, count: int, multiple: int) -> Form:
-    """The form of both x and y of an op that keeps its `count` channels: as x lies, if that is
-    channels last, else so with padding up to a multiple."""
+    """The form of x and y of an op that keeps its `count` channels: the form that x has, if that is
+    channels last, otherwise channels last with padding up to a multiple."""
     return native if native.last else Form(True, padded_channels(count, multiple))
 
 

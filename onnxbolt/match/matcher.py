@@ -1,8 +1,7 @@
-"""Candidates and refusals of a graph: from each anchor the chain is followed as far as the patterns
-go.
+"""Matching: from each anchor, nodes are added to its epilogue as long as patterns accept them.
 
-Chains of different anchors may overlap (both convolutions before a residual Add can take it);
-`partition` chooses.
+Epilogues of different anchors may overlap: both convolutions before a residual Add can take it.
+`partition` chooses between them.
 """
 
 from __future__ import annotations
@@ -36,24 +35,25 @@ _FULL = (
 
 
 class Matches(NamedTuple):
-    """The candidates of a graph, which may overlap, and why other anchors stay as they were."""
+    """The candidates of a graph, which may overlap, and why other nodes are not in one."""
 
     candidates: list[Candidate]
     refusals: list[Refusal]
 
 
 class Continuation(NamedTuple):
-    """The links by which an epilogue goes on, none if it ends, and why nodes are not in it."""
+    """The links that continue an epilogue, none at its end, and why nodes are not in it."""
 
     links: tuple[Link, ...] = ()
     refusals: tuple[Refusal, ...] = ()
 
 
 def match(graph: gs.Graph, several: bool = False) -> Matches:
-    """Each anchor's longest epilogue, in the graph's order.
+    """Each anchor with its longest epilogue, in the graph's order.
 
-    `several`: an epilogue may go on over further products, for kernels that compute several, past
-    a multi-use value, too, if they store it (`plan.cuts` decides if that pays).
+    `several`: candidates may have further products behind an epilogue, for kernels that compute
+    several, even behind a multi-use value, which the kernel then stores. `plan.cuts` decides which
+    of these are kept.
     """
     pinned = {tensor.name for tensor in graph.outputs} | set(graph.captured)
     found = [_matched(graph, node, pinned, several) for node in graph.nodes]
@@ -85,7 +85,8 @@ def _matched(
 
 
 def _anchored(node: gs.Node) -> Match:
-    """What begins at `node`: the first match, else the first refusal."""
+    """The anchor at `node` with its own links: the first match, otherwise the first refusal; None
+    if no op begins there."""
     domain = "" if node.domain in (None, "", "ai.onnx") else node.domain
     patterns: Sequence[AnchorPattern] = anchors().get((domain, node.op), ())
     found = [match for pattern in patterns if (match := pattern.match(node)) is not None]
@@ -94,7 +95,8 @@ def _anchored(node: gs.Node) -> Match:
 
 
 def _pinned_inside(anchor: Anchor, links: Sequence[Link], pinned: set[str]) -> str:
-    """The name of a tensor between an anchor's own nodes and links that has to be produced."""
+    """The name of a graph output, or of a tensor that a subgraph reads, that would be lost inside
+    an anchor's own nodes and links; empty if there is none."""
     nodes = (*anchor.nodes, *(node for link in links for node in link.nodes))
     output = links[-1].output if links else anchor.output
     inner = (tensor.name for node in nodes for tensor in node.outputs if tensor is not output)
@@ -125,10 +127,10 @@ def _follow(
 def _next(
     anchor: Anchor, chain: list[Link], tensor: gs.Tensor, pinned: set[str], several: bool
 ) -> Continuation:
-    """What the node behind `tensor` adds.
+    """The links that the node behind `tensor` adds.
 
-    A multi-use value or a graph output has to be produced: it ends the epilogue, or is stored in
-    front of a product.
+    A multi-use value or a graph output has to be written: it ends the epilogue, or, if a product
+    follows, is stored in front of it.
     """
     if chain and chain[-1].step.name in CASTS.values():
         return Continuation()
@@ -138,8 +140,8 @@ def _next(
 
 
 def _past(anchor: Anchor, chain: list[Link], tensor: gs.Tensor) -> Continuation:
-    """The first product that reads a value which others read, too; nothing is refused here,
-    since the value may well end its epilogue."""
+    """Links for the first product that reads the multi-use value `tensor`; none if there is no
+    such product. That is no refusal, since such a value usually ends its epilogue."""
     store = Link(Step(STORE), None, (), tensor)
     for reader in tensor.outputs:
         found = links_over(reader, tensor, anchor, [*chain, store]).links
@@ -149,7 +151,7 @@ def _past(anchor: Anchor, chain: list[Link], tensor: gs.Tensor) -> Continuation:
 
 
 def _has_kernel(anchor: Anchor, chain: Sequence[Link]) -> bool:
-    """Whether a kernel for several products may serve."""
+    """True if some kernel may compute the products of these links together."""
     inner = [
         anchor.behind(link.operand).channels
         for link in chain
@@ -164,10 +166,10 @@ def _has_kernel(anchor: Anchor, chain: Sequence[Link]) -> bool:
 def links_over(
     node: gs.Node, tensor: gs.Tensor, anchor: Anchor, chain: Sequence[Link]
 ) -> Continuation:
-    """The links by which `node` continues `chain` from `tensor`; none if no pattern takes it, or
-    the kernel's arguments are full.
+    """The links by which `node` continues the epilogue `chain`, whose result is `tensor`; none if
+    no pattern accepts the node, or the kernel's arguments are full.
 
-    Refusals read "general: details".
+    A refusal's reason is general up to a colon; names and numbers follow it.
     """
     refusals = []
     for pattern in steps(node.domain or "", node.op):
@@ -184,8 +186,9 @@ def links_over(
 
 
 def fits(chain: Sequence[Link]) -> bool:
-    """True if the kernel's arguments (custom_ops/runtime/declarations.h) hold the operands and
-    parameters: vectors of each layer by itself, tensors of the last one, or of those before it."""
+    """True if the kernel's arguments (custom_ops/runtime/declarations.h) have room for the links'
+    operands and parameters: vectors are counted in the last layer, parameters in all layers
+    together, and tensors may be read by the last layer or by those before it, not by both."""
     if len(chain) > _STEPS:
         return False
     operands = [link.step.row.operand for link in chain]

@@ -1,4 +1,4 @@
-"""Chooses among overlapping chains: every node belongs to one candidate at most."""
+"""Chooses among overlapping candidates: every node belongs to at most one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from onnxbolt.candidates import Candidate
 def partition(candidates: list[Candidate]) -> list[Candidate]:
     """Disjoint candidates, in the given order.
 
-    Where two chains meet at a node (a residual Add behind two convolutions), the longer one keeps
-    it, and of two equal ones the later: then the other's result is computed early and read as the
-    residual. The loser ends before the node, or goes where its result would then be no tensor of
-    the source.
+    If two candidates share a node (a residual Add behind two convolutions), the longer one keeps
+    it, or the later one of equal lengths: the other one's result is then computed first and read as
+    the residual. The other one is shortened to end before the node; it is dropped if its result
+    would then be no tensor of the source model.
     """
     order = sorted(
         range(len(candidates)),

@@ -1,7 +1,7 @@
 """All patterns by domain and operator: those of ops, and those of epilogue steps.
 
-Where several patterns accept a node, the first in the order of the registries wins; tests keep
-them disjoint.
+If several patterns accept a node, the first in the order of the registries wins; tests ensure that
+no two patterns of the package accept the same node.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Steps = Mapping[tuple[str, str], Sequence[StepPattern]]
 
 
 def steps(domain: str, op: str) -> Sequence[StepPattern]:
-    """What continues an epilogue at a node: epilogue steps, then further products."""
+    """Patterns by which a node can continue an epilogue: epilogue steps, then further products."""
     own = step_patterns().get((domain, op), ())
     return (*own, *_continuations().get((domain, op), ()))
 
 
 @cached(1)
 def anchors() -> Anchors:
-    """Where ops begin."""
+    """Patterns by which a node can begin an op."""
     found: dict[tuple[str, str], list[AnchorPattern]] = defaultdict(list)
     for pattern in (pattern for op in OPS.values() for pattern in op.anchors()):
         for operator in pattern.ops:

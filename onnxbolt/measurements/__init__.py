@@ -1,5 +1,5 @@
 """Measured times as plain data: keys, records, and the timings that a plan is made with.
 
-Nothing here runs a kernel or reads a file. The planner asks for timings and the tuner makes them,
-so both import this package and it imports neither.
+Nothing here runs a kernel or reads a file. The tuner makes timings and the planner reads them; both
+import this package, and it imports neither.
 """

@@ -1,4 +1,4 @@
-"""What `onnxbolt bench` measures, as data."""
+"""The results of `onnxbolt bench`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Side:
-    """One model with its fastest setting. Microseconds; `spread` is from the 10th to the 90th
-    percentile, as a part of the median."""
+    """One model's median time in microseconds with its fastest setting; `spread` is the distance
+    from the 10th to the 90th percentile, as a part of the median."""
 
     name: str
     setting: str
@@ -21,8 +21,8 @@ class Side:
 
 @dataclass(frozen=True)
 class NodeTime:
-    """One fused node by itself. `roofline` is the part of its time that products at the data
-    sheet's rate, or each byte once through memory, would take; whichever is more."""
+    """One fused node, run by itself. `roofline` is the part of its time that its products would
+    take at the data sheet's rate, or its bytes once through memory, whichever is more."""
 
     name: str
     op_type: str
@@ -34,7 +34,7 @@ class NodeTime:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What was measured; the fastest of `peers` counts."""
+    """All measured times; the fastest of `peers` is what ours is compared with."""
 
     ours: Side
     peers: tuple[Side, ...]
@@ -51,7 +51,7 @@ class Benchmark:
 
     @property
     def spread(self) -> float:
-        """Of the speed-up, as a part of it: both sides' spreads are independent."""
+        """The spread of the speed-up, as a part of it: both sides' spreads are independent."""
         return math.hypot(self.ours.spread, self.peer.spread)
 
     def json(self) -> str:

@@ -27,12 +27,12 @@ def kernel_key(problem: Problem, machine: Machine) -> str:
 
 
 def canonical(value: object) -> str:
-    """JSON with sorted keys and nothing optional: equal values, equal text."""
+    """JSON with sorted keys and no optional spaces, so that equal values have equal texts."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def plain(value: object) -> object:
-    """A problem, a machine or a part of one as what JSON holds."""
+    """A problem, a machine or a part of one as values of JSON."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
@@ -43,14 +43,14 @@ def plain(value: object) -> object:
 
 
 def problem_from(kind: str, fields: Mapping[str, Any]) -> Problem:
-    """The inverse of `plain` for a problem, `kind` its type's name. Raises KeyError, ValueError
-    or TypeError for anything else."""
+    """The problem whose class is `kind` and for which `plain` returns `fields`. Raises KeyError,
+    ValueError or TypeError if there is none."""
     problem = families.problem_types()[kind]
     return problem(**{name: _held(value, problem, name) for name, value in fields.items()})
 
 
 def _held(value: Any, problem: type[Problem], name: str) -> Any:
-    """What a field of a problem holds for a value of JSON."""
+    """A value of JSON as the field `name` of a problem holds it."""
     if field_types(problem)[name] is DType:
         return DType(value)
     return tuple(value) if isinstance(value, list) else value
@@ -64,8 +64,8 @@ def field_types(problem: type[Problem]) -> Mapping[str, Any]:
 
 
 def kernel_of_key(key: str) -> tuple[Problem, int] | None:
-    """Problem and architecture of a `kernel_key`. None for other keys, and for those of other
-    versions, whose problems have other fields: no problem of today has such a key."""
+    """The problem and architecture of a `kernel_key`; None for other keys, and for keys of other
+    versions, whose problems have other fields."""
     try:
         values = checks.parsed_json(key)
         return problem_from(values["kind"], values["kernel"]), values["machine"]["arch"]

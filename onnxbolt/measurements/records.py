@@ -1,4 +1,4 @@
-"""What is measured, where, and the one rule for noise."""
+"""Measurements, the machine that they belong to, and the rule for noise."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from onnxbolt.families import KernelConfig
 
-LEAST_GAIN = 0.02  # differences below this share are noise whatever the samples say
+LEAST_GAIN = 0.02  # smaller relative differences count as noise
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where kernels are measured, and what they are built with."""
+    """The GPU that kernels are measured on, and the versions that they are built with."""
 
     gpu: str  # as the driver names it, e.g. "NVIDIA H200"
     arch: int  # 90
@@ -59,6 +59,6 @@ def median_and_deviation(samples: Sequence[float]) -> tuple[float, float]:
 
 
 def wins(ours: float, our_mad: float, theirs: float, their_mad: float) -> bool:
-    """Whether `ours` is faster than `theirs` by more than the noise: the larger of 2% and three
+    """True if `ours` is faster than `theirs` by more than the noise: the larger of 2% and three
     median absolute deviations."""
     return theirs - ours > max(LEAST_GAIN * theirs, 3 * our_mad, 3 * their_mad)

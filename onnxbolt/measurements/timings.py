@@ -1,5 +1,4 @@
-"""The measured times and decisions that a plan is made with; where one is missing, the planner
-predicts."""
+"""The measured times and decisions that a plan is made with; the planner predicts missing ones."""
 
 from __future__ import annotations
 
@@ -12,21 +11,21 @@ from onnxbolt.problems import Problem
 
 @dataclass(frozen=True)
 class Choice:
-    """The best configuration that was measured for a problem on an architecture."""
+    """The fastest configuration for a problem on an architecture."""
 
     config: KernelConfig
     us: float
     mad: float = 0.0
-    measured: bool = True  # False: predicted, as a plan and a lock file also hold it
+    measured: bool = True  # False: predicted; plans and lock files have such choices, too
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A region (or a single GEMM) as ONNX Runtime runs it at its best and as fused nodes, both as
-    sessions. Microseconds.
+    """The microseconds of a region, or of a single GEMM: as fused nodes, and as ONNX Runtime runs
+    it at its best, both in sessions.
 
-    Of a region that is fused in part, `ours_us` is that, and `ort_us` the better one of fusing all
-    of it and nothing.
+    If a region is fused in part, `ours_us` is the time of that, and `ort_us` the shorter time of
+    fusing all of it and of fusing nothing.
     """
 
     ours_us: float
@@ -34,14 +33,14 @@ class Comparison:
     ort_us: float
     ort_mad: float
     measured: bool = True  # False: both times are predicted
-    decided: bool | None = None  # what a lock file says, whatever rounding did to its times
-    region: str = ""  # in words, for who reads a lock file
-    reason: str = ""  # of a decision that does not follow from these times
+    decided: bool | None = None  # the decision in a lock file, whose times are rounded
+    region: str = ""  # in words, for readers of a lock file
+    reason: str = ""  # why the decision does not follow from these times; empty if it does
 
     @property
     def fused(self) -> bool:
-        """Whether the region is fused: measured times have to win by more than the noise,
-        predicted ones know of none."""
+        """True if the region is fused: if measured times win by more than the noise, or predicted
+        ones at all."""
         return self.certain_gain > 1 if self.decided is None else self.decided
 
     @property
@@ -51,7 +50,7 @@ class Comparison:
 
     @property
     def certain_gain(self) -> float:
-        """The gain; 1 where measured times differ by no more than the noise."""
+        """The gain; 1 if measured times differ by no more than the noise."""
         ours, theirs = (self.ours_us, self.ours_mad), (self.ort_us, self.ort_mad)
         return (
             self.gain if not self.measured or wins(*ours, *theirs) or wins(*theirs, *ours) else 1.0
@@ -61,10 +60,10 @@ class Comparison:
 @dataclass(frozen=True)
 class Cut:
     """How many layers of a chain its first kernel computes; a global average pooling behind a
-    convolution counts as one."""
+    convolution counts as a layer."""
 
     layers: int
-    chain: str = ""  # in words, for who reads a lock file
+    chain: str = ""  # in words, for readers of a lock file
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,8 @@ class Timings:
     choices: dict[tuple[Problem, int], Choice] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     machine: Machine | None = None  # where choices and comparisons were measured
-    frozen: bool = False  # what is not here is an error (exit code 5), not predicted
-    # the cuts that are decided; others follow from the choices
+    frozen: bool = False  # missing entries are errors (exit code 5) instead of predicted
+    # decided cuts; others follow from the choices
     cuts: dict[str, Cut] = field(default_factory=dict)
     # problems for which no kernel that was tried runs right
     failed: frozenset[tuple[Problem, int]] = frozenset()

@@ -1,6 +1,6 @@
-"""What nodes of a graph are compared with: the forms of patterns (types.py), and the patterns of
-epilogue steps, made of their entries (epilogue.py).
+"""Patterns, which recognize nodes of a graph: their types (types.py), and those of epilogue steps,
+made from the steps' entries (epilogue.py).
 
-Ops hold the patterns of what they begin with (onnxbolt/ops/), and match/patterns.py has all of them
-by operator, so that at most a few look at a node.
+Ops have the patterns of the nodes that they begin with (onnxbolt/ops/). match/patterns.py lists all
+patterns by operator, so that few are compared with each node.
 """

@@ -1,8 +1,8 @@
-"""Nodes that continue an epilogue: graphs compared with the patterns of epilogue steps, which their
-entries (onnxbolt/epilogues/) have as data.
+"""Recognizes nodes that continue an epilogue, by the patterns that the entries of epilogue steps
+(onnxbolt/epilogues/) have as data.
 
-x + c, x - c, x * c, x / c with a constant c become steps with a float32 vector [channels]; a tensor
-of the same shape becomes a residual or a gate.
+x + c, x - c, x * c, x / c with a constant c become steps with a float32 vector [channels]; with a
+tensor of x's shape in place of c they become a residual or a gate.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def _step_patterns(
 
 
 def patterns_of(entry: EpilogueStep) -> Iterator[StepPattern]:
-    """How nodes are compared with the entry of a step; canonicalization leaves its formulas as
-    nodes of the step's name."""
+    """The patterns of a step's entry. Canonicalization replaces a step's formulas, which take
+    several nodes, by one internal node of the step's name."""
     for pattern in entry.patterns:
         match = partial(_MATCHES[type(pattern)], entry, pattern)
         yield StepPattern((pattern.op,), match, pattern.domain)
@@ -75,14 +75,14 @@ def _attributes(entry: EpilogueStep, node: gs.Node) -> tuple[float, ...]:
 
 
 def _scalars(entry: EpilogueStep, node: gs.Node) -> tuple[float, ...] | str:
-    """The parameters as further inputs, or why they are none."""
+    """A step's parameters, which are further inputs of its node, or why they cannot be used."""
     found = [param.default for param in entry.params]
     for i, bound in enumerate(node.inputs[1 : 1 + len(found)]):
         if not bound.name:
             continue
         if not isinstance(bound, gs.Constant):
             return f"a bound that is computed at run time: {bound.name}"
-        value = scalar(bound)  # of shape [1], too: ONNX Runtime takes it
+        value = scalar(bound)  # also of shape [1], which ONNX Runtime accepts
         if value is None:
             return f"a bound that is not a scalar: {bound.name} {list(bound.shape)}"
         found[i] = value
@@ -133,15 +133,15 @@ def _conversion(
 
 
 def _other(node: gs.Node, tensor: gs.Tensor) -> gs.Tensor | None:
-    """The operand beside `tensor` of an operator of two; None where it is `tensor`, too."""
+    """The other operand of a node with two operands; None if both are `tensor`."""
     if tensor.shape is None or len(node.inputs) != 2 or node.inputs[0] is node.inputs[1]:
         return None
     return node.inputs[1 if node.inputs[0] is tensor else 0]
 
 
 def channel_vector(constant: gs.Constant, tensor: gs.Tensor, anchor: Anchor) -> np.ndarray | None:
-    """`constant` as float32 [channels] where it broadcasts over `tensor` along the output
-    channels alone, else None."""
+    """`constant` as float32 [channels] if it varies along the output channels of `tensor` alone,
+    otherwise None."""
     channels, rank = anchor.channels, len(tensor.shape)
     axis = anchor.channel_axis(rank)
     shape = (1,) * (rank - len(constant.shape)) + tuple(constant.shape)

@@ -1,4 +1,4 @@
-"""Patterns as data: which ONNX ops they begin at, and the function that recognizes them."""
+"""Patterns: the operators that they apply to, and the function that recognizes a node."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ Match: TypeAlias = tuple[Anchor, tuple[Link, ...]] | Refusal | None
 
 @dataclass(frozen=True)
 class AnchorPattern:
-    """Where a fused op may begin: at nodes of the operators `ops` of `domain`, "" ONNX's.
+    """Recognizes the node at which a fused op begins: one of the operators `ops` of `domain` ("" is
+    ONNX's).
 
-    `match(node)` gives the anchor and the steps that belong to it, or says why not; None: the node
-    is nothing near.
+    `match(node)` returns the anchor with the links that belong to it, or a refusal for a near miss;
+    None for any other node.
     """
 
     ops: tuple[str, ...]
@@ -29,11 +30,11 @@ class AnchorPattern:
 
 @dataclass(frozen=True)
 class StepPattern:
-    """What one node adds: `match(node, tensor, anchor)` continues the chain from `tensor` over
-    `node`, or answers None, or a reason.
+    """Recognizes a node that continues an epilogue: one of the operators `ops` of `domain` ("" is
+    ONNX's).
 
-    A node that is several steps gives as many links, all covering it. `domain` is the operators'
-    own, "" ONNX's.
+    `match(node, tensor, anchor)` returns the link for the step that `node` computes of `tensor`, or
+    several links if it computes several steps; for a near miss the reason; None for any other node.
     """
 
     ops: tuple[str, ...]

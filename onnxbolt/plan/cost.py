@@ -1,9 +1,9 @@
-"""Predicted run times, without a GPU: of fused kernels, and of what stands between them.
+"""Predicted times of kernels, without a GPU: ours, ONNX Runtime's, and layout conversions.
 
-Everything is a pure function and answers in microseconds, for the reference GPU of an architecture.
-Kernel families predict the times of their kernels, problems those of ONNX Runtime. Their
-constants were fitted to measurements on one H200 (tests/plan/test_cost.py holds them); on other
-architectures the same formulas run with that architecture's facts.
+Every function returns microseconds on the reference GPU of an architecture. Kernel families predict
+the times of their kernels, problems those of ONNX Runtime. Constants were fitted to measurements on
+one H200 (tests/plan/test_cost.py holds them); other architectures have the same formulas with their
+own facts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def predict(problem: Problem, arch_number: int) -> tuple[KernelConfig, float]:
     """The best candidate for `problem` on architecture 75, 80, 86, 89 or 90, and its predicted
     microseconds.
 
-    Raises InputError where the architecture has no kernel for it (a type without tensor cores,
-    groups); ask `supports` first.
+    Raises InputError if the architecture has no kernel for it (for its element type or groups, for
+    example); ask `supports` first.
     """
     arch = get(arch_number)
     fastest = next(iter(ranked(problem, arch)), None)
@@ -46,7 +46,7 @@ def ranked(problem: Problem, arch: Arch) -> tuple[tuple[float, KernelConfig], ..
     )
 
 
-@cached(maxsize=4096)  # asked far more often than for times
+@cached(maxsize=4096)  # asked more often than times
 def supports(problem: Problem, arch_number: int) -> bool:
     """True if the architecture has any kernel for `problem`."""
     return bool(candidates(problem, get(arch_number)))
@@ -54,15 +54,15 @@ def supports(problem: Problem, arch_number: int) -> bool:
 
 @cached(maxsize=1024)
 def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
-    """The configurations worth trying, of all kernel families."""
+    """The configurations worth trying from all kernel families."""
     return families.candidates(problem, arch)
 
 
 def fused_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
-    """One launch of the kernel `config`, epilogue included.
+    """The time of one launch of the kernel `config`, epilogue included.
 
-    Raises ValueError for a configuration, as files may have it, whose sizes do not fit together or
-    to the problem, such as a tile that leaves no room for a stage.
+    Raises ValueError for a configuration (from a file, for example) whose sizes do not fit each
+    other or the problem, such as a tile that leaves no room for a stage.
     """
     try:
         return config.family.predicted_us(problem, config, arch)
@@ -74,8 +74,8 @@ def fused_us(problem: Problem, config: KernelConfig, arch: Arch) -> float:
 
 
 def floor_us(problem: Problem, arch: Arch) -> float:
-    """The roofline: the data sheet's rate of products, or each tensor once through device memory,
-    whichever takes longer."""
+    """The roofline, a time that no kernel beats: all products at the data sheet's rate, or each
+    tensor once through device memory, whichever takes longer."""
     rate = arch.rate(problem.dtype) if problem.on_tensor_cores else arch.fp32_flops
     return max(problem.flops / rate, problem.bytes_moved / arch.bandwidth) * US
 
@@ -87,5 +87,5 @@ def ort_us(problem: Problem, arch: Arch) -> float:
 
 
 def layout_us(size: int, arch: Arch) -> float:
-    """Our layout conversion, which reads and writes `size` bytes in all."""
+    """The time of our layout conversion, which reads and writes `size` bytes in all."""
     return arch.launch_us + size / (_LAYOUT_EFFICIENCY * bandwidth(arch)) * US

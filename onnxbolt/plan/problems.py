@@ -1,4 +1,4 @@
-"""From a candidate and the assigned forms to the problem that a kernel solves."""
+"""The problem that a candidate's kernel solves, and its key."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from onnxbolt.problems import Problem
 
 
 def problem_of(candidate: Candidate, assignment: Assignment | None, at: Point = AS_IS) -> Problem:
-    """The problem as stored, for the sizes of `at`; without an assignment, as ONNX has it (what
-    ONNX Runtime solves)."""
+    """The problem for the sizes of `at`, with tensors as `assignment` stores them; without one, as
+    ONNX has them, which is the problem that ONNX Runtime solves."""
     stored = assignment.stored(candidate) if assignment is not None else None
     return candidate.anchor.op.problem(candidate, at.sizes, stored)
 
 
 def chain_key(problem: Problem, archs: Sequence[int], behind: str = "") -> str:
-    """A digest of what a chain's kernels solve, names left out: the same chain in another model has
-    the same key. `behind` is the key of what the chain goes on with, so that the keys of all the
-    ends of a long chain take no longer than the chain's.
+    """A digest of the problems in a chain of layers, without names: the same chain in another model
+    has the same key.
+
+    `problem` is the first one, and `behind` the key of the rest of the chain, so that the keys of
+    all ends of a chain are made in one pass.
     """
     text = canonical([list(archs), type(problem).__name__, plain(problem), behind])
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,9 +1,9 @@
-"""The sizes that a plan is for. Where the graph's inputs have symbolic dimensions, these are points
-from the least to the largest.
+"""The points of a plan: sizes of the graph's inputs, several if dimensions are symbolic.
 
-What is fused is decided at one of them, the opt point. Kernels are chosen at each, and a node
-carries a table of them by m, the rows of its (implicit) GEMM: a kernel serves the sizes above the
-point before its own up to its own. The first and the last one serve what lies outside, too.
+What is fused is decided at one of them, the opt point. Kernels are chosen at each point, and a node
+carries a table of them by m, the rows of its (implicit) GEMM: a kernel serves every m above that of
+the point before, up to that of its own. The first and the last kernel also serve smaller and larger
+m.
 """
 
 from __future__ import annotations
@@ -22,30 +22,27 @@ from onnxbolt.options import Options, Shapes
 from onnxbolt.problems import UNBOUNDED
 from onnxbolt.spelling import option
 
-# Without options: batches. One that is served by itself and one that fills a GPU, and the geometric
+# Batches if no option says otherwise: a single sample, a batch that fills a GPU, and the geometric
 # mean of both.
 LEAST, OPT, MOST = 1, 8, 64
 IMAGE = 224  # height and width of an input of rank 4
-# any other dimension that is not known, or eight times that, 64 .., as long as a tensor would be
-# empty
-UNKNOWN = 8
+UNKNOWN = 8  # any other unknown dimension; multiplied by 8 while a tensor would be empty
 _LONGEST = UNKNOWN * 8**5  # 6 s of sound
 
 
 @dataclass(frozen=True)
 class Point:
-    """Shapes by tensor's name, where they differ from what the graph says."""
+    """Shapes by tensor's name, if they are not those of the graph."""
 
     shapes: Mapping[str, Shape] = field(default_factory=dict)
 
     def shape(self, tensor: gs.Tensor) -> Sequence[int | str | None] | None:
-        """As far as it is known."""
+        """The shape, as far as it is known."""
         found: Sequence[int | str | None] | None = self.shapes.get(tensor.name, tensor.shape)
         return found
 
     def sizes(self, tensor: gs.Tensor) -> list[int]:
-        """The shape with UNKNOWN in the place of what is not known; what would be empty there
-        counts as 1."""
+        """The shape with UNKNOWN for unknown dimensions, and 1 for empty ones."""
         return [
             max(size, 1) if isinstance(size, int) else UNKNOWN for size in self.shape(tensor) or ()
         ]
@@ -56,7 +53,7 @@ AS_IS = Point()
 
 @dataclass(frozen=True)
 class Ranges:
-    """The points of a plan; a model of fixed sizes has one, which says what the graph says."""
+    """The points of a plan; a model of fixed sizes has one, with the graph's shapes."""
 
     opt: Point = AS_IS
     others: tuple[Point, ...] = ()
@@ -70,10 +67,10 @@ FIXED = Ranges()
 
 
 def ranges_of(graph: gs.Graph, options: Options) -> Ranges:
-    """The points that `options` ask for, else batches of powers of two from LEAST to MOST; FIXED
-    where no input is symbolic.
+    """The points that `options` ask for, otherwise batches of powers of two from LEAST to MOST;
+    FIXED if no input is symbolic.
 
-    Raises InputError where the options' shapes do not fit the inputs, or each other.
+    Raises InputError if the options' shapes do not fit the inputs, or each other.
     """
     inputs: dict[str, Shape | None] = {tensor.name: tensor.shape for tensor in graph.inputs}
     least, opt, most = asked_for(options, inputs) or usual(graph, inputs)
@@ -85,7 +82,7 @@ def ranges_of(graph: gs.Graph, options: Options) -> Ranges:
 
 
 def doubling(least: Shapes, most: Shapes) -> Iterator[Shapes]:
-    """All dimensions grow together, each until it is at its end."""
+    """Points from `least` to `most`: all dimensions double at once, each up to its largest size."""
     point = least
     yield point
     while point != most:
@@ -97,8 +94,8 @@ def doubling(least: Shapes, most: Shapes) -> Iterator[Shapes]:
 
 
 def usual(graph: gs.Graph, inputs: Mapping[str, Shape | None]) -> list[Shapes]:
-    """Batches, and other dimensions so long that something is left: of eight samples of sound
-    the first window takes none."""
+    """Least, opt and largest batches. Other unknown dimensions are long enough for no tensor to be
+    empty: eight samples of sound, for example, are less than one window of a spectrogram."""
     length = UNKNOWN
     if _batches(inputs, OPT) != _batches(inputs, OPT, _LONGEST):
         while length < _LONGEST and _empty(graph, _batches(inputs, OPT, length)):
@@ -107,7 +104,7 @@ def usual(graph: gs.Graph, inputs: Mapping[str, Shape | None]) -> list[Shapes]:
 
 
 def _empty(graph: gs.Graph, at: Shapes) -> bool:
-    """Whether a tensor whose size is open is empty where inputs have these shapes."""
+    """True if some tensor of unknown size is empty with inputs of these shapes."""
     tensors, shapes = (
         [tensor for node in graph.nodes for tensor in node.outputs],
         infer_at(graph, [at])[0],
@@ -123,12 +120,12 @@ def _empty(graph: gs.Graph, at: Shapes) -> bool:
 
 
 def _batches(inputs: Mapping[str, Shape | None], batch: int, length: int = UNKNOWN) -> Shapes:
-    """The first dimension is the batch, and whatever has the same name; inputs of rank 4 are
-    images; others have `length`."""
+    """Shapes with `batch` for the first dimension and others of its name, the size of an image for
+    the last two dimensions of inputs of rank 4, and `length` for other unknown dimensions."""
     ranked = {name: shape for name, shape in inputs.items() if shape is not None}
     names = {shape[0] for shape in ranked.values() if shape and isinstance(shape[0], str)}
 
-    # a mask of rank 4 is of their length, too
+    # an input of rank 4 with these dimensions is a mask, and no image
     sequences = {dim for shape in ranked.values() if len(shape) != 4 for dim in shape}
 
     def size(axis: int, known: int | str | None, rank: int) -> int:
@@ -149,8 +146,8 @@ def _batches(inputs: Mapping[str, Shape | None], batch: int, length: int = UNKNO
 
 
 def asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> list[Shapes] | None:
-    """Least, opt and largest shapes of all inputs; as in trtexec, what is not given is as opt,
-    and opt as the largest."""
+    """Least, opt and largest shapes of all inputs; None if no option gives any. As in trtexec, the
+    opt shapes stand for those that are not given, and the largest ones for missing opt shapes."""
     asked = {
         "opt_shapes": options.opt_shapes,
         "max_shapes": options.max_shapes,
@@ -168,7 +165,7 @@ def asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> list[Shap
         given.get(name, opt) for name in ("min_shapes", "opt_shapes", "max_shapes")
     )
     for name in {**least, **middle, **most}:
-        # an input whose rank the model leaves open
+        # ranks may differ if the model does not declare the input's rank
         if len({len(shapes.get(name, ())) for shapes in (least, middle, most)}) > 1:
             raise InputError(
                 f"input {name}: give as many dimensions with each of"
@@ -186,8 +183,8 @@ def asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> list[Shap
 
 
 def _complete(argument: str, given: Shapes, inputs: Mapping[str, Shape | None]) -> Shapes:
-    """The shapes of all inputs: what is given, and what follows for others from the names of
-    dimensions."""
+    """The shapes of all inputs: the given ones, and others that follow from dimensions of the same
+    name."""
     known: dict[str, int] = {}
     for name, shape in given.items():
         if name not in inputs:
@@ -216,7 +213,7 @@ def _complete(argument: str, given: Shapes, inputs: Mapping[str, Shape | None]) 
 
 
 def _fits(shape: Sequence[int], declared: Shape, known: dict[str, int]) -> bool:
-    """Whether the shape is one that the model allows; `known` gets the sizes of names."""
+    """True if the model allows the shape; `known` gets the sizes of named dimensions."""
     if len(shape) != len(declared):
         return False
     wanted = [
@@ -234,11 +231,11 @@ def _text(shape: Sequence[int | str | None]) -> str:
 
 
 def table(rows: Iterable[tuple[int, Choice]]) -> list[Choice]:
-    """Choices by the m that they were made for, as rows that serve every m from 0 to UNBOUNDED; of
-    one m the first choice counts.
+    """A node's table of kernels, whose rows together serve every m from 0 to UNBOUNDED.
 
-    Neighbours with the same configuration are one row, which is measured where all of them are; its
-    time is that of the largest.
+    `rows` are choices with the m that each was made for; the first choice for an m counts.
+    Neighbours with the same configuration become one row: its time is that of the largest m, and it
+    counts as measured if all of them are.
     """
     chosen: dict[int, Choice] = {}
     for m, choice in rows:

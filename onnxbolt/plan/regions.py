@@ -1,5 +1,5 @@
-"""Regions: the sets of fused nodes that are kept or left to ONNX Runtime as a whole, since they
-share their layout changes."""
+"""Regions: sets of fused nodes that share their layout conversions. A region is fused or left to
+ONNX Runtime as a whole, or in parts that were measured."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from onnxbolt.problems import Problem
 
 @dataclass(frozen=True)
 class Part:
-    """A region of which some candidates are left to ONNX Runtime: those of one problem, or all
-    on one side of a cut."""
+    """A way to fuse a region in part: the candidates of one problem, or all on one side of a cut,
+    are left to ONNX Runtime."""
 
-    kind: str  # "without", "first" or "last": what is fused
+    kind: str  # what is fused: "without" one problem, the "first" or the "last" candidates
     left_out: tuple[int, ...]  # positions among the region's candidates
-    cut: int = 0  # the position that a cut lies before
+    cut: int = 0  # position of the first candidate behind the cut
 
 
 @dataclass(frozen=True)
 class Region:
-    """Fused nodes that stand or fall together, the ordinary nodes between them, and the
-    conversions at their borders; all at one point."""
+    """Fused nodes, the layout-preserving nodes between them (`carried`), and the layout conversions
+    of their inputs and outputs; all at one point."""
 
     assignment: Assignment
     arch: int
@@ -44,15 +44,15 @@ class Region:
 
     @cached_property
     def problems(self) -> list[Problem]:
-        """What its kernels solve, as stored."""
+        """The problems of its kernels, as stored."""
         return [problem_of(c, self.assignment, self.at) for c in self.candidates]
 
     @cached_property
     def key(self) -> str:
-        """A digest of all that its time follows from, names left out: the same region in another
-        model has the same key."""
+        """A digest of all that its time depends on, without names: the same region in another model
+        has the same key."""
         between = [[node.op, self.at.shape(node.outputs[0])] for node in self.carried]
-        borders = [
+        conversions = [
             [
                 self.at.shape(tensor),
                 str(tensor.dtype),
@@ -61,14 +61,13 @@ class Region:
             ]
             for tensor, form in self.conversions
         ]
-        parts = (self._texts, map(canonical, between), map(canonical, borders))
+        parts = (self._texts, map(canonical, between), map(canonical, conversions))
         text = canonical([self.arch, *map(sorted, parts)])
         return sha256(text.encode()).hexdigest()[:32]
 
     @cached_property
     def parts(self) -> list[Part]:
-        """Every way to fuse it in part that may be measured; none where a single problem is all
-        of it."""
+        """Every way to fuse it in part that may be measured; none if it has a single problem."""
         problems, count = self.problems, len(self.candidates)
         if len(set(problems)) < 2:
             return []
@@ -83,13 +82,13 @@ class Region:
         ]
 
     def key_of(self, part: Part) -> str:
-        """The key of fusing this region in part; names left out, as in its own."""
+        """The key of fusing this region in part, without names like its own key."""
         left_out = sorted(self._texts[i] for i in part.left_out)
         return sha256(canonical([self.key, part.kind, left_out]).encode()).hexdigest()[:32]
 
     def crossing(self, cut: int) -> list[gs.Tensor]:
-        """The tensors that candidates from `cut` on, and what is carried with them, read from
-        those before."""
+        """The tensors that candidates from position `cut` on, and the nodes carried with them, read
+        from those before."""
         places = self._places
         found = {}
         for node in self._nodes:
@@ -100,8 +99,8 @@ class Region:
         return list(found.values())
 
     def place(self, tensor: gs.Tensor) -> int:
-        """The position of the candidate that writes `tensor`, else of the first one that reads
-        it; carried nodes are where they read."""
+        """The position of the candidate that writes `tensor`, otherwise of the first one that reads
+        it; a carried node counts with the candidate that it reads from."""
         places, source = self._places, producer(tensor)
         if source is not None and source in places:
             return places[source]
@@ -117,8 +116,8 @@ class Region:
 
     @cached_property
     def _places(self) -> dict[gs.Node, int]:
-        """Of each node: the position of its candidate, or the last one of those that a carried
-        node reads from."""
+        """The position of each node's candidate; for a carried node the last position that it reads
+        from."""
         found = {node: i for i, candidate in enumerate(self.candidates) for node in candidate.nodes}
         for node in self.carried:
             sources = [producer(tensor) for tensor in node.inputs]
@@ -134,7 +133,7 @@ class Region:
 
     @property
     def description(self) -> str:
-        """In words, for messages and lock files."""
+        """The region in words, for messages and lock files."""
         return f"sm_{self.arch} {self.words}"
 
     @property
@@ -176,7 +175,8 @@ def regions(assignment: Assignment, arch: int, at: Point = AS_IS) -> list[Region
 def _ends(
     assignment: Assignment, tensor: gs.Tensor, form: Form, name: str
 ) -> list[tuple[str, object]]:
-    """The region that a conversion belongs to: the tensor's own, else its readers'."""
+    """Members of the regions that a conversion belongs to: the tensor if it is stored in NHWC,
+    otherwise the candidates that read it."""
     if assignment.form(tensor).last:
         return [("tensor", name)]
     readers = [
@@ -199,7 +199,7 @@ class _Groups:
 
     def root(self, item: tuple[str, object]) -> tuple[str, object]:
         while (parent := self._parent.setdefault(item, item)) != item:
-            self._parent[item] = self._parent[parent]  # a shorter way for who asks next
+            self._parent[item] = self._parent[parent]  # shortens the path of later calls
             item = parent
         return item
 

@@ -1,8 +1,8 @@
-"""Which regions are fused: on every architecture of the plan each is compared with ONNX Runtime,
-and all of them decide together.
+"""Which regions are fused: those that are faster than ONNX Runtime, in the geometric mean over the
+architectures of the plan.
 
-A model has one graph for all of its architectures. A region is fused where that gains in the
-geometric mean over them, each gain being measured where it was, else predicted.
+A model has one graph for all of its architectures, so they decide together. Each architecture's
+gain is the measured one if there is one, otherwise the predicted one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.ranges import Point
 from onnxbolt.plan.regions import Part, Region, regions
 
-_NAMED = 3  # of what a lock file lacks, so many are named
+_NAMED = 3  # so many of the entries that a lock file lacks are named
 Joint = tuple[Region, ...]  # the same region on each architecture
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was decided of a region, or of fusing it in part; a comparison for each architecture,
-    in the order of the plan's."""
+    """The decision on a region, or on fusing it in part, with a comparison for each architecture in
+    the plan's order."""
 
     region: str  # in words
     archs: tuple[int, ...]
@@ -37,7 +37,7 @@ class Verdict:
 
     @property
     def fused(self) -> bool:
-        """As it was decided before, else whether it gains by more than the noise."""
+        """The earlier decision if there is one; otherwise true if it gains more than the noise."""
         before = [
             comparison.decided for comparison in self.comparisons if comparison.decided is not None
         ]
@@ -62,11 +62,11 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """Of a decision that does not follow from the times; empty where it does."""
+        """Why the decision does not follow from the times; empty if it does."""
         return next((comparison.reason for comparison in self.comparisons if comparison.reason), "")
 
     def values(self) -> dict[str, float]:
-        """The times, for a report; named by architecture where there are several."""
+        """The times, for a report; their names have the architecture if there are several."""
         several = len(self.archs) > 1
         return {
             f"sm_{arch} {name}" if several else name: getattr(comparison, name)
@@ -77,7 +77,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Losses:
-    """Candidates that lose, each with what is offered instead, and why."""
+    """Candidates that are not fused as they are, each with the candidates that replace it, and
+    why."""
 
     instead: dict[Candidate, tuple[Candidate, ...]]
     refusals: list[Refusal]
@@ -85,20 +86,22 @@ class Losses:
 
 @dataclass
 class Judge:
-    """Decides one round of regions after the other, and remembers what it decided."""
+    """Decides on regions, round by round, and remembers its decisions."""
 
     timings: Timings
-    comparisons: dict[str, Comparison] = field(default_factory=dict)  # as they were decided
+    # by key of a region or part, with the decision
+    comparisons: dict[str, Comparison] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)  # by the region's key
-    settled: dict[Candidate, Verdict] = field(default_factory=dict)  # measured winners
+    # of candidates in regions that were measured to be faster
+    settled: dict[Candidate, Verdict] = field(default_factory=dict)
 
     def losing(self, found: Sequence[Joint]) -> Losses:
-        """Candidates that lose, as a whole region or as the part that the region is faster without.
+        """Candidates of slower regions, and of parts that a region is faster without.
 
-        Offered instead are the layers of a kernel for several, each by itself; nothing if the whole
-        model decided. The rest of a region that lost some nodes is judged by the times of the
-        region without them, not by prediction.
-        Raises FrozenError where timings are frozen and lack a region.
+        A candidate of several layers is replaced by its layers; by nothing if the decision was the
+        whole model's. The rest of a region that lost some nodes is judged by the measured times of
+        the region without them, not by predicted ones. Raises FrozenError if timings are frozen and
+        lack a region.
         """
         missing = {
             region.description
@@ -155,8 +158,8 @@ class Judge:
         return judged[0] if all(judged) else None
 
     def _best_part(self, joint: Joint) -> tuple[Part, Verdict] | None:
-        """The fastest of the ways to fuse the region in part that were measured to win against
-        fusing all of it and nothing."""
+        """The fastest way to fuse the region in part, among those that were measured to be faster
+        than fusing all of it and than fusing nothing."""
         return max(
             ((part, verdict) for part, verdict in self._parts(joint) if verdict.fused),
             key=lambda pair: pair[1].gain,
@@ -164,7 +167,7 @@ class Judge:
         )
 
     def _parts(self, joint: Joint) -> Iterator[tuple[Part, Verdict]]:
-        """Those that were measured on any architecture."""
+        """The ways to fuse the region in part that were measured on any architecture."""
         for part in joint[0].parts if self.timings.comparisons else ():  # a large region has many
             keys = [region.key_of(part) for region in joint]
             known = [self.timings.comparisons.get(key) for key in keys]
@@ -177,8 +180,8 @@ class Judge:
                 yield part, self._noted(keys, Verdict(words, _numbers(joint), comparisons))
 
     def _noted(self, keys: Sequence[str], verdict: Verdict) -> Verdict:
-        """`comparisons` say of each architecture what was decided, whatever that one by itself
-        would have."""
+        """Remember a verdict: each architecture's comparison gets the common decision, even if its
+        own times would decide otherwise."""
         for key, comparison in zip(keys, verdict.comparisons, strict=True):
             other = comparison.fused != verdict.fused
             self.comparisons[key] = (
@@ -219,7 +222,8 @@ def _together(region: Region) -> str:
 
 
 def _against(whole: Verdict, part: Verdict) -> Verdict:
-    """The region with all of its nodes, and in part, for who is left out."""
+    """A verdict for candidates that are left out: the whole region's times beside those of the part
+    without them."""
     pairs = zip(whole.comparisons, part.comparisons, strict=True)
     return replace(
         whole,
@@ -247,20 +251,25 @@ def _slower(candidate: Candidate, what: str, verdict: Verdict) -> Refusal:
 
 
 def _predicted(region: Region, part: Part | None = None) -> Comparison:
-    """Both sides predicted: a measured kernel beside a predicted ONNX Runtime would compare two
-    yardsticks."""
+    """A comparison of predicted times on both sides: a measured kernel beside a predicted ONNX
+    Runtime would say more about the predictions than about the kernel."""
     ours = [predict(problem, region.arch)[1] for problem in region.problems]
     theirs = [ort_us(problem_of(c, None, region.at), ARCHS[region.arch]) for c in region.candidates]
-    borders = sum(conversion_us(tensor, form, region) for tensor, form in region.conversions)
+    conversions = sum(conversion_us(tensor, form, region) for tensor, form in region.conversions)
     if part is None:
         return Comparison(
-            sum(ours) + borders, 0.0, sum(theirs), 0.0, measured=False, region=region.description
+            sum(ours) + conversions,
+            0.0,
+            sum(theirs),
+            0.0,
+            measured=False,
+            region=region.description,
         )
     mixed = sum(theirs[i] if i in part.left_out else ours[i] for i in range(len(ours)))
     return Comparison(
-        mixed + borders,
+        mixed + conversions,
         0.0,
-        min(sum(ours) + borders, sum(theirs)),
+        min(sum(ours) + conversions, sum(theirs)),
         0.0,
         measured=False,
         region=region.description,

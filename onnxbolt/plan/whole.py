@@ -1,5 +1,5 @@
-"""The predicted time of the whole model: fused nodes, and what ONNX Runtime runs beside them,
-which costs the same without fusing."""
+"""The predicted time of the whole model: fused nodes, and the other nodes, which ONNX Runtime runs
+with and without fusing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.plan.choose import Prediction
 from onnxbolt.plan.ranges import Point
 
-# no kernel, or of a few numbers
+# operators without a kernel, or with one for a few numbers
 _FREE = frozenset(
     {"Constant", "Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"}
 )
@@ -26,8 +26,8 @@ _US = 1e6
 
 @dataclass(frozen=True)
 class Estimate:
-    """Microseconds of one run on an architecture, kernels one after the other; `ort_us` by ONNX
-    Runtime's CUDA execution provider."""
+    """Microseconds of one run on an architecture, kernels one after the other: of the optimized
+    model, and of the original one by ONNX Runtime's CUDA execution provider (`ort_us`)."""
 
     arch: int
     ours_us: float
@@ -44,8 +44,8 @@ def estimates(
     archs: Sequence[int],
     at: Point,
 ) -> tuple[Estimate, ...]:
-    """For each of `archs`, of a rewritten graph; `predictions` are those of fused nodes, by
-    name."""
+    """An estimate of a rewritten graph for each of `archs`; `predictions` are those of fused nodes,
+    by name."""
     found = []
     for number in archs:
         fused = [p for several in predictions.values() for p in several if p.arch == number]
@@ -60,12 +60,12 @@ def estimates(
 
 
 def _only_ours(node: gs.Node) -> bool:
-    """True for a change of layout, which the original does without."""
+    """True for a layout conversion, which the original model does not have."""
     return node.domain == DOMAIN and not node.attrs.get("source_nodes")
 
 
 def _node_us(node: gs.Node, arch: Arch, at: Point) -> float:
-    """A kernel as fast as memory, or as the tensor cores multiply."""
+    """Microseconds of a node's kernel, bound by memory or by the rate of products."""
     if node.op in _FREE:
         return 0.0
     moved = elementwise_us(
