@@ -1,8 +1,8 @@
-"""By which limits the tuner accepts a kernel's answer: those of verification's level 2
-(docs/accuracy.md), as the profiler takes them.
+"""The limits by which the tuner accepts a kernel's results: those of verification's level 2, single
+nodes (docs/accuracy.md), in the form that the profiler reads.
 
-The profiler's reference (custom_ops/profiler/reference.cu) carries a bound beside each value and
-applies these numbers to it.
+The profiler's reference (custom_ops/profiler/reference.cu) computes a bound for each value from
+these numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onnxbolt.verify.limits import FLOOR, TANH, TF32, Arithmetic, published, uni
 
 
 def limits_of(problem: Problem, reference: Reference) -> list[float]:
-    """The numbers for `problem`, in the order of profiler.cu's Describe."""
+    """The numbers for `problem`, in the order in which Describe in profiler.cu reads them."""
     element = np.dtype(problem.dtype.numpy)
     arithmetic, pixels = Arithmetic(element), reference.averaged_pixels
     output = unit(np.dtype(problem.out.numpy))

@@ -1,16 +1,16 @@
-"""No regret: each region of the plan as ONNX Runtime runs it at its best, and as fused nodes, both
-measured as sessions.
+"""Compares each region of the plan, as fused nodes and as ONNX Runtime runs it at its best, both
+measured as sessions, so that fusing never makes a region slower.
 
 Both sides get the same inputs in the region's own types, bound to the device, and the same
 CUDA-graph setting (without one where either cannot be captured); runs are interleaved. ONNX
-Runtime's side is the best of NHWC and NCHW, exhaustive and heuristic algorithm search, and of that
-with cuDNN's fused bias. Fused nodes bring their layout changes with them, since the region's ends
-are as ONNX has them. Small regions are repeated side by side with inputs of their own, so that
-launching a session does not hide the difference.
+Runtime's side is the best of NHWC and NCHW, of exhaustive and heuristic algorithm search, and of
+that with cuDNN's fused bias. The fused side includes layout conversions, since the region's ends
+have ONNX's layout. A session repeats a small region several times, each with inputs of its own, so
+that its launch does not hide the difference.
 
-A region may also be fused in part (parts.py), the rest of it with ONNX Runtime's best setting; a
-part has to win against fusing all of the region and nothing of it, by more than the noise. Kernels
-come as they were compiled for the tuner: comparing compiles nothing.
+A region may also be fused in part (parts.py) and leave the rest to ONNX Runtime's best setting. A
+part has to win by more than the noise against fusing the whole region and against fusing nothing.
+All kernels were compiled by the tuner: comparing compiles nothing.
 """
 
 from __future__ import annotations
@@ -53,15 +53,16 @@ Progress = Callable[[str], None]
 ORT, FUSED = "ort", "fused"
 Side = str | Part  # ORT, FUSED, or fused in part
 _SEARCH_RUNS, _ROUNDS, _RUNS = 10, 10, 10
-_COMPILING = 0.3  # of the time for comparing may go to kernels that were not measured
-_ALONE = 3.0  # times as long takes a kernel that shares its unit with no other
-_REPEAT_BELOW, _MOST_COPIES = 200.0, 16  # microseconds that a session should take at least
+_COMPILING = 0.3  # of the time for comparing, for compiling kernels that were not measured
+_ALONE = 3.0  # how many times longer a kernel compiles alone than together with others in a unit
+# the least microseconds of a session, and the most copies of a region to reach them
+_REPEAT_BELOW, _MOST_COPIES = 200.0, 16
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What comparing takes: where measurements go, on which machine, until when
-    (time.monotonic), and how they run (None: on the CPU)."""
+    """The means of comparing: the database, the machine, the deadline (time.monotonic), and the
+    stream (None: on the CPU)."""
 
     timings: Timings
     database: Database
@@ -72,7 +73,7 @@ class Bench:
     _configs: dict[str, str] = field(default_factory=dict)
 
     def configs(self, region: Region) -> str:
-        """A digest of the configurations that the region's kernels have."""
+        """A digest of the configurations of the region's kernels."""
         if region.key not in self._configs:
             chosen = choices(region.problems, ARCHS[region.arch], self.timings)
             rows = sorted(
@@ -101,10 +102,11 @@ def compare(
     """Both times of each distinct region, and of its parts that were measured, by `Region.key` and
     `Region.key_of`.
 
-    `regions` are those of a plan of `original` that fuses everything, in the target `precision`;
-    what the database knows is not measured again, that a region cannot be compared among it. After
-    `budget` seconds no further region is begun, those that take most of the model's time being the
-    first. Raises BuildError where kernels do not compile, CudaError where the device is lost.
+    `regions` are those of a plan of `original` that fuses everything, in the target `precision`.
+    Nothing that the database knows is measured again; it also knows which regions cannot be
+    compared. Regions that take most of the model's time come first, and after `budget` seconds no
+    further one is begun. Raises BuildError where kernels do not compile, CudaError where the device
+    is lost.
     """
     bench = Bench(timings, database, machine, time.monotonic() + budget, stream, progress)
     count = Counter(region.key for region in regions)
@@ -131,8 +133,8 @@ def _predicted(region: Region) -> float:
 
 
 def _ready(region: Region, bench: Bench) -> bool:
-    """Whether its kernels are compiled, being measured, or there is time to compile those that
-    are predicted."""
+    """True if the region's kernels are compiled, or if there is time to compile those that were
+    chosen by prediction."""
     unknown = [
         p
         for p in region.problems
@@ -169,20 +171,20 @@ def session_key(bench: Bench, region: Region, side: Side) -> str:
 
 
 def digest(value: object) -> str:
-    """Short enough for a key."""
+    """A short digest of a value, for keys."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:32]
 
 
 def runtime_versions() -> dict[str, object]:
-    """What ONNX Runtime's times depend on beside the machine."""
+    """The versions, besides the machine, that ONNX Runtime's times depend on."""
     return {"onnxruntime": ort.__version__, "cudnn": cudnn_version()}
 
 
 @functools.cache
 def cudnn_version() -> int:
-    """What the cuDNN that ONNX Runtime has loaded calls itself (92000 is 9.20.0), 0 where there
-    is none."""
-    if CUDA not in available_providers():  # asking for them has loaded it
+    """The version of the cuDNN that ONNX Runtime has loaded (92000 is 9.20.0); 0 if there is
+    none."""
+    if CUDA not in available_providers():  # the call loads cuDNN
         return 0
     try:
         return int(ctypes.CDLL("libcudnn.so.9").cudnnGetVersion())
@@ -191,8 +193,8 @@ def cudnn_version() -> int:
 
 
 def _recall(bench: Bench, region: Region) -> dict[str, Comparison] | None:
-    """What the database knows of a region, nothing where it cannot be compared; None where it
-    has to be measured."""
+    """The database's comparisons of a region; empty if it cannot be compared, None if it has to be
+    measured."""
     ours, theirs = (bench.database.best(session_key(bench, region, side)) for side in (FUSED, ORT))
     if ours is None or theirs is None:
         return {} if bench.database.measurements(session_key(bench, region, FUSED)) else None
@@ -231,8 +233,8 @@ class Work:
 def _measure_all(
     bench: Bench, missing: Sequence[Region], original: Original
 ) -> dict[str, Comparison]:
-    """One region after the other, each prepared when it is its turn: of a large model, preparing
-    all takes minutes and gigabytes."""
+    """Measure one region after another. Each is prepared just before, since preparing all regions
+    of a large model takes minutes and gigabytes."""
     answers: dict[str, Comparison] = {}
     unready = 0
     with tempfile.TemporaryDirectory(prefix="onnxbolt-") as directory:
@@ -253,7 +255,7 @@ def _measure_all(
 
 
 def _library(bench: Bench, work: Work, directory: Path) -> tuple[Manifest, Path | None]:
-    """What serves the region and its parts; no library where they run on the CPU."""
+    """The manifest and library for the region and its parts; no library if they run on the CPU."""
     models = (work.fused, *work.parts.values())
     manifest = library.make_manifest(
         (op for model in models for op in model.ops), work.fused.instances
@@ -267,8 +269,8 @@ def _library(bench: Bench, work: Work, directory: Path) -> tuple[Manifest, Path 
 
 
 def _work(bench: Bench, region: Region, original: Original) -> Work | None:
-    """None where the region cannot be taken out of the graph, or comes out of our stages in
-    another form than in the plan."""
+    """The models of a region. None if it cannot be extracted from the graph, or if the stages turn
+    the extract into other nodes than in the plan."""
     models = original.nodes_of(region)
     if models is None:
         _incomparable(bench, region, "it cannot be taken out of the graph")
@@ -281,8 +283,8 @@ def _work(bench: Bench, region: Region, original: Original) -> Work | None:
 
 
 def _parts(bench: Bench, region: Region, model: ModelProto, fused: Fused) -> dict[Part, Fused]:
-    """Parts worth measuring, as far as there is time to prepare them, of kernels that all of the
-    region has: others may not be compiled."""
+    """Parts worth measuring, as far as there is time to prepare them. They use only kernels of the
+    whole region, since others may not be compiled."""
     found: dict[Part, Fused] = {}
     for part in promising(region, bench.timings):
         if bench.over:
@@ -308,8 +310,8 @@ def _ends(region: Region) -> set[str]:
 
 
 def _incomparable(bench: Bench, region: Region, why: str) -> None:
-    """Remembered, so that it is not tried in each run: until another kernel, machine or version
-    makes the key another one."""
+    """Record that a region cannot be compared, so that no run tries it again until its key changes
+    (another kernel, machine or version)."""
     bench.database.add(
         Measurement(session_key(bench, region, FUSED), None, Status.REFUSED, detail=why)
     )
@@ -319,7 +321,7 @@ def _incomparable(bench: Bench, region: Region, why: str) -> None:
 def _measure(
     bench: Bench, work: Work, manifest: Manifest, path: Path | None
 ) -> dict[str, Comparison]:
-    """Both sides of one region and its parts, in one interleaved measurement."""
+    """Measure both sides of a region, and its parts, in one interleaved measurement."""
     region, copies = work.region, work.copies
     nodes = repeat(work.nodes, copies)
     feeds = random_feeds(nodes)
@@ -343,7 +345,7 @@ def _measure(
         _incomparable(bench, region, str(error).splitlines()[0][:200])
         return {}
     except CudaError as error:
-        # the device is lost to this process: later failures would not be their regions' fault
+        # the device is lost to this process, so failures of later regions would not be their fault
         _incomparable(bench, region, str(error))
         raise
     for side, sample in samples.items():
@@ -360,15 +362,15 @@ def _measure(
 def _try(
     found: dict[Side, Found], part: Part, source: Source, feeds: Arrays, stream: Stream | None
 ) -> None:
-    """A part, what is left to ONNX Runtime with the best setting for all; one that does not run
-    is none."""
+    """A part, the rest of which runs with ONNX Runtime's best setting for the whole region; None if
+    it does not run."""
     with contextlib.suppress(*RUNTIME_ERRORS):
         found[part] = only(source, found[ORT].setting, feeds, stream)
 
 
 def best_of(sources: dict[Side, Source], feeds: Arrays, stream: Stream | None) -> dict[Side, Found]:
-    """Each side at its best, with CUDA graphs where both can be captured, else without. Raises
-    one of RUNTIME_ERRORS."""
+    """The fastest setting of each side; with CUDA graphs if both sides can be captured, else
+    without. Raises one of RUNTIME_ERRORS."""
     try:
         return {
             side: search([source], feeds, stream, _SEARCH_RUNS, (True,))

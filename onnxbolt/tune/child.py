@@ -1,5 +1,4 @@
-"""The worker process of the profiler, seen from outside: it answers within a time, or is given
-up."""
+"""The profiler's worker process, as its parent sees it: it answers in time, or it is ended."""
 
 from __future__ import annotations
 
@@ -17,20 +16,20 @@ from onnxbolt.problems import Problem
 
 
 class RefusalError(Exception):
-    """The kernel or the library said no; the worker goes on."""
+    """The kernel or the library refused the request; the worker goes on."""
 
 
 class LostError(Exception):
-    """The worker ended, or cannot use the device any more, or said what makes no sense."""
+    """The worker ended, can no longer use the device, or sent an invalid reply."""
 
 
 class Child:
-    """A worker process that answers within a time, or is given up."""
+    """A worker process that answers in time, or is ended."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.problem: Problem | None = None
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the process
-        # a session of its own: Ctrl-C is the tuner's to handle
+        # a session of its own, so that Ctrl-C reaches the tuner alone
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -61,7 +60,7 @@ class Child:
 
     def kill(self) -> None:
         self._process.kill()
-        # a driver may hold on to a kernel for a while
+        # a driver may keep a killed process for a while
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
         for stream in (self._process.stdin, self._process.stdout, self._stderr):
@@ -83,7 +82,7 @@ class Child:
         return line
 
     def _last_words(self) -> str:
-        """How the process ended, and the end of what it wrote to the standard error."""
+        """How the process ended, and the last text that it wrote to standard error."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
         self._stderr.seek(0)

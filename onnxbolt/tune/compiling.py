@@ -1,4 +1,5 @@
-"""Compiling in the background, so that the GPU measures what is done while the cores make more."""
+"""Compiling in the background, so that the GPU measures finished kernels while the cores compile
+others."""
 
 from __future__ import annotations
 
@@ -11,13 +12,14 @@ from typing import Self
 from onnxbolt.codegen.render import Instance
 from onnxbolt.tune.library import Result
 
-# Each instance with its library, or why there is none, as soon as it is known; ends early once the
-# event is set. Raises BuildError for what does not lie with the instances.
+# Yields each instance with its library, or with the reason why there is none, as soon as it is
+# known; ends early once the event is set. Raises BuildError for failures that are not due to the
+# instances.
 Build = Callable[[Sequence[Instance], threading.Event], Iterator[Result]]
 
 
 class Compiling:
-    """A thread that builds all that was submitted since it began its last batch; a context
+    """A thread that builds, in batches, the instances that were submitted meanwhile; a context
     manager, whose end stops it."""
 
     def __init__(self, build: Build) -> None:
@@ -45,8 +47,8 @@ class Compiling:
         self._submitted.put(list(instances))
 
     def done(self, timeout: float) -> list[Result]:
-        """What was finished since, after waiting up to `timeout` seconds for the first. Raises
-        what the build raised."""
+        """The results since the last call, after waiting up to `timeout` seconds for the first one.
+        Raises the build's exception."""
         found: list[Result] = []
         try:
             item = self._done.get(timeout=max(timeout, 0.0))
@@ -63,11 +65,11 @@ class Compiling:
             while (batch := self._next_batch()) and not self._stop.is_set():
                 for result in self._build(batch, self._stop):
                     self._done.put(result)
-        except BaseException as error:  # it is the waiting thread's to handle
+        except BaseException as error:  # the waiting thread raises it
             self._done.put(error)
 
     def _next_batch(self) -> list[Instance]:
-        """Everything submitted, waiting for the first; empty at the end."""
+        """All submitted instances, after waiting for the first; empty at the end."""
         batch = self._submitted.get()
         while batch is not None and not self._submitted.empty():
             more = self._submitted.get()

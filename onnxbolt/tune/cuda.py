@@ -1,5 +1,5 @@
-"""A CUDA stream and events through the driver's own library: no framework is needed to time ONNX
-Runtime."""
+"""A CUDA stream and events through the driver's library, so that timing ONNX Runtime needs no
+framework."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxbolt.errors import OnnxboltError
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY
-_FILLED = 1 << 28  # bytes that one fill writes: some 0.1 ms of the device's time
+_FILLED = 1 << 28  # bytes that one fill writes, in about 0.1 ms
 _MOST_FILLS = 1 << 12
 
 
@@ -72,9 +72,9 @@ class Stream:
         return [start.microseconds_until(end) for start, end in pairs]
 
     def time_queued(self, run: Callable[[], None], count: int) -> float:
-        """Microseconds of the device for one of `count` runs that were all enqueued before the
-        first began: what a run takes where its launch is hidden, by runs before it or by a
-        faster host."""
+        """Microseconds of the device for each of `count` runs that were all enqueued before the
+        first began: the time of a run whose launch is hidden by earlier runs or by a faster
+        host."""
         scratch, fills = _Memory(_FILLED), 1
         while True:
             start, end = _Event(), _Event()
@@ -132,7 +132,7 @@ class _Event:
 
     @property
     def is_over(self) -> bool:
-        """Whether the device has come to it."""
+        """True if the device has reached this event."""
         status = _driver().cuEventQuery(self._handle)
         _check("cuEventQuery", 0 if status == _NOT_READY else status)
         return status != _NOT_READY

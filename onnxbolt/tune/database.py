@@ -1,9 +1,8 @@
-"""Every measurement that was ever made, in one SQLite file that several processes of a machine may
-use at once.
+"""All measurements, in one SQLite file that several processes of a machine may use at once.
 
 A row is identified by its content, its time stamp and the connection that made it (`origin`);
-merging two files is therefore the union of two sets: the order does not matter, and twice is as
-good as once. The write-ahead log makes each `add` whole or absent, whenever the process ends.
+merging two files is therefore the union of two sets, in any order and any number of times. The
+write-ahead log makes each `add` whole or absent, whenever the process ends.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Database:
         self._writing = threading.Lock()
         with self._errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # SQLite answers "locked" without waiting where two processes turn on the write-ahead
+            # SQLite fails with "locked" instead of waiting if two processes turn on the write-ahead
             # log at once
             with FileLock(f"{self.path}.lock"):
                 self._connection = connect(str(self.path))
@@ -79,8 +78,8 @@ class Database:
         )
 
     def measurements(self, key: str) -> list[Measurement]:
-        """All of a key, oldest first, those made with other sources of equal machine code among
-        them."""
+        """All measurements of a key, oldest first, including those made with other sources of equal
+        machine code."""
         today = present_sources_digest()
         keys = sorted({key, *(key.replace(today, digest) for digest in valid_digests())})
         places = ", ".join("?" * len(keys))
@@ -90,11 +89,10 @@ class Database:
         ]
 
     def best(self, key: str) -> Measurement | None:
-        """The fastest configuration that never failed, None where there is none.
+        """The fastest configuration that never failed; None if there is none.
 
-        Where a configuration was measured several times, the measurement of the most runs counts,
-        the newest of equal ones. For a key of ONNX Runtime, whose measurements have no
-        configuration, that is the only choice.
+        Of several measurements of a configuration, the one with the most runs counts, and the
+        newest of equals. Measurements of ONNX Runtime have no configuration and count as one.
         """
         by_config: dict[KernelConfig | None, list[Measurement]] = defaultdict(list)
         for measurement in self.measurements(key):
@@ -106,7 +104,7 @@ class Database:
         return min(counting, key=lambda m: (m.us, m.config.row() if m.config else []), default=None)
 
     def tried(self, key: str) -> set[KernelConfig]:
-        """Configurations with any measurement, failed ones among them."""
+        """All configurations that were measured, including failed ones."""
         return {m.config for m in self.measurements(key) if m.config is not None}
 
     def keys(self) -> list[str]:
@@ -133,16 +131,16 @@ class Database:
         """Add what another database or an exported file holds, all of it or nothing, and return how
         many measurements were new.
 
-        Raises InputError for anything that onnxbolt would not have written, too: the fastest of a
-        problem ends up in models.
+        Raises InputError, also for values that onnxbolt would not have written, since the fastest
+        configuration of a problem ends up in models.
         """
         before = len(self)
         self._insert(rows_of_file(path))
         return len(self) - before
 
     def clear(self, gpu: str | None = None, before: datetime | None = None) -> int:
-        """Forget measurements of a GPU, of a time before, of both conditions, or without
-        conditions all; returns how many."""
+        """Forget the measurements of a GPU, those before a time, those with both conditions or,
+        without conditions, all; returns how many."""
         conditions: list[str] = ["1"]
         values: list[object] = []
         if gpu is not None:

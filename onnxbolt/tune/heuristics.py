@@ -1,8 +1,8 @@
-"""Candidates that nvidia-matmul-heuristics likes, where the user has installed it
-(`onnxbolt[heuristics]`, a proprietary licence).
+"""Candidates that nvidia-matmul-heuristics recommends, if the user has installed it
+(`onnxbolt[heuristics]`, under a proprietary licence).
 
 Its absolute times are pessimistic and it knows neither epilogues nor convolutions; so it adds
-candidates, and never ranks.
+candidates and never ranks them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _PRECISIONS = {DType.F16: "HSH", DType.BF16: "TST"}  # A and B, accumulator, C a
 
 
 def seeds(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
-    """Our candidates with a tile that the library proposes; none where it is absent or does not
-    know the type or the GPU."""
+    """The candidates whose tile the library proposes; none if it is absent or does not know the
+    type or the GPU."""
     shape = problem.gemm_shape
     if shape is None or problem.dtype not in _PRECISIONS or not arch.heuristics_gpu:
         return ()
@@ -38,7 +38,7 @@ def seeds(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
 
 
 def _tiles(shape: Shape, dtype: DType, arch: Arch, target: str) -> list[Shape]:
-    """Tiles (m, n, k) that the library likes for a product m, n, k."""
+    """Tiles (m, n, k) that the library proposes for a product m, n, k."""
     found = _library(arch.heuristics_gpu, target)
     if found is None:
         return []
@@ -53,8 +53,7 @@ def _tiles(shape: Shape, dtype: DType, arch: Arch, target: str) -> list[Shape]:
 
 @functools.cache
 def _library(gpu: str, target: str) -> tuple[Any, Any, Any] | None:
-    """Module, interface and backend; None where it is not installed, or (a damaged installation)
-    does not load."""
+    """Module, interface and backend; None if the library is not installed or does not load."""
     try:
         module = importlib.import_module("nvMatmulHeuristics")
     except (ImportError, OSError):

@@ -1,10 +1,10 @@
-"""Candidates to shared libraries that the profiler loads, built on all cores while the ones before
+"""Builds shared libraries of candidates, which the profiler loads, on all cores while earlier ones
 are measured.
 
-A few kernels make one library, so that what does not load costs itself alone; a unit that does not
-compile is taken apart to find the instance to blame. What became of each instance is remembered in
-the cache directory, so that it does not matter in which company it is asked for again. The
-reference and the clock are a library of their own (`profiler_library`).
+A library holds a few kernels, so that one that does not load affects few others. A unit that does
+not compile is split to find the instance that fails. The result of each instance is remembered in
+the cache directory, whatever others it was compiled with. The reference and the clock are a library
+of their own (`profiler_library`).
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.errors import BuildError
 from onnxbolt.families import Family
 
-# at most: CUTLASS's headers cost as much as two kernels, and a long unit keeps one core busy alone
-# at the end
+# the most kernels of a unit: CUTLASS's headers take as long as two kernels, but at the end a long
+# unit keeps one core busy alone
 _UNIT_SIZE = 8
-# what ptxas says of registers that went to local memory, and of wgmma instructions that wait for
-# one another (C7510 to C7518, by cause)
+# ptxas's messages about spilled registers, and about serialized wgmma instructions (C7510 to C7518,
+# by cause)
 SLOW_CODE = re.compile(r"spilled to local memory|wgmma\S* instructions are serialized|C7510|C7511")
-_FUNCTION = re.compile(r" in (the )?function '[^']*'")  # mangled: a page of template arguments
+# a mangled name, with a page of template arguments
+_FUNCTION = re.compile(r" in (the )?function '[^']*'")
 
 
 @dataclass(frozen=True)
 class Uncompiled:
-    """An instance that cannot be measured: the compiler refused it, or said that its code is
-    slow."""
+    """An instance that is not measured: the compiler refused it or warned that its code is slow."""
 
     detail: str
 
@@ -72,8 +72,8 @@ def profiling_toolchain() -> Toolchain:
 
 
 def profiler_library(arch: int, progress: Progress | None = None) -> Path:
-    """The library that measures (custom_ops/profiler/*.cu), for GPUs of `arch`. Raises
-    BuildError, ToolchainError."""
+    """The library with the clock and the reference (custom_ops/profiler/*.cu), for GPUs of `arch`.
+    Raises BuildError, ToolchainError."""
     toolchain = profiling_toolchain()
     sources = sorted((resource_dir("custom_ops") / "profiler").glob("*.cu"))
     units = [Unit(path.name, path.read_text(), arch) for path in sources]
@@ -88,9 +88,9 @@ def build(
     """Each instance with the library that holds it, or with the reason why there is none, as soon
     as it is known.
 
-    Remembered ones come first; compilation takes the others in the order given. Once `stop` is set,
-    what is not built yet never comes. Raises ToolchainError, and BuildError for a failure that says
-    nothing about the instances (a full disk).
+    Remembered ones come first; the others are compiled in the order given. Once `stop` is set,
+    instances that are not built yet never come. Raises ToolchainError, and BuildError for a failure
+    that says nothing about the instances (a full disk).
     """
     memory = _Memory(profiling_toolchain())
     missing = []
@@ -102,7 +102,7 @@ def build(
     share = math.fsum(instance.config.family.compile_seconds for instance in missing) / len(
         os.sched_getaffinity(0)
     )
-    # so short that no core is still busy when the others have nothing left
+    # so short that no core works alone for long at the end
     for seconds in (share, 0.0):
         parts, missing = list(_parts(missing, seconds)), []
         for part, unit, verdicts in _build_parts(parts, memory.toolchain, progress, stop):
@@ -118,11 +118,11 @@ def build(
 
 
 def compiled(instances: Iterable[Instance]) -> dict[Instance, Path]:
-    """Objects that hold those of `instances` that were compiled as candidates, for a library that
-    needs nothing else of them.
+    """Cached objects with those of `instances` that were compiled as candidates, for linking them
+    into a library.
 
-    An object holds the few kernels of its unit; no kernel is in two of those returned, so that they
-    can be linked together.
+    An object holds all kernels of its unit; no kernel is in two of the returned objects, so that
+    they can be linked together.
     """
     memory, found, holders = (
         _Memory(profiling_toolchain()),
@@ -150,14 +150,14 @@ def link_library(objects: Sequence[Path], toolchain: Toolchain) -> Path:
 
 
 def cutlass_version(toolchain: Toolchain) -> str:
-    """As CUTLASS's header says, e.g. "4.2.0"."""
+    """The version in CUTLASS's header, e.g. "4.2.0"."""
     text = (toolchain.cutlass / "include" / "cutlass" / "version.h").read_text()
     numbers = dict(re.findall(r"#define CUTLASS_(MAJOR|MINOR|PATCH) (\d+)", text))
     return ".".join(numbers.get(part, "0") for part in ("MAJOR", "MINOR", "PATCH"))
 
 
 def host_units() -> list[Unit]:
-    """What a library of candidates holds beside its kernels: the table that finds them."""
+    """The units of a library of candidates besides its kernels: the table that finds them."""
     root = resource_dir("custom_ops")
     return [
         Unit(path.name, path.read_text())
@@ -172,14 +172,15 @@ def _directory() -> Path:
 
 
 class _Memory:
-    """What became of instances: one small file each, named by all that decides it."""
+    """The results of instances: one small file each, named by the digest of all that decides the
+    result."""
 
     def __init__(self, toolchain: Toolchain) -> None:
         self.toolchain = toolchain
         self._host = [("host", unit_key(unit, toolchain)) for unit in host_units()]
 
     def recall(self, instance: Instance) -> Path | Uncompiled | None:
-        """None where it is unknown, or its library is gone."""
+        """The result of an instance; None if it is unknown or its library is gone."""
         with contextlib.suppress(OSError, ValueError, KeyError):
             record = json.loads(cache.used(self._file(instance)).read_text())
             if "detail" in record:
@@ -189,7 +190,7 @@ class _Memory:
         return None
 
     def object_of(self, instance: Instance) -> Object | None:
-        """None where it was not compiled, or is no longer in the cache."""
+        """The object of an instance; None if it was not compiled or is no longer in the cache."""
         with contextlib.suppress(OSError, ValueError, KeyError):
             record = json.loads(self._file(instance).read_text())
             path = object_path(record["object"])
@@ -222,8 +223,8 @@ def _unit(part: Sequence[Instance]) -> Unit:
 
 
 def _parts(instances: Sequence[Instance], seconds: float) -> Iterator[list[Instance]]:
-    """Runs of nearly equal length, each of one family and architecture, that compile within
-    `seconds` or hold one kernel; what takes longest to compile first."""
+    """Groups of nearly equal length, each of one family and architecture, that compile within
+    `seconds` or hold a single kernel; the slowest to compile come first."""
     groups: dict[tuple[Family[Any], int], list[Instance]] = {}
     for instance in instances:
         groups.setdefault((instance.config.family, instance.config.arch), []).append(instance)
@@ -241,8 +242,8 @@ def _build_parts(
     progress: Progress | None,
     stop: threading.Event | None,
 ) -> Iterator[tuple[list[Instance], Object | None, Mapping[Instance, Path | Uncompiled | None]]]:
-    """Compile and link parts: each with its object and what became of its instances; None where
-    nothing can be said of one before it was compiled alone."""
+    """Compile and link parts; yields each with its object and the results of its instances. A
+    result is None if the instance has to be compiled alone to be known."""
     if not parts:
         return
     host = compile_units(host_units(), toolchain)
@@ -264,8 +265,8 @@ def _numbered(unit: Unit, i: int) -> Unit:
 
 
 def _slow_code(part: Sequence[Instance], log: Path) -> dict[Instance, Uncompiled | None]:
-    """Instances that the compiler complained about; None where its log does not tell which of
-    several it means."""
+    """Instances that the compiler warned about; None if its log does not tell which of several it
+    means."""
     found: dict[Instance, Uncompiled | None] = {}
     for line in log.read_text(errors="replace").splitlines():
         if not SLOW_CODE.search(line):

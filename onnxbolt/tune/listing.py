@@ -22,12 +22,12 @@ from onnxbolt.terminal import add_row, literal_console, width
 from onnxbolt.tune.database import Database
 
 WIDTH = 180
-_SHOWN = 10  # characters of a key's digest; `show` takes any beginning that is one task's alone
+_SHOWN = 10  # characters of a key's digest; `show` accepts any prefix that belongs to one task
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One key of the database with all that was measured for it."""
+    """One key of the database with all of its measurements."""
 
     key: str
     measurements: tuple[Measurement, ...]
@@ -35,12 +35,12 @@ class Entry:
 
     @property
     def id(self) -> str:
-        """Keys are long; this is their digest."""
+        """The digest of the key, which itself is long."""
         return hashlib.sha256(self.key.encode()).hexdigest()
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The key's parts; a key of unknown form has none."""
+        """The key's parts; empty for a key of unknown form."""
         try:
             facts = json.loads(self.key)
         except ValueError:
@@ -75,7 +75,7 @@ class Entry:
         return sum(m.status is not Status.OK for m in self.measurements)
 
     def summary(self) -> dict[str, Any]:
-        """For --json."""
+        """The entry's summary for --json."""
         best = self.best
         return {
             "id": self.id,
@@ -91,7 +91,7 @@ class Entry:
 
 
 def entries(database: Database) -> list[Entry]:
-    """Everything, by GPU and problem."""
+    """All entries, by GPU and problem."""
     keys = database.keys()
     found = [Entry(key, tuple(database.measurements(key)), database.best(key)) for key in keys]
     return sorted(found, key=lambda entry: (entry.gpu, entry.what, entry.key))
@@ -191,7 +191,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]], columns: int | 
 
 
 def compiled_table() -> str:
-    """One line for each compiled entry, the least recently used first, and their size beside its
+    """One line for each compiled entry, the least recently used first, and the total size with its
     limit."""
     found = cache.entries()
     rows = [
@@ -206,7 +206,7 @@ def compiled_table() -> str:
 
 
 def compiled_as_json() -> str:
-    """The same, with paths and bytes."""
+    """The same entries for --json, with paths and bytes."""
     rows = [
         {"kind": entry.kind, "path": str(entry.path), "bytes": entry.size, "used": _moment(entry)}
         for entry in cache.entries()

@@ -1,10 +1,11 @@
 """The lock file: what a plan decided, as JSON that is reviewed and committed, so that CI builds the
 same bytes without a GPU.
 
-A lock holds, for each problem and architecture, the chosen configuration, for each chain of layers
-how many one kernel computes, and for each region whether it was fused, with the times that decided
-it, measured or predicted. Entries stand one to a line in a fixed order: a choice that changed is a
-line that changed. Models that share a lock file share --precision and --arch, too.
+A lock holds, for each problem and architecture, the chosen configuration; for each sequence of
+back-to-back layers, how many of them one kernel computes; and for each region, whether it was
+fused; with the times that decided, measured or predicted. Each entry is a line, in a fixed order,
+so that a changed choice is a changed line. Models that share a lock file also share --precision and
+--arch.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from onnxbolt.version import __version__
 
 SCHEMA = 3
 _LARGEST = 2**28  # bytes: half a million entries
-_DIGITS = 3  # of microseconds
+_DIGITS = 3  # decimals of microseconds
 _TIMES = ("ours_us", "ours_mad", "ort_us", "ort_mad")
 logger = logging.getLogger(__name__)
 _REMEDY = "run once without freezing and commit the lock file"
@@ -49,7 +50,7 @@ Decision = TypeVar("Decision", Choice, Comparison)
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock file's content; `archs` as given. Nothing is locked in an empty one."""
+    """The content of a lock file; `archs` as on the command line. An empty one locks nothing."""
 
     precision: str = ""
     archs: tuple[str, ...] = ()
@@ -58,17 +59,18 @@ class Lock:
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
     version: str = __version__
     kernels: str | None = None  # digest of the sources, extensions' too; None: today's
-    # the options for shapes that it was written with, one for each kind of model
+    # the options for shapes that it was written with, one text for each combination
     shapes: tuple[str, ...] = ()
     cuts: Mapping[str, Cut] = field(default_factory=dict)
-    # the release whose kernels decided what stays in fp32; empty where an earlier version wrote the
-    # file
+    # the release of ONNX Runtime whose kernels decided which nodes stay in fp32; empty if an
+    # earlier version of onnxbolt wrote the file
     onnxruntime: str = ""
-    extensions: tuple[str, ...] = ()  # that its choices come from
+    extensions: tuple[str, ...] = ()  # the extensions that its choices come from
 
     @classmethod
     def read(cls, path: Path) -> Lock:
-        """Raises InputError for what is no lock file, or one of an unknown schema."""
+        """The lock in a file. Raises InputError if the file is no lock file or has an unknown
+        schema."""
         text = read_whole(path, _LARGEST)
         try:
             values = checks.parsed_json(text)
@@ -132,7 +134,8 @@ class Lock:
         )
 
     def timings(self, frozen: bool = True) -> Timings:
-        """For the planner: everything, and nothing else, or, not frozen, what was measured."""
+        """The timings for the planner: frozen, all decisions and nothing else; otherwise measured
+        decisions."""
         if frozen:
             return Timings(
                 dict(self.choices), dict(self.comparisons), frozen=True, cuts=dict(self.cuts)
@@ -149,10 +152,11 @@ class Lock:
     def updated(
         self, used: Timings, options: Options, archs: Sequence[str], onnxruntime: str = ""
     ) -> Lock:
-        """With what a plan decided by `options` for a release of ONNX Runtime.
+        """The lock with the decisions of a plan that was made with `options` for a release of ONNX
+        Runtime.
 
-        What other models locked stays, and the time of a choice that did not change. Decisions
-        about kernels that are no longer the same are dropped.
+        Decisions of other models stay, as do the times of unchanged choices. Decisions about
+        kernels that have changed are dropped.
         """
         kept = self if self.same_kernels else Lock()
         machines = {
@@ -180,10 +184,10 @@ class Lock:
 
 
 def open_for(options: Options) -> Lock:
-    """The lock that `options` name, an empty one where there is none yet.
+    """The lock that `options` name; empty if there is none yet.
 
-    Raises InputError where it is of another precision, and, with --frozen, FrozenError where it is
-    missing, of other kernels, of other shapes, or for another release of ONNX Runtime.
+    Raises InputError if it has another precision. With --frozen, raises FrozenError if it is
+    missing or was written for other kernels, other shapes or another release of ONNX Runtime.
     """
     if options.lock is None:
         return Lock()
@@ -224,7 +228,7 @@ def open_for(options: Options) -> Lock:
 
 
 def shapes_of(options: Options) -> str:
-    """The options for shapes as on a command line, inputs sorted; empty where there are none."""
+    """The options for shapes as on a command line, inputs sorted; empty if there are none."""
     flags = {
         "--min-shapes": options.min_shapes,
         "--opt-shapes": options.opt_shapes,
@@ -258,7 +262,7 @@ def _measured(decisions: Mapping[Any, Decision]) -> dict[Any, Decision]:
 
 
 def _steady(old: Choice | None, new: Choice) -> Choice:
-    """The old one where just the time differs."""
+    """The old choice if only its time differs."""
     return old if old and (old.config, old.measured) == (new.config, new.measured) else new
 
 
@@ -349,12 +353,12 @@ def _release(value: object) -> str:
 
 
 def _read(values: Mapping[str, Any], part: str, entry: Callable[[Any], Entry]) -> Iterator[Entry]:
-    """The entries of one part of the file. Raises ValueError, which names the entry, whatever is
-    wrong with it."""
+    """The entries of one part of the file. Raises ValueError, which names the entry, for any
+    fault."""
     for number, row in enumerate(values[part], 1):
         try:
             yield entry(row)
-        except Exception as error:  # a file that was edited by hand, or merged, can hold anything
+        except Exception as error:  # a file that was edited or merged by hand can hold anything
             raise ValueError(
                 f"entry {number} of {part}: {type(error).__name__}: {error}"
             ) from error
@@ -365,8 +369,8 @@ def _us(value: float) -> float:
 
 
 def _lines(rows: Iterable[Mapping[str, object]]) -> str:
-    """A JSON list of one row to a line, sorted by what a row is about, so that a decision that
-    changes keeps its place."""
+    """A JSON list with one row per line, sorted by what each row decides, so that a changed
+    decision keeps its place."""
     lines = [json.dumps(row, sort_keys=True) for row in sorted(rows, key=_about)]
     return "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
 

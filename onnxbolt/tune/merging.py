@@ -1,5 +1,5 @@
-"""Measurements of another file, a database or an export: read without changing it, and held
-against what onnxbolt writes."""
+"""Reads measurements of another database or export, without changing the file, and checks that
+onnxbolt could have written them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _LATEST = 2**63 - 1  # nanoseconds, as SQLite counts
 
 
 def rows_of_file(path: Path) -> list[Row]:
-    """All rows of a database or an exported file. Raises InputError where it is neither, or
-    holds what onnxbolt would not have written."""
+    """All rows of a database or an exported file. Raises InputError if the file is neither, or if
+    it holds values that onnxbolt would not have written."""
     check_size(path, _LARGEST)
     with path.open("rb") as file:
         is_database = file.read(16) == b"SQLite format 3\0"
@@ -32,7 +32,7 @@ def rows_of_file(path: Path) -> list[Row]:
 
 
 def _rows_of_database(path: Path) -> list[Row]:
-    """Read through a migrated copy in memory, so that the file stays as it is."""
+    """Rows read through a migrated copy in memory, so that the file stays unchanged."""
     try:
         with contextlib.closing(connect(":memory:")) as copy:
             with contextlib.closing(
@@ -73,7 +73,7 @@ def _rows_of_export(path: Path) -> list[Row]:
 
 
 def _sound(row: Row) -> Row:
-    """The row as `Database.add` would have written it. Raises ValueError where it would not."""
+    """The row as `Database.add` would have written it. Raises ValueError if it would not have."""
     measurement = measurement_of(row)
     check_measurement(measurement)
     *_, time_ns, origin = row

@@ -1,9 +1,9 @@
-"""Which ways to fuse a region in part are worth measuring: those that are predicted to be at least
-about as fast as the best of all and nothing.
+"""Ways to fuse a region in part that are worth measuring: those predicted to be about as fast, at
+least, as fusing the whole region or nothing of it.
 
-A conversion of layout costs as much as its tensor is large: at the region's borders they are given,
-a cut brings new ones. So a part pays where it ends at a small tensor, or leaves out nodes that ONNX
-Runtime is good at.
+The cost of a layout conversion grows with its tensor. The region's borders have conversions anyway;
+a cut adds new ones. A part therefore pays if it ends at a small tensor, or if it leaves out nodes
+that ONNX Runtime runs well.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from onnxbolt.plan.cost import fused_us, ort_us, predict
 from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.regions import Part, Region
 
-_MOST_CUTS, _MOST_WITHOUT = 3, 3  # sessions of a large model take seconds
-_HOPELESS = 1.1  # times the better one of fusing everything and nothing
+# the most of each kind, since sessions of a large model take seconds
+_MOST_CUTS, _MOST_WITHOUT = 3, 3
+# parts predicted slower than this times the better of fusing everything and nothing are not
+# measured
+_HOPELESS = 1.1
 
 
 def promising(region: Region, timings: Timings) -> list[Part]:
@@ -41,8 +44,8 @@ def promising(region: Region, timings: Timings) -> list[Part]:
 
 
 class _Prediction:
-    """Microseconds of the region and its parts: kernels as measured where they were, all else
-    predicted."""
+    """Microseconds of the region and its parts: measured times of kernels if known, otherwise
+    predictions."""
 
     def __init__(self, region: Region, timings: Timings) -> None:
         arch = ARCHS[region.arch]
@@ -74,8 +77,8 @@ class _Prediction:
         return sum(self._ours) + sum(us for _, us in self._borders)
 
     def of(self, part: Part) -> float:
-        """Kernels of either side, the region's borders that remain, and what crosses the cut;
-        nodes left out one by one bring two conversions each."""
+        """Microseconds of the fused kernels, ONNX Runtime's kernels, the region's remaining border
+        conversions, and the conversions at the cut; each node left out by itself adds two."""
         left = set(part.left_out)
         kernels = sum(self._theirs[i] if i in left else us for i, us in enumerate(self._ours))
         borders = sum(us for place, us in self._borders if place not in left)

@@ -1,5 +1,5 @@
-"""Measures candidates in a process of their own: one that crashes, hangs or answers wrongly
-costs itself alone."""
+"""Measures candidates in a process of their own, so that one that crashes, hangs or computes wrong
+results affects no other."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from onnxbolt.tune.acceptance import limits_of
 from onnxbolt.tune.child import Child, LostError, RefusalError
 from onnxbolt.tune.library import Uncompiled, cutlass_version, profiler_library, profiling_toolchain
 
-_ROUNDS = 3  # candidates take turns, so that a change of the clock meets all of them
-_HOPELESS = 2.0  # times the best so far: no further round
-# what a launch decides: all values are tried on so many kernels, if they take at most so many times
-# the best
+_ROUNDS = 3  # candidates take turns, so that changes of the GPU's clock affect all of them
+_HOPELESS = 2.0  # candidates slower than this times the best so far get no further round
+# all values of a launch's decisions are tried for this many kernels, if they take at most this many
+# times the best
 _SWEPT, _WORTHWHILE = 3, 1.1
 _START = 120.0  # seconds for loading CUDA, making operands and computing the reference
 
@@ -38,9 +38,8 @@ class Profiler:
     """The local GPU as a stopwatch; a context manager. `command` starts the worker, by default the
     one of worker.py.
 
-    Raises BuildError, ToolchainError where the profiler's own library cannot be built,
-    OnnxboltError where nothing can be measured whatever the candidate: no GPU, or no memory for the
-    problem.
+    Raises BuildError or ToolchainError if the profiler's own library cannot be built, and
+    OnnxboltError if no candidate can be measured: no GPU, or no memory for the problem.
     """
 
     def __init__(self, arch: int, command: Sequence[str] = ()) -> None:
@@ -52,7 +51,7 @@ class Profiler:
             str(profiler_library(arch)),
         )
         self._child: Child | None = None
-        self._best: dict[Problem, float] = {}  # microseconds, of right answers
+        self._best: dict[Problem, float] = {}  # microseconds, of correct results
 
     def __enter__(self) -> Profiler:
         return self
@@ -62,7 +61,7 @@ class Profiler:
 
     @cached_property
     def machine(self) -> Machine:
-        """What times are measured on and belong to."""
+        """The machine, toolchain and sources that times belong to."""
         facts, toolchain = self._ask_for_all({"do": "device"}), profiling_toolchain()
         return Machine(
             facts["name"],
@@ -82,12 +81,12 @@ class Profiler:
         sweep: bool = True,
         overlap: bool = True,
     ) -> list[Measurement]:
-        """One measurement for each candidate, in order, whatever it does; with `sweep` also those
-        of further launches of the best kernels.
+        """One measurement for each candidate, in order, whether it runs or fails; with `sweep` also
+        measurements of the best kernels with other launches.
 
-        `samples` are timed of each (fewer of one that takes twice the problem's best), `timeout`
-        seconds are for its check and for each of its rounds. Without `overlap` no launch begins
-        before the one before it has ended.
+        Each is timed `samples` times (fewer if it takes twice the problem's best), with `timeout`
+        seconds for its check and for each round. Without `overlap` no launch begins before the
+        previous one has ended.
         """
         entries = [_Entry(config, library) for config, library in candidates]
         self._run(_Race(problem, samples, timeout, entries, overlap))
@@ -107,16 +106,16 @@ class Profiler:
         timeout: float = 10.0,
         overlap: bool = True,
     ) -> Measurement:
-        """Kernels one after the other as one candidate, each for so many of the problem's
-        layers: what one kernel for all has to beat."""
+        """Kernels that run one after another as one candidate, each for some of the problem's
+        layers: the time that one kernel for all layers has to beat."""
         config, library, _ = kernels[0]
         entry, best = _Entry(config, library, tuple(kernels)), self._best.get(problem, math.inf)
         self._run(_Race(problem, samples, timeout, [entry], overlap))
-        self._best[problem] = best  # of one kernel
+        self._best[problem] = best  # the best of a single kernel
         return entry.measurement(kernel_key(problem, self.machine))
 
     def _run(self, race: _Race) -> None:
-        """Check everyone, then take turns."""
+        """Check all candidates, then time them in turns."""
         for entry in race.entries:
             self._check(race, entry)
         racing, best = race.entries, self._best.get(race.problem, math.inf)
@@ -141,7 +140,7 @@ class Profiler:
         self._best[race.problem] = best
 
     def _check(self, race: _Race, entry: _Entry) -> None:
-        """Whether the candidate's answer is right."""
+        """Check the candidate's results against the reference."""
         if isinstance(entry.library, Uncompiled):
             entry.fail(Status.UNCOMPILED, entry.library.detail)
             return
@@ -172,7 +171,7 @@ class Profiler:
 
     @contextlib.contextmanager
     def _blaming(self, entry: _Entry) -> Iterator[None]:
-        """What goes wrong inside is the candidate's; the worker is ended unless it said that it
+        """Attributes failures inside to the candidate, and ends the worker unless it said that it
         can go on."""
         try:
             yield
@@ -192,19 +191,19 @@ class Profiler:
             )
             self._end()
         except KeyboardInterrupt:
-            self._end()  # its reply, still to come, would be taken for the next request's
+            self._end()  # its late reply would be taken for that of the next request
             raise
 
     def _ask(self, race: _Race, request: dict[str, Any]) -> dict[str, Any]:
-        """A request about a problem, which the worker is told first unless the last request was
-        about it."""
+        """The reply to a request about a problem. The worker gets the problem first, unless it
+        already has it."""
         if self._started().problem != race.problem:
             self._ask_for_all(_description(race.problem))
             self._started().problem = race.problem
         return self._started().ask(request, race.timeout)
 
     def _ask_for_all(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A request that is no candidate's: its failure is an error."""
+        """The reply to a request that concerns no candidate; its failure is an error."""
         try:
             return self._started().ask(request, _START)
         except (RefusalError, LostError, TimeoutError) as error:
@@ -245,13 +244,13 @@ def _description(problem: Problem) -> dict[str, Any]:
 
 
 def _decisions(entries: Sequence[_Entry]) -> int:
-    """How many decisions a launch takes, of the kernel that has most."""
+    """The most decisions that a launch of these kernels takes."""
     return max((len(e.config.family.launches(e.config)) for e in entries), default=0)
 
 
 def _other_launches(entries: Sequence[_Entry], decision: int, limit: float) -> list[_Entry]:
-    """The best kernels of `entries`, none above `limit` microseconds, launched in every other
-    way that their families name for a decision."""
+    """The best kernels of `entries` within `limit` microseconds, with every other value that their
+    families name for a launch's decision."""
     able = [e for e in entries if len(e.config.family.launches(e.config)) > decision]
     good = [e for e in able if e.status is Status.OK and e.samples and e.us <= limit]
     best = sorted(good, key=lambda entry: entry.us)[:_SWEPT]
@@ -266,11 +265,12 @@ def _other_launches(entries: Sequence[_Entry], decision: int, limit: float) -> l
 
 @dataclass
 class _Entry:
-    """A candidate and what is known of it so far."""
+    """A candidate with its results so far."""
 
     config: KernelConfig
     library: Path | Uncompiled
-    apart: tuple[tuple[KernelConfig, Path, int], ...] = ()  # where it is several kernels
+    # the kernels, if the candidate is several
+    apart: tuple[tuple[KernelConfig, Path, int], ...] = ()
     status: Status = Status.OK
     samples: list[float] = field(default_factory=list)
     error: float = 0.0

@@ -1,11 +1,10 @@
-"""How a tuning run shows itself: the lines that AutoTVM's users know, one per task, and one for the
-whole.
+"""The progress of a tuning run: one line per task, as in AutoTVM, and one for the whole run.
 
     [Task  3/12] Current/Best:  512.0/ 640.0 TFLOP/s | 18/24 | 4.2 s | gemm 1280x3072x768, f16, Bias
     [Total] 120/288 | 84 s, about 40 s left
 
-On a terminal they are updated in place; elsewhere a line is printed for each change; for
-`--log-format json`, a JSON object.
+On a terminal lines are updated in place. Elsewhere each change prints a line or, with `--log-format
+json`, a JSON object.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _SHOWN = 16  # task lines that fit a terminal; the last ones that changed
 
 @dataclass(frozen=True)
 class TaskLine:
-    """One task's state. TFLOP/s are 0 where nothing ran yet; `planned` counts what was tried and
-    what still seems worth trying."""
+    """One task's state. TFLOP/s are 0 until something has run; `planned` counts the candidates
+    tried and those that still seem worth trying."""
 
     number: int
     of: int
@@ -51,8 +50,8 @@ class TaskLine:
 
 @dataclass(frozen=True)
 class TotalLine:
-    """The whole run; `seconds_left` is a forecast from the pace so far, at most what is left of
-    the budget, None at the beginning."""
+    """The whole run. `seconds_left` is a forecast from the pace so far, at most the rest of the
+    budget; None at the beginning."""
 
     tried: int
     planned: int
@@ -65,7 +64,7 @@ class TotalLine:
 
 
 class Progress(Protocol):
-    """Shows lines as they come; a context manager, so that a terminal is left in order."""
+    """Shows lines as they come; a context manager, so that it can restore the terminal."""
 
     def show(self, line: TaskLine | TotalLine) -> None: ...
 
@@ -150,7 +149,7 @@ class Terminal(Silent):
         if isinstance(line, TotalLine):
             self._total = line
         else:
-            self._lines.pop(line.number, None)  # the line that changed last is shown
+            self._lines.pop(line.number, None)  # lines that changed last are shown
             self._lines[line.number] = line
         shown = sorted(list(self._lines.values())[-_SHOWN:], key=lambda task: task.number)
         lines = [*map(str, shown), *([str(self._total)] if self._total else [])]
@@ -160,7 +159,7 @@ class Terminal(Silent):
 
 
 def reporter(log_format: str = "text", quiet: bool = False) -> Progress:
-    """The way to show progress on standard error that fits where it goes."""
+    """The way to show progress that suits standard error: a terminal, a file or JSON."""
 
     def write(text: str) -> None:
         print(text, file=sys.stderr, flush=True)

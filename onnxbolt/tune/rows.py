@@ -1,4 +1,5 @@
-"""A measurement as a row of the database, and a row, whoever wrote it, as a measurement."""
+"""Converts measurements to rows of the database and back; rows are checked, since anyone may have
+written them."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ _STATUSES = frozenset(status.value for status in Status)
 
 
 def values_of(m: Measurement) -> Row:
-    """A measurement as columns; what is not finite, which neither SQLite nor JSON has, is null."""
+    """A measurement as columns. Numbers that are not finite become null, since neither SQLite nor
+    JSON has them."""
     us, mad, error = (
         float(value) if math.isfinite(value) else None for value in (m.us, m.mad, m.error)
     )
@@ -40,7 +42,7 @@ def values_of(m: Measurement) -> Row:
 
 
 def measurement_of(row: Row) -> Measurement:
-    """The inverse of `values_of`. Raises ValueError for what no measurement has."""
+    """The inverse of `values_of`. Raises ValueError for values that no measurement has."""
     key, config, status, us, mad, runs, error, clock_mhz, detail, *_ = row
     us, mad, error = (
         math.nan if value is None else checks.number(name, value)
@@ -70,7 +72,8 @@ def identity(row: Row) -> str:
 
 
 def _config(text: object) -> KernelConfig:
-    """Rows of earlier versions end before the columns that were added since, whose default is 0."""
+    """The configuration in a row. Rows of earlier versions lack the columns that were added since;
+    their default is 0."""
     numbers = checks.parsed_json(checks.text("config", text))
     if not isinstance(numbers, list):
         raise ValueError(f"configuration {str(numbers)[:200]}: expected a list")

@@ -1,5 +1,4 @@
-"""The tables of the database, each version's, and how a file of an earlier version becomes one
-of this."""
+"""The database's tables in each version, and the migration of files of earlier versions."""
 
 from __future__ import annotations
 
@@ -41,12 +40,12 @@ def connect(name: str, uri: bool = False) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of the statements inside, or none."""
+    """Executes all of the statements inside, or none."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
     except BaseException:
-        if connection.in_transaction:  # a full disk ends it by itself
+        if connection.in_transaction:  # a full disk has ended it already
             connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
@@ -77,8 +76,8 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def check_tables(connection: sqlite3.Connection, path: Path) -> None:
-    """Raises InputError where a file has other tables than its version's: a view or a trigger in
-    their place would be a program."""
+    """Raises InputError if a file has other tables than those of its version: views and triggers in
+    their place would run code."""
     with contextlib.closing(connect(":memory:")) as expected:
         for statement in _statements(0, version_of(connection, path)):
             expected.execute(statement)
@@ -93,8 +92,8 @@ def _statements(version: int, until: int) -> list[str]:
 
 
 def _tables(connection: sqlite3.Connection) -> set[tuple[str, ...]]:
-    """Kind, name and definition, without its spaces, of all that a file has; SQLite's own
-    statistics are no part of it."""
+    """Kind, name and definition without spaces of everything in a file, except SQLite's own
+    statistics."""
     found = connection.execute(
         "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"
     )

@@ -1,8 +1,8 @@
 """ONNX Runtime sessions with inputs and outputs bound to the device, the settings worth trying, and
 their timing.
 
-Without a GPU everything runs on the CPU provider, timed by the clock, so that what is built on it
-can be tried out anywhere.
+Without a GPU everything runs on the CPU provider, timed by the clock, so that code built on this
+module can be tested anywhere.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from onnxbolt.verify.session import CPU, CUDA, RUNTIME_ERRORS
 
 Arrays = Mapping[str, np.ndarray]
 Name = TypeVar("Name")
-# runs a batch of measurements: how many -> microseconds of each
+# runs that many measurements, and returns the microseconds of each
 Measure = Callable[[int], list[float]]
 # the search for algorithms, two ordinary runs before a CUDA graph's capture, the capture, one more
 _WARM_UP = 5
@@ -53,7 +53,7 @@ _NUMPY = {
 
 @dataclass(frozen=True)
 class Setting:
-    """What users of ONNX Runtime's CUDA provider tune."""
+    """The options of ONNX Runtime's CUDA provider that its users tune."""
 
     nhwc: bool = False
     search: str = "EXHAUSTIVE"
@@ -83,8 +83,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Source:
-    """A model to run: its bytes or its file, what to call it, and the library of its fused
-    nodes."""
+    """A model to run: its bytes or its file, its name, and the library of its fused nodes."""
 
     label: str
     model: bytes | Path
@@ -92,7 +91,7 @@ class Source:
 
     @functools.cached_property
     def convolves(self) -> bool:
-        """Whether ONNX Runtime runs convolutions of its own in it."""
+        """True if ONNX Runtime runs convolutions of the model by itself."""
         if isinstance(self.model, Path):
             model = onnx.load_model(self.model, load_external_data=False)
         else:
@@ -103,8 +102,8 @@ class Source:
         )
 
     def settings(self, graphs: Sequence[bool] = (False, True)) -> Iterator[Setting]:
-        """Every combination that can matter to it: layout and search do so for convolutions
-        alone."""
+        """Every combination that can matter: layout and algorithm search matter only for
+        convolutions."""
         layouts, searches = (
             ((False, True), ("EXHAUSTIVE", "HEURISTIC"))
             if self.convolves
@@ -125,7 +124,7 @@ class Session:
         self._bind(feeds, 0)
 
     def rebound(self, feeds: Arrays, graph: int) -> Session:
-        """The same session of ONNX Runtime on other feeds, of other sizes maybe; `graph` is the
+        """The same session of ONNX Runtime with other feeds, maybe of other sizes; `graph` is the
         number of its CUDA graph, from 1 on."""
         other = copy.copy(self)
         other._bind(feeds, graph)
@@ -144,17 +143,17 @@ class Session:
 
     def _options(self, graph: int) -> ort.RunOptions:
         options = ort.RunOptions()
-        if self._stream:  # a run only enqueues; events tell when it is done
+        if self._stream:  # a run only enqueues work; events tell when it is done
             options.add_run_config_entry("disable_synchronize_execution_providers", "1")
             # without a number, a replay costs the host 33 us instead of 3 (onnxruntime-gpu 1.31)
             options.add_run_config_entry("gpu_graph_id", str(graph))
         return options
 
     def _bind_outputs(self) -> None:
-        """Fixed addresses, as CUDA graphs need them; where the model leaves a size open, a first
-        run tells it.
+        """Bind outputs to fixed addresses, as CUDA graphs need them. If the model leaves a size
+        open, a first run finds it.
 
-        That run is in no graph: a graph would go on writing where the run's own outputs lay.
+        That run is not captured: a graph would keep writing to the memory of that run's outputs.
         """
         outputs = self._session.get_outputs()
         shapes = [value.shape for value in outputs]
@@ -175,8 +174,8 @@ class Session:
         return [self._timed() for _ in range(count)]
 
     def measure_queued(self, count: int) -> list[float]:
-        """Microseconds of the device for one of `count` runs behind one another, as
-        `Stream.time_queued` has them; on the CPU the clock's median."""
+        """Microseconds of the device for each of `count` consecutive runs, as in
+        `Stream.time_queued`; on the CPU the median by the clock."""
         return [
             (
                 self._stream.time_queued(self._run, count)
@@ -186,7 +185,7 @@ class Session:
         ]
 
     def outputs(self) -> list[np.ndarray]:
-        """The answers of the last run."""
+        """The outputs of the last run."""
         return [value.numpy() for value in self._values()]
 
     def _values(self) -> list[Any]:
@@ -235,7 +234,7 @@ def _empty(shape: Sequence[int], dtype: np.dtype, device: str) -> ort.OrtValue:
 
 @dataclass(frozen=True)
 class Sample:
-    """Microseconds of many runs of one thing."""
+    """Microseconds of many runs of the same session."""
 
     times: tuple[float, ...]
 
@@ -256,12 +255,12 @@ class Sample:
 
 
 def interleave(measures: Mapping[Name, Measure], rounds: int, runs: int) -> dict[Name, Sample]:
-    """`rounds` times `runs` measurements of each in turn, so that drifts of clock and
-    temperature meet all alike."""
+    """`rounds` times `runs` measurements of each in turn, so that drifts of clock and temperature
+    affect all alike."""
     times: dict[Name, list[float]] = {name: [] for name in measures}
     for _ in range(rounds):
         for name, measure in measures.items():
-            measure(1)  # the first run after a change of session is no measurement
+            measure(1)  # the first run after a change of session does not count
             times[name] += measure(runs)
     return {name: Sample(tuple(values)) for name, values in times.items()}
 
@@ -286,9 +285,9 @@ def search(
 ) -> Found:
     """The fastest of `sources` and their settings.
 
-    Every setting is tried with the first source, and the best of them, in NHWC too, for
-    convolutions with their bias fused; the other sources, which differ in details, with the best so
-    far, with and without CUDA graph. Raises RuntimeError where nothing runs.
+    Every setting is tried with the first source; then, for convolutions, the best of them and NHWC
+    with the bias fused. The other sources, which differ in details, are tried with the best setting
+    so far, with and without CUDA graph. Raises RuntimeError if nothing runs.
     """
     trial = _Trial(feeds, stream, runs)
     first, graphs = sources[0], graphs if stream else (False,)
@@ -312,7 +311,8 @@ def only(source: Source, setting: Setting, feeds: Arrays, stream: Stream | None)
 
 
 class _Trial:
-    """The best so far; its session alone is kept, since each holds the weights and a workspace."""
+    """The best setting so far. Only its session is kept, since each session holds the weights and a
+    workspace."""
 
     def __init__(self, feeds: Arrays, stream: Stream | None, runs: int) -> None:
         self.feeds, self.stream, self.runs = feeds, stream, runs

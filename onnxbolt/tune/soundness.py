@@ -1,5 +1,5 @@
-"""What lock files, and measurements from elsewhere, say of kernels, looked at before it is
-believed: numbers that no kernel has would end up in models."""
+"""Checks of lock files and of other machines' measurements, whose configurations end up in
+models."""
 
 from __future__ import annotations
 

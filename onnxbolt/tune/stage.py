@@ -1,10 +1,10 @@
-"""The planning stage with measurements: those that are remembered are used; with --tune, what is
-missing is measured first.
+"""The planning stage with measurements: it uses remembered ones and, with --tune, first makes those
+that are missing.
 
-Planning and measuring take turns. The first round is about everything that could be fused; what
-loses is dropped, which can give its neighbours another form, hence other problems, which the next
-round is about, as it is about the layers of a kernel for several that lost, whether or not they are
-predicted to win. It ends because each round needs something new.
+Planning and measuring take turns. The first round covers everything that could be fused. Nodes that
+lose are dropped, which can change the layouts and thereby the problems of their neighbours; the
+next round covers these, and the single layers of back-to-back kernels that lost. Rounds end when
+nothing new appears.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from onnxbolt.tune.tuner import tune
 from onnxbolt.tune.whole import settle
 from onnxbolt.verify.session import CUDA, available_providers
 
-# Of the budget that is left.
-_KERNELS_SHARE = 0.6  # the rest is for the regions
-_REGIONS_SHARE = 0.7  # and the rest of that for the whole model
-# kernels for each core in the compiler's queue: more would be chosen too early, fewer waste time on
-# headers
+# shares of the remaining budget
+_KERNELS_SHARE = 0.6  # for kernels; the rest is for comparing
+_REGIONS_SHARE = 0.7  # of that rest, for regions; what remains is for the whole model
+# kernels per core in the compiler's queue: with more, kernels are chosen too early; with fewer,
+# headers take most of the time
 _QUEUED = 4
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -66,10 +66,10 @@ def plan_with_timings(
     messages: Messages | None = None,
     watch: Progress | None = None,
 ) -> tuple[Plan, Tuning | None]:
-    """The plan, and what tuning did where Options.tune asked for it.
+    """The plan, and a summary of the tuning if Options.tune asked for it.
 
-    `locked` alone decides where it is frozen; else what the database knows of the local GPU is
-    used, too. Raises as `tuned` does.
+    A frozen `locked` decides alone; otherwise the database's measurements of the local GPU are used
+    as well. Raises as `tuned` does.
     """
     if options.tune:
         return tuned(subject, archs, options, locked, messages, watch)
@@ -88,11 +88,11 @@ def tuned(
     messages: Messages | None = None,
     watch: Progress | None = None,
 ) -> tuple[Plan, Tuning]:
-    """The plan after measuring on the local GPU what is worth it, and what that did; it overrides
-    what is locked.
+    """The plan after tuning on the local GPU, and a summary of the tuning, whose measurements
+    override the lock.
 
-    Raises InputError where there is no GPU to measure on, or the subject is for another ONNX
-    Runtime, BuildError and ToolchainError where nothing can be compiled.
+    Raises InputError if there is no GPU to measure on or the subject is for another ONNX Runtime,
+    and BuildError or ToolchainError if nothing can be compiled.
     """
     if subject.kernels != kernels_of():
         raise InputError(
@@ -101,7 +101,7 @@ def tuned(
             " one of the two"
         )
     strategy_named(options.strategy)  # before anything is compiled
-    start = time.monotonic()  # the profiler may have to be compiled, too
+    start = time.monotonic()  # the budget includes compiling the profiler
     with Profiler(_tunable(archs)) as profiler, Database() as database:
         measuring = _Measuring(
             subject, options, database, profiler, messages or _say_nothing, watch or Silent(), start
@@ -112,13 +112,13 @@ def tuned(
 
 
 class _Source(Protocol):
-    """Where timings come from."""
+    """A source of timings."""
 
     def extend(
         self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]
     ) -> Timings:
-        """`timings` with what is known, or found out, about problems (repeated as the model
-        repeats them) and regions."""
+        """`timings` with known or new measurements of problems (repeated as in the model) and
+        regions."""
 
 
 def _rounds(
@@ -155,7 +155,7 @@ def _rounds(
 
 @dataclass(frozen=True)
 class _Memory:
-    """What the database knows of this machine; what is in a lock file stays as it is there."""
+    """The database's measurements of this machine; entries of a lock file take precedence."""
 
     subject: Subject
     database: Database
@@ -186,7 +186,8 @@ class _Memory:
         return dataclasses.replace(with_choices, comparisons={**known, **timings.comparisons})
 
     def settled(self, chosen: Plan, archs: Sequence[int], fuse: str, timings: Timings) -> Plan:
-        """What is known of the whole model decides here as it did when it was measured."""
+        """The plan that the database's times of the whole model lead to, as when they were
+        measured."""
         if fuse == "all":
             return chosen
         bench = Bench(timings, self.database, self.machine, -math.inf, None, _say_nothing)
@@ -216,8 +217,8 @@ class _Memory:
 
 @contextlib.contextmanager
 def _memory(subject: Subject, archs: Sequence[int], locked: Timings) -> Iterator[_Memory | None]:
-    """None where nothing can be known: no GPU, no database, another architecture, or a lock that
-    is to decide alone."""
+    """The database's timings; None without a GPU or a database, for another architecture, or if a
+    lock decides alone."""
     local = gpu.local_arch()
     if (
         locked.frozen
@@ -246,8 +247,8 @@ def _memory(subject: Subject, archs: Sequence[int], locked: Timings) -> Iterator
 
 
 def _tunable(archs: Sequence[int]) -> int:
-    """The local GPU's architecture. Raises InputError where there is none, or not one of those
-    that are planned for."""
+    """The local GPU's architecture. Raises InputError if there is no GPU, or if its architecture is
+    not planned for."""
     local = gpu.local_arch()
     if local is None:
         raise InputError(
@@ -297,7 +298,7 @@ class _Measuring:
         return dataclasses.replace(timings, comparisons={**timings.comparisons, **comparisons})
 
     def settled(self, chosen: Plan, archs: Sequence[int], timings: Timings) -> Plan:
-        """The plan without what makes the whole model slower."""
+        """The plan without the regions that make the whole model slower."""
         machine, options = self._profiler.machine, self._options
         if options.fuse == "all" or CUDA not in available_providers():
             return chosen
@@ -319,8 +320,8 @@ class _Measuring:
         return found
 
     def _tune(self, timings: Timings, problems: Sequence[Problem], compared: bool) -> Timings:
-        """The problems of earlier rounds come along: what is known of them costs nothing, and
-        the report is about all."""
+        """Tune kernels, including the problems of earlier rounds: their known times cost nothing,
+        and the report covers all."""
         known = set(self._problems)
         self._problems += [problem for problem in problems if problem not in known]
         machine = self._profiler.machine
@@ -349,7 +350,7 @@ class _Measuring:
         )
 
     def _compare(self, found: Sequence[Region], timings: Timings) -> dict[str, Comparison]:
-        """What is measured before an interrupt counts."""
+        """Compare regions; comparisons made before an interrupt count."""
         if CUDA not in available_providers():
             self._messages(
                 "nothing is compared with ONNX Runtime, because this onnxruntime has no"
@@ -376,8 +377,7 @@ class _Measuring:
         )
 
     def _or_remembered(self, measure: Callable[[], T], recall: Callable[[], T]) -> T:
-        """What measuring gives, or, after Ctrl-C or where the device is lost, what is
-        remembered."""
+        """The result of `measure` or, after Ctrl-C or the loss of the device, of `recall`."""
         if not self._interrupted:
             try:
                 return measure()

@@ -1,4 +1,4 @@
-"""What is planned and measured: a model's graph."""
+"""The subject of planning and measuring: a model's graph."""
 
 from __future__ import annotations
 
@@ -35,20 +35,21 @@ class Subject:
 
     @classmethod
     def of(cls, original: ModelProto, options: Options) -> Subject:
-        """The stages before planning. Raises InputError for what cannot be used as given."""
+        """The model after the stages before planning. Raises InputError for a model that cannot be
+        used."""
         kernels = kernels_of(options.ort_version)
         graph = _prepared(original, options.precision, kernels)
         return cls(graph, original, options.precision, ranges_of(graph, options), kernels)
 
     def again(self) -> Subject:
-        """The same with a graph of its own, since rewriting changes one for good."""
+        """The same subject with a new graph, since rewriting changes a graph for good."""
         return dataclasses.replace(
             self, graph=_prepared(self.original, self.precision, self.kernels)
         )
 
     def plan(self, archs: Sequence[int], fuse: str, timings: Timings) -> Plan:
-        """What `timings` make of the graph: chains are cut, then regions and kernels chosen.
-        Raises FrozenError."""
+        """The plan that follows from `timings`: back-to-back layers are divided among kernels, then
+        regions and kernels are chosen. Raises FrozenError."""
         found = cover(self.graph, archs, self.ranges.opt, timings)
         chosen = plan(self.graph, found.candidates, archs, fuse, timings, self.ranges)
         used = dataclasses.replace(
@@ -57,8 +58,8 @@ class Subject:
         return dataclasses.replace(chosen, refusals=[*found.refusals, *chosen.refusals], used=used)
 
     def segments(self, archs: Sequence[int]) -> list[Problem]:
-        """Of each chain what every kernel that may be in a plan would solve: their times decide
-        where it is cut."""
+        """The problems of all kernels that may serve parts of back-to-back layers; their times
+        decide how the layers are divided."""
         return segments(self.graph, archs, self.ranges.opt)
 
 

@@ -1,5 +1,5 @@
-"""Small models of a region: its nodes as ONNX Runtime is given them, and as fused nodes; both
-with ends in the region's own types."""
+"""Small models of a region, with ONNX Runtime's nodes and with fused nodes; the ends of both have
+the region's own types."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from onnxbolt.rewrite import Rewriter, rewrite
 
 
 class Original:
-    """A model in the target precision, as ONNX Runtime would be given it (`rounded`) and after
-    canonicalization (`canonical`).
+    """A model in the target precision, as a user would give it to ONNX Runtime (`rounded`) and
+    after canonicalization (`canonical`).
 
-    Names survive all stages, so that a region of the plan is found again in both.
+    Names survive all stages, so that both contain a region of the plan under the same names.
     """
 
     def __init__(self, model: ModelProto, target: str) -> None:
@@ -50,10 +50,11 @@ class Original:
         restore(self.canonical)
 
     def nodes_of(self, region: Region) -> tuple[ModelProto, ModelProto] | None:
-        """The region for ONNX Runtime and for fusing; None where its ends are no cut of the graph.
+        """The region's model for ONNX Runtime and the one for fusing; None if its ends do not
+        separate it from the graph.
 
-        ONNX Runtime gets the nodes that the user wrote, unless canonicalization has moved the
-        region's ends.
+        ONNX Runtime's model has the user's nodes, unless canonicalization has moved the region's
+        ends.
         """
         inputs, outputs = ends(region)
         plain = extract(self.canonical, inputs, outputs, region.at)
@@ -63,7 +64,7 @@ class Original:
 
 
 def rounded(model: ModelProto, target: str) -> ModelProto:
-    """`model` in the target precision, as ONNX Runtime would be given it."""
+    """`model` in the target precision, as a user would give it to ONNX Runtime."""
     return export_model(_rounded(model, target))
 
 
@@ -76,7 +77,7 @@ def _rounded(model: ModelProto, target: str) -> gs.Graph:
 
 
 def ends(region: Region) -> tuple[list[gs.Tensor], list[gs.Tensor]]:
-    """The tensors that the region reads, and those that others read from it."""
+    """The tensors that the region reads, and those that nodes outside read from it."""
     inner = [*(node for c in region.candidates for node in c.nodes), *region.carried]
     within = set(inner)
     written = {t.name: t for node in inner for t in node.outputs if t.name}
@@ -90,7 +91,7 @@ def ends(region: Region) -> tuple[list[gs.Tensor], list[gs.Tensor]]:
     plain = {name for name, form in assignment.conversions if form == PLAIN} | {
         t.name for t in assignment.both.values()
     }
-    return list(read.values()), [  # a graph output may have readers inside the region alone
+    return list(read.values()), [  # a graph output may have no readers outside the region
         t
         for t in written.values()
         if not t.outputs or any(user not in within for user in t.outputs) or t.name in plain
@@ -103,7 +104,7 @@ def extract(
     """The nodes of `graph` between tensors named as `inputs` and `outputs`, with their types there
     and the sizes of `at`.
 
-    None where a name or its type is another in `graph`, or where the outputs need more than the
+    None if `graph` lacks a name or has another type for it, or if the outputs need more than the
     inputs.
     """
     tensors = {t.name: t for node in graph.nodes for t in (*node.inputs, *node.outputs)}
@@ -157,7 +158,7 @@ def _value(tensor: gs.Tensor, at: Point) -> ValueInfoProto:
 
 @dataclass(frozen=True)
 class Fused:
-    """A graph after our stages: to be exported once the library that serves it, and others, is
+    """A graph after all stages, to be exported once its library, which may serve others as well, is
     known."""
 
     graph: gs.Graph
@@ -167,7 +168,7 @@ class Fused:
 
     @classmethod
     def of(cls, graph: gs.Graph, chosen: Plan, archs: Sequence[int]) -> Fused:
-        """What the plan makes of its graph, which is changed in place."""
+        """The graph with the plan's fused nodes; the plan's graph is changed in place."""
         rewriter = rewrite(graph, chosen.assignment, chosen.configs, archs, chosen.sources)
         restore(graph)
         widen(graph)
@@ -175,12 +176,12 @@ class Fused:
 
     @property
     def ops(self) -> list[OpSpec]:
-        """What the library has to know."""
+        """The op types that the library needs."""
         return self.rewriter.ops
 
     @property
     def instances(self) -> set[Instance]:
-        """What the library has to hold."""
+        """The kernels that the library needs."""
         return self.rewriter.instances
 
     def model(self, manifest: Manifest) -> ModelProto:
@@ -199,9 +200,9 @@ def fuse(
     ends: Container[str] = (),
     left_out: Container[str] = (),
 ) -> Fused:
-    """Everything of `model` fused, in the precision that it has, configured by `timings`, but
-    for candidates whose outputs are named in `left_out`. A kernel for several layers ends at one
-    of the tensors `ends`."""
+    """`model` in its own precision with everything fused, configured by `timings`, except
+    candidates whose outputs are named in `left_out`. A kernel for several layers ends at one of the
+    tensors `ends`."""
     graph = import_model(model)
     infer(graph)
     canonicalize(graph)
@@ -210,8 +211,8 @@ def fuse(
 
 
 def repeat(model: ModelProto, copies: int) -> ModelProto:
-    """`copies` of the model side by side, each with inputs of its own and the weights shared:
-    they divide what launching costs once."""
+    """A model of `copies` of the model side by side, each with inputs of its own and the weights
+    shared, so that the launch counts only once for all."""
     repeated = ModelProto(
         ir_version=model.ir_version,
         opset_import=model.opset_import,

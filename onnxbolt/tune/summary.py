@@ -1,5 +1,5 @@
-"""What a tuning run achieved, as plain data for the report: per task before and after, and how
-good the prediction was."""
+"""The results of a tuning run, as plain data for the report: each task before and after, and the
+quality of the predictions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _RANKABLE = 3  # fewer points have no rank correlation worth a mean
 
 @dataclass(frozen=True)
 class TunedTask:
-    """One task. Microseconds; `first_us` is the measured time of the predicted choice (of its
-    successor where that failed)."""
+    """One task, in microseconds. `first_us` is the measured time of the predicted choice (of the
+    next one if that failed)."""
 
     name: str
     kind: str  # "conv" or "gemm", each also with " chain"
@@ -34,24 +34,24 @@ class TunedTask:
 
     @property
     def regret(self) -> float:
-        """How much slower the predicted choice is than the best one: 1 is a perfect prediction."""
+        """The time of the predicted choice relative to the best one: 1 for a perfect prediction."""
         return self.first_us / self.best_us
 
 
 @dataclass(frozen=True)
 class Quality:
-    """How well the cost model did on problems of one kind."""
+    """The quality of the cost model for problems of one kind."""
 
     kind: str
     tasks: int
     regret: float  # geometric mean
-    rank_correlation: float | None  # Spearman's, mean over tasks; None where too little ran
+    rank_correlation: float | None  # Spearman's, mean over tasks; None if too few candidates ran
 
 
 @dataclass(frozen=True)
 class WholeModel:
-    """The model as planned and as ONNX Runtime runs it at its best, microseconds, and the
-    regions left to it for the model's sake."""
+    """Microseconds of the model as planned and as ONNX Runtime runs it at its best, and the regions
+    left to ONNX Runtime to make the whole model faster."""
 
     ours_us: float
     ort_us: float
@@ -60,19 +60,19 @@ class WholeModel:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What one run of the tuner did."""
+    """The summary of one run of the tuner."""
 
     tasks: tuple[TunedTask, ...] = ()
     quality: tuple[Quality, ...] = ()
     seconds: float = 0.0
-    trials: int = 0  # measured now; the others were in the database
-    kernels: int = 0  # compiled now, or found compiled
+    trials: int = 0  # candidates measured now; others were in the database
+    kernels: int = 0  # kernels compiled now or found in the cache
     ended_by: str = "done"  # or "budget", or "interrupt"
     whole: WholeModel | None = None  # None where it was not compared
-    notes: tuple[str, ...] = ()  # what could not be measured, and why
+    notes: tuple[str, ...] = ()  # things that could not be measured, and why
 
     def after(self, before: Tuning) -> Tuning:
-        """This round as the continuation of an earlier one, whose tasks it repeats."""
+        """This round combined with an earlier one, whose tasks it repeats."""
         ended_by = before.ended_by if before.ended_by == "interrupt" else self.ended_by
         return dataclasses.replace(
             self,
@@ -84,7 +84,7 @@ class Tuning:
 
 
 def tuned_task(task: Task, measured: dict[KernelConfig, Measurement]) -> TunedTask | None:
-    """None where nothing ran right."""
+    """The results of a task; None if no candidate computed correct results."""
     right = {config: m.us for config, m in measured.items() if m.status is Status.OK}
     if not right:
         return None
@@ -106,7 +106,7 @@ def tuned_task(task: Task, measured: dict[KernelConfig, Measurement]) -> TunedTa
 def quality(
     tasks: Sequence[Task], measured: Sequence[dict[KernelConfig, Measurement]]
 ) -> tuple[Quality, ...]:
-    """One row for each kind of problem, from all that was measured."""
+    """One row for each kind of problem, from all measurements."""
     rows = []
     for kind in sorted({task.kind for task in tasks}):
         pairs = [
@@ -143,7 +143,7 @@ def _rank_correlation(task: Task, measured: dict[KernelConfig, Measurement]) -> 
 
 
 def spearman(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """Spearman's rank correlation; None where one side is constant."""
+    """Spearman's rank correlation; None if one side is constant."""
     try:
         return statistics.correlation(_ranks(ours), _ranks(theirs))
     except statistics.StatisticsError:
@@ -151,7 +151,7 @@ def spearman(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
 
 
 def _ranks(values: Iterable[float]) -> list[float]:
-    """1 for the smallest; equal values share the mean of their ranks."""
+    """The rank of each value, 1 for the smallest; equal values share the mean of their ranks."""
     listed = list(values)
     ordered = sorted(listed)
     return [ordered.index(value) + (ordered.count(value) + 1) / 2 for value in listed]

@@ -1,5 +1,5 @@
-"""What there is to measure: each distinct problem of a model once, with the kernels that are
-likely to be good for it."""
+"""The tasks of the tuner: each distinct problem of a model, with the kernels that are likely to be
+fast."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def tasks_of(
     """One task for each distinct problem that `arch` has kernels for, the most expensive in the
     model first.
 
-    A task's candidates are the first `trials` by prediction, a few of each family among them, and
-    behind them those of `extra` that are feasible but were cut off. A problem that the profiler has
-    no reference for is no task.
+    A task's candidates are the first `trials` by prediction, with a few of each family, followed by
+    feasible ones of `extra` that were cut off. A problem without a reference in the profiler makes
+    no task.
     """
     counted = Counter(problem for problem in problems if problem.reference is not None)
     tasks = [
@@ -60,9 +60,9 @@ def _ranked(
 
 
 def _varied(everything: Sequence[Ranked], trials: int) -> list[Ranked]:
-    """The first `trials`, but a few of each family however it is predicted, since predictions
-    compare kernels of one family well, and families less so; and no more than a few of those
-    that have a successor for the problem."""
+    """The first `trials`, including a few of each family whatever its prediction, since predictions
+    compare kernels of one family well and families less so; and at most a few of families that a
+    newer generation succeeds."""
     families: dict[Family[Any], list[Ranked]] = defaultdict(list)
     for candidate in everything:
         families[candidate.config.family].append(candidate)
@@ -84,11 +84,11 @@ def _by_time(candidate: Ranked) -> tuple[float, KernelConfig]:
 
 
 def nothing_runs(problem: Problem, arch: Arch, measured: Iterable[Measurement]) -> bool:
-    """Whether every kernel that there is was tried, and none runs right."""
+    """True if every candidate was tried and none computes correct results."""
     failed = {m.config for m in measured if m.status is not Status.OK}
     return bool(failed) and failed.issuperset(candidates(problem, arch))
 
 
 def instance_of(problem: Problem, config: KernelConfig) -> Instance:
-    """What has to be compiled to run `config` on `problem`; problems share instances."""
+    """The instance to compile for `config` and `problem`; several problems may share it."""
     return Instance(config.instance(), problem.dtype, problem.out, problem.chain)

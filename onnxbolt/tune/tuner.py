@@ -1,5 +1,5 @@
-"""The tuning loop: while kernels are compiled, those that are done are measured, and every
-measurement is remembered at once."""
+"""The tuning loop: finished kernels are measured while others are compiled, and every measurement
+is remembered at once."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _PATIENCE = 1.0  # seconds to wait for the compiler before the progress is shown
 
 
 class Profiler(Protocol):
-    """Runs candidates; whatever they do, it answers."""
+    """Measures candidates, and survives whatever they do."""
 
     def measure(
         self, problem: Problem, candidates: Sequence[tuple[KernelConfig, Path]]
     ) -> Sequence[Measurement]:
-        """One measurement for each candidate, failures among them, and maybe of further launches of
-        their kernels.
+        """One measurement for each candidate, including failures, and possibly of their kernels
+        with other launches.
 
-        Raises OnnxboltError where nothing can be measured of the problem, whatever the candidate.
+        Raises OnnxboltError if no candidate of the problem can be measured.
         """
 
 
@@ -63,14 +63,14 @@ def tune(
     clock: Callable[[], float] = time.monotonic,
     scheduler: Scheduler | None = None,
 ) -> tuple[Timings, Tuning]:
-    """Measure candidates of `tasks` until none is expected to pay, or `budget` seconds are over, or
-    Ctrl-C; the best so far is the answer.
+    """Measure candidates of `tasks` until none is expected to pay, `budget` seconds are over, or
+    Ctrl-C is pressed; returns the best so far.
 
-    `capacity` kernels are in the compiler's queue at most: more than one wave for all cores would
-    be chosen too early. `scheduler` decides what is measured, by default the tuner's own. What
-    `database` has for `machine` is not measured again, failures included: a run goes on where the
-    last one ended. Raises BuildError where compiling fails for a reason that does not lie with a
-    kernel.
+    At most `capacity` kernels are in the compiler's queue; a longer queue would choose kernels too
+    early. `scheduler` decides what is measured; by default it is the tuner's own. Measurements that
+    `database` has for `machine`, including failures, are not repeated, so that a run continues
+    where the last one ended. Raises BuildError if compiling fails for a reason that no kernel is to
+    blame for.
     """
     scheduler = scheduler or Scheduler(tasks)
     run = _Run(scheduler, database, profiler, machine, progress or Silent(), capacity, clock)
@@ -111,15 +111,15 @@ class _Run:
                 self._scheduler.record(number, measurement)
         self._libraries: dict[Instance, Path] = {}
         self._waiting: dict[Instance, list[Trial]] = {}
-        self._given_up: dict[int, str] = {}  # tasks of which nothing can be measured, and why
+        self._given_up: dict[int, str] = {}  # tasks that cannot be measured, and why
         self._trials = 0
-        self._spent = [0.0] * len(tasks)  # seconds of measuring
+        self._spent = [0.0] * len(tasks)  # seconds of measuring each task
 
     def until(self, budget: float, compiling: Compiling) -> str:
-        """Run, and say what ended it."""
+        """Run, and return the reason for the end."""
         while self._seconds() < budget:
             ready = self._request(compiling)
-            # kernels that are still compiled may be unable to win by now
+            # kernels that are still being compiled may be unable to win by now
             if not ready and not (self._waiting and any(self._scheduler.worthwhile())):
                 return "done"
             if not ready:
@@ -130,8 +130,8 @@ class _Run:
         return "budget"
 
     def _request(self, compiling: Compiling) -> list[Trial]:
-        """Keep the compilers busy with what pays most by now; trials of kernels that are
-        compiled already are ready at once."""
+        """Submit the most valuable kernels to the compilers; returns the trials whose kernels are
+        compiled already."""
         ready: list[Trial] = []
         new: list[Instance] = []
         known = self._libraries.keys() | self._waiting.keys()
@@ -148,7 +148,8 @@ class _Run:
         return ready
 
     def _take(self, instance: Instance, built: Path | Uncompiled) -> list[Trial]:
-        """The trials that this kernel was for; what the compiler refused is remembered as that."""
+        """The trials that waited for this kernel; a kernel that the compiler refused is recorded as
+        failed."""
         trials = self._waiting.pop(instance, [])
         if isinstance(built, Path):
             self._libraries[instance] = built
@@ -165,14 +166,14 @@ class _Run:
         return []
 
     def _measure(self, trials: Iterable[Trial], budget: float) -> None:
-        """Task by task, a task's candidates together, so that they meet the same clocks."""
+        """Measure trials task by task, so that the candidates of a task run at the same clock."""
         by_task: dict[int, list[KernelConfig]] = defaultdict(list)
         for trial in trials:
             by_task[trial.task].append(trial.config)
         for number, configs in by_task.items():
             if self._seconds() >= budget:
                 return
-            if number in self._given_up:  # since these kernels were asked for
+            if number in self._given_up:  # given up since these kernels were submitted
                 continue
             problem, started = self._tasks[number].problem, self._clock()
             try:
@@ -180,7 +181,7 @@ class _Run:
                     problem, [(c, self._libraries[instance_of(problem, c)]) for c in configs]
                 )
             except OnnxboltError as error:
-                # for instance no memory for so large a problem: the other tasks go on
+                # no memory for so large a problem, for instance; the other tasks go on
                 self._scheduler.give_up(number)
                 self._given_up[number] = str(error)
                 continue
@@ -229,7 +230,7 @@ class _Run:
         return self._clock() - self._start
 
     def timings(self) -> Timings:
-        """The best of each task."""
+        """The best configuration of each task."""
         found = [(task, self._scheduler.best(number)) for number, task in enumerate(self._tasks)]
         arch = self._machine.arch
         choices = {
@@ -245,7 +246,7 @@ class _Run:
         return Timings(choices, failed=frozenset(failed), machine=self._machine)
 
     def summary(self, ended_by: str) -> Tuning:
-        """What the report says of this run."""
+        """The summary of this run for the report."""
         measured = [self._scheduler.measured(number) for number in range(len(self._tasks))]
         rows = tuple(
             row

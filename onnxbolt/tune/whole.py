@@ -1,10 +1,11 @@
-"""The last word: the whole model as it is planned against ONNX Runtime at its best, as sessions.
+"""The final comparison: the whole model as planned against ONNX Runtime at its best, both as
+sessions.
 
-Regions are compared by themselves, and what lies between them can cost what they gained: a layout
-that the rest of the model would rather have, a fusion of ONNX Runtime's that a region's border
-cuts. Where the whole model is slower by more than the noise, the regions that gained least are left
-to ONNX Runtime, half of them at a time, until it is not; all of them where what is left cannot be
-measured.
+Regions are compared one by one, and the nodes between them can lose what regions gained: the rest
+of the model may prefer another layout, or a region's border may prevent a fusion by ONNX Runtime.
+If the whole model is slower by more than the noise, the regions that gained least are left to ONNX
+Runtime, half of them at a time, until it is not slower; if the rest cannot be measured, all of
+them.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from onnxbolt.tune.summary import WholeModel
 from onnxbolt.verify.feeds import graph_inputs, random_feeds
 from onnxbolt.verify.session import RUNTIME_ERRORS
 
-_STEPS = 4  # the last one drops all that is left
+_STEPS = 4  # the last step drops all remaining regions
 _ROUNDS, _RUNS = 10, 10
-# KeyError: inputs that are no tensors
+# KeyError: inputs that are not tensors
 _FAILURES: tuple[type[Exception], ...] = (*RUNTIME_ERRORS, InputError, LibraryError, KeyError)
 SLOWER = "the whole model is slower with it than with ONNX Runtime"
 
@@ -45,11 +46,11 @@ SLOWER = "the whole model is slower with it than with ONNX Runtime"
 def settle(
     subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, chosen: Plan, bench: Bench
 ) -> tuple[Plan, WholeModel | None]:
-    """The plan without what makes the whole model slower, and the times that say so; None where
-    they are not known.
+    """The plan without the regions that make the whole model slower, and the times of both sides;
+    None if they are unknown.
 
-    What the database knows is not measured again; once `bench` is over nothing is measured. Raises
-    BuildError.
+    Times that the database knows are not measured again; after the deadline of `bench` nothing is
+    measured. Raises BuildError.
     """
     dropped: list[str] = []
     found: WholeModel | None = None
@@ -64,7 +65,7 @@ def settle(
                     break
             if found is None:
                 break
-            # it was slower, and there is no time to find out more
+            # the model was slower, and there is no time to measure less of it
             everything = step == _STEPS or times is None
             doomed = _least_convincing(chosen, bench.machine.arch, subject.ranges.opt, everything)
             dropped += [comparison.region for comparison in doomed.values()]
@@ -79,8 +80,8 @@ def settle(
 def _least_convincing(
     chosen: Plan, arch: int, at: Point, everything: bool
 ) -> dict[str, Comparison]:
-    """Half of the regions that are fused, decided against: those without a measurement, then
-    those that gain least."""
+    """Comparisons that leave half of the fused regions to ONNX Runtime: those without a
+    measurement, then those that gain least."""
     fused = {
         region.key: chosen.used.comparisons[region.key]
         for region in regions(chosen.assignment, arch, at)
@@ -94,7 +95,7 @@ def _least_convincing(
 
 
 class _Race:
-    """ONNX Runtime's session stays, ours is made anew for each plan."""
+    """Races plans against ONNX Runtime, whose session stays; ours is made anew for each plan."""
 
     def __init__(
         self, subject: Subject, archs: Sequence[int], fuse: str, bench: Bench, directory: Path
@@ -110,7 +111,8 @@ class _Race:
         self._model = _structure(subject.original)
 
     def times(self, chosen: Plan) -> tuple[Measurement, Measurement] | None:
-        """Ours and ONNX Runtime's, remembered or measured; None where neither can be."""
+        """The times of our model and of ONNX Runtime's, remembered or measured; None if neither is
+        possible."""
         bench, ours, theirs = self._bench, self._key(FUSED, chosen), self._key(ORT)
         if bench.database.measurements(ours):
             return self._recall(ours, theirs)
@@ -129,7 +131,7 @@ class _Race:
         return (ours, theirs) if ours and theirs else None
 
     def _measure(self, chosen: Plan, *keys: str) -> None:
-        """Both sides, interleaved."""
+        """Measure both sides, interleaved."""
         original = _at(
             rounded(self._subject.original, self._subject.precision), self._subject.ranges.opt
         )
@@ -158,8 +160,8 @@ class _Race:
         )
 
     def _fused(self, chosen: Plan) -> Source:
-        """The model as `chosen` has it. The plan is made again on another graph: the same
-        decisions, since they are all in `used`."""
+        """The model of the plan `chosen`, which is made again on another graph, with the same
+        decisions, since `used` holds all of them."""
         again = self._subject.again()
         made = Fused.of(again.graph, again.plan(self._archs, self._fuse, chosen.used), self._archs)
         manifest = library.make_manifest(made.ops, made.instances)
@@ -173,7 +175,7 @@ class _Race:
         )
 
     def _source(self, name: str, model: ModelProto, path: Path | None = None) -> Source:
-        """In files, since a model may be too large for one message."""
+        """A model as a file, since it may be too large for one message."""
         file = self._directory / name / "model.onnx"
         file.parent.mkdir(exist_ok=True)
         save_model(model, file)
@@ -224,7 +226,7 @@ def _parts(model: ModelProto) -> Iterator[bytes]:
 
 
 def _at(model: ModelProto, at: Point) -> ModelProto:
-    """With the sizes of `at` for its inputs."""
+    """The model with the sizes of `at` for its inputs."""
     for value in model.graph.input:
         for dim, size in zip(
             value.type.tensor_type.shape.dim, at.shapes.get(value.name, ()), strict=False

@@ -1,4 +1,4 @@
-"""The process that runs candidates, so that what they break is not the tuner's: `python -m
+"""The process that runs candidates, so that a crash does not end the tuner: `python -m
 onnxbolt.tune.worker PROFILER.so`.
 
 Each line of the standard input is a request, each line of the standard output its reply, both JSON
@@ -38,7 +38,7 @@ PRODUCT, STORE = "Gemm", "Store"  # onnxbolt/epilogues/, which this module does 
 
 
 class ProfilerError(Exception):
-    """What a function of the profiler or of a kernel said."""
+    """An error message of the profiler or of a kernel."""
 
 
 class DeviceFacts(ctypes.Structure):
@@ -68,7 +68,7 @@ class Worker:
         self._problem: Reply = {}
 
     def answer(self, request: Reply) -> Reply:
-        """The reply to one request; failures of kernels are replies too."""
+        """The reply to one request; failures of kernels are replies, too."""
         requests: dict[str, Callable[[Reply], Reply]] = {
             "device": self._device,
             "problem": self._set_problem,
@@ -128,7 +128,7 @@ class Worker:
         return {"samples": list(samples), "clock_mhz": clock.value}
 
     def _kernels(self, request: Reply) -> tuple[ctypes.Array[Launched], int]:
-        """The kernels of a request, and how many they are."""
+        """The kernels of a request, and their number."""
         first, kernels = 0, []
         for kernel in request["kernels"]:
             kernels.append(
@@ -140,7 +140,7 @@ class Worker:
     def _kernel(self, path: str, config: list[int], first: int, layers: int) -> Launched:
         """The kernel for some of the problem's layers, and its row of numbers."""
         try:
-            library = ctypes.CDLL(path)  # loaded once, however often it is asked for
+            library = ctypes.CDLL(path)  # loaded once, however often it is called
         except OSError as error:
             raise ProfilerError(f"the library cannot be loaded: {error}") from error
         row = (ctypes.c_int64 * len(config))(*config)
@@ -149,7 +149,7 @@ class Worker:
             step for chain in chains[first : first + layers] for step in (PRODUCT, *chain)
         )
         last = first + layers == len(chains)
-        # the last result is stored anyway
+        # the last result is always stored
         epilogue = epilogue.removeprefix(PRODUCT).removesuffix("" if last else STORE).strip(",")
         output = self._problem["output" if last else "element"]
         library.onnxbolt_find_kernel.restype = ctypes.c_void_p
@@ -179,8 +179,8 @@ def _layers(epilogue: str) -> list[list[str]]:
 
 
 def _requests() -> queue.SimpleQueue[str]:
-    """Lines of the standard input, read by a thread: when the parent is gone, so is this
-    process, even amid a kernel that hangs."""
+    """Lines of the standard input, read by a thread: when the parent ends, this process ends, too,
+    even while a kernel hangs."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def read() -> None:
@@ -193,8 +193,8 @@ def _requests() -> queue.SimpleQueue[str]:
 
 
 def _replies() -> TextIO:
-    """The standard output, for replies alone: what kernels and libraries print goes to the
-    standard error from here on."""
+    """The standard output, for replies alone: from here on, prints of kernels and libraries go to
+    the standard error."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return replies
