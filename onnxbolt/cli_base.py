@@ -6,12 +6,14 @@ import json
 import logging
 import math
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from onnxbolt import names
 from onnxbolt.options import arch_names
 
 FILE = click.Path(path_type=Path)
@@ -89,9 +91,10 @@ class _Arch(click.ParamType[str]):
         return self._choice().shell_complete(ctx, param, incomplete)
 
     def _choice(self) -> click.Choice[str]:
-        from onnxbolt import extensions
+        if entry_points(group=names.EXTENSIONS):  # else --help answers without the optimizer
+            from onnxbolt import extensions
 
-        extensions.load()
+            extensions.load()
         return click.Choice(arch_names())
 
 

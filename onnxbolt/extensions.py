@@ -15,6 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from onnxbolt import names
 from onnxbolt.archs import ARCHS, Arch
 from onnxbolt.codegen.resources import EXTENSIONS, Sources
 from onnxbolt.epilogues import EPILOGUES, EpilogueStep
@@ -23,8 +24,6 @@ from onnxbolt.families import FAMILIES, Family
 from onnxbolt.measurements.strategy import STRATEGIES, Strategy
 from onnxbolt.ops import OPS, FusedOp
 from onnxbolt.registry import Registry
-
-GROUP = "onnxbolt.extensions"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +92,7 @@ def unregister(extension: Extension) -> None:
 def load() -> None:
     """Register what installed packages name in the entry-point group, once in a process. Raises
     InputError, which names the package, for an entry point that is broken."""
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+    for point in sorted(entry_points(group=names.EXTENSIONS), key=lambda point: point.name):
         try:
             extension = point.load()
             if not isinstance(extension, Extension):
@@ -123,8 +122,7 @@ def _parts(extension: Extension) -> Iterator[tuple[Registry[Any, Any], Any]]:
 
 def _summary(extension: Extension) -> str:
     """What an extension adds, in words."""
-    names = [entry.name for _, entry in _parts(extension)][1:]
-    return ", ".join(names) or "nothing"
+    return ", ".join([entry.name for _, entry in _parts(extension)][1:]) or "nothing"
 
 
 def _described(point: EntryPoint) -> str:

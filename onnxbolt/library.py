@@ -11,7 +11,7 @@ from pathlib import Path
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from onnxbolt import extensions
+from onnxbolt import extensions, names
 from onnxbolt.archs import get, nearness
 from onnxbolt.codegen.artifacts import Progress, Unit, compile_units, link, text_digest
 from onnxbolt.codegen.digest import kernel_sources_digest, sources_digest
@@ -40,7 +40,6 @@ from onnxbolt.runtime import get_library_path
 from onnxbolt.version import __version__
 
 FORMAT = 1
-_EXTENSIONS = "onnxbolt.extensions"  # metadata entry: names of extensions, with commas
 # kernels of one library; large models with tables for symbolic dimensions have some hundreds
 MOST_KERNELS = 2000
 # kernels per translation unit: CUTLASS's headers cost as much as two kernels, and units compile in
@@ -178,8 +177,8 @@ def manifest_of_model(model: ModelProto) -> Manifest:
     manifest = make_manifest((ops[name] for name in {node.op_type for node in nodes}), instances)
     if manifest.extensions != _extensions(model):
         raise InputError(
-            f"the model's metadata entry {_EXTENSIONS} does not name the extensions that its nodes"
-            f" come from ({', '.join(manifest.extensions) or 'none'}). Run: onnxbolt optimize"
+            f"the model's metadata entry {names.EXTENSIONS} does not name the extensions that its"
+            f" nodes come from ({', '.join(manifest.extensions) or 'none'}). Run: onnxbolt optimize"
         )
     return manifest
 
@@ -193,7 +192,7 @@ def metadata_of(manifest: Manifest, precision: str, archs: Sequence[int]) -> dic
         "onnxbolt.precision": precision,
         "onnxbolt.archs": ",".join(str(arch) for arch in archs),
         "onnxbolt.ops": ops_to_json(manifest.ops),
-        **({_EXTENSIONS: ",".join(manifest.extensions)} if manifest.extensions else {}),
+        **({names.EXTENSIONS: ",".join(manifest.extensions)} if manifest.extensions else {}),
     }
 
 
@@ -218,7 +217,7 @@ def weighted_ops(model: ModelProto) -> dict[str, OpSpec]:
 
 def _extensions(model: ModelProto) -> tuple[str, ...]:
     """The extensions that a written model names."""
-    text = metadata(model).get(_EXTENSIONS)
+    text = metadata(model).get(names.EXTENSIONS)
     return () if text is None else installed("the model", text.split(","))
 
 

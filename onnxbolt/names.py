@@ -8,3 +8,5 @@ from __future__ import annotations
 NODE_FORMAT = 1  # attribute `format` of a fused node
 # session configuration entries that a library reads
 ENABLE, DEVICE = "onnxbolt.enable", "onnxbolt.device"
+# the entry-point group of extensions, and the metadata entry by which a model names those it needs
+EXTENSIONS = "onnxbolt.extensions"

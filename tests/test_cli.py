@@ -473,3 +473,12 @@ def test_interrupt(
         capsys, small_model.parent, "optimize", small_model, small_model.with_name("out.onnx")
     )
     assert (code, line) == (130, "interrupted")
+
+
+def test_help_does_not_load_the_optimizer() -> None:
+    program = (
+        "import sys; from onnxbolt.cli import main; main(['optimize', '--help']);"
+        "print({'jinja2', 'onnx_graphsurgeon', 'onnxbolt.pipeline'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "set()"

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 import onnxbolt
-from onnxbolt import extensions
+from onnxbolt import names
 from onnxbolt.cli import main
 from onnxbolt.codegen.digest import (
     kernel_sources_digest,
@@ -36,8 +36,6 @@ from tests.extending import extended_by
 from tests.extending.activation import EXTENSION as ACTIVATIONS
 from tests.extending.activation import QUICK_GELU
 from tests.support import Net
-
-NAME = "onnxbolt.extensions"
 
 
 def _step(name: str) -> EpilogueStep:
@@ -165,7 +163,7 @@ def installed(
         info = site / "their_package-1.0.dist-info"
         info.mkdir(parents=True)
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their_package\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[{extensions.GROUP}]\ntheirs = {value}\n")
+        (info / "entry_points.txt").write_text(f"[{names.EXTENSIONS}]\ntheirs = {value}\n")
         (site / "their_module.py").write_text(text)
         monkeypatch.syspath_prepend(site)
         return site
@@ -264,7 +262,7 @@ def _optimize(out: Path, **options: Any) -> onnxbolt.Report:
 
 
 def _named(model: onnx.ModelProto) -> str | None:
-    return {entry.key: entry.value for entry in model.metadata_props}.get(NAME)
+    return {entry.key: entry.value for entry in model.metadata_props}.get(names.EXTENSIONS)
 
 
 def test_a_model_names_the_extensions_that_its_nodes_come_from(tmp_path: Path) -> None:
@@ -321,8 +319,8 @@ def test_what_a_model_says_of_extensions_is_checked(
         model = onnx.load(tmp_path / "out.onnx")
         onnx.helper.set_model_props(
             model,
-            {e.key: e.value for e in model.metadata_props if e.key != NAME}
-            | ({NAME: value} if value is not None else {}),
+            {e.key: e.value for e in model.metadata_props if e.key != names.EXTENSIONS}
+            | ({names.EXTENSIONS: value} if value is not None else {}),
         )
         with pytest.raises(InputError, match=what):
             manifest_of_model(model)
