@@ -1,4 +1,4 @@
-"""Fuses chains around GEMM and Conv of an ONNX model into single CUDA kernels for ONNX Runtime.
+"""Fuses the nodes around GEMM and Conv of an ONNX model into single CUDA kernels for ONNX Runtime.
 
 - `optimize(source, out=None, *, precision="fp16", ..)` does what the command line does. Its
   keywords are the fields of `Options`. It returns a `Report`.

@@ -79,7 +79,7 @@ class Anchor:
 
     @property
     def pointwise(self) -> bool:
-        """True if x is the product's matrix as it lies: a GEMM, or a 1x1 convolution of every
+        """True if x as stored is the product's matrix: a GEMM, or a 1x1 convolution of every
         pixel."""
         return self.op.pointwise(self)
 

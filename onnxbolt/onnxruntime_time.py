@@ -27,27 +27,27 @@ from onnxbolt.kernel_time import (
     sm_us,
 )
 
-# Of a copy's bandwidth, what elementwise kernels (activation, residual, broadcast bias) reach. It
-# is fitted to whole CNNs: without cuDNN's fused bias ONNX Runtime takes 1.4 times as long for
-# ResNet-50, RepVGG, MobileNetV3.
+# The part of a copy's bandwidth that elementwise kernels (activation, residual, broadcast bias)
+# reach, fitted to whole CNNs: without cuDNN's fused bias ONNX Runtime takes 1.4 times as long for
+# ResNet-50, RepVGG and MobileNetV3.
 _ELEMENTWISE_EFFICIENCY = 0.7
 _TRANSPOSE_EFFICIENCY = 0.6
 _POOL_EFFICIENCY = 0.7
 
 _TILES = ((128, 256), (256, 128), (128, 128), (256, 64), (64, 256), (128, 64), (64, 64))
 _SPLITS = (1, 2, 4)
-_K = 64  # elements of 2 bytes
+_K = 64  # elements of 2 bytes in a step along k
 _FEW_CHANNELS = 16
-# of a Hopper kernel: tile loads that one read of L2 serves, on average over clusters of 2 and 4
+# tile loads of a Hopper kernel that one read of L2 serves, on average over clusters of 2 and 4
 _MULTICAST = 1.7
 
-# Of cuDNN's depthwise convolutions: launches and set-up beyond one kernel's, part of the bandwidth,
-# part of the products' rate.
+# cuDNN's depthwise convolutions: microseconds of launches and set-up beyond one kernel's, and the
+# parts of the bandwidth and of the products' rate that they reach.
 _DEPTHWISE_US, _DEPTHWISE_BANDWIDTH, _DEPTHWISE_PRODUCTS = 3.5, 0.76, 0.30
 
-# How many times longer cuDNN takes for grouped convolutions than for the same tiles without groups,
-# where it has kernels for the channels of a group, and where not. The factors were fitted to 15
-# layers of ResNeXt-50, RegNetX and RegNetY at batch 32 on one H200, in the faster of both layouts
+# The time of cuDNN's grouped convolutions, relative to the same tiles without groups: with kernels
+# for the channels of a group, and without. The factors were fitted to 15 layers of ResNeXt-50,
+# RegNetX and RegNetY at batch 32 on one H200, in the faster of both layouts
 # (tests/plan/test_grouped.py holds them).
 _OWN_GROUPED_KERNELS = (4, 8, 16, 32)
 _OWN, _OTHER = 1.6, 3.5
@@ -55,14 +55,14 @@ _OWN, _OTHER = 1.6, 3.5
 
 @dataclass(frozen=True)
 class Library:
-    """Which steps behind a product the kernels of a library compute as well."""
+    """The steps behind a product that a library's kernels compute as well."""
 
     bias: bool  # for every type
     f32: tuple[tuple[str, ...], ...]  # for fp32, the longest first
 
     def unfused(self, chain: tuple[str, ...], dtype: DType) -> tuple[str, ...]:
-        """The epilogue's steps that ONNX Runtime runs as kernels of their own, each as often as it
-        takes kernels."""
+        """The epilogue's steps that ONNX Runtime runs as kernels of their own, each repeated for
+        each of its kernels."""
         if dtype is DType.F32:
             for fused in self.f32:
                 if chain[: len(fused)] == fused:
@@ -106,33 +106,33 @@ class Product(Protocol):
 
 
 def elementwise_us(size: int, arch: Arch) -> float:
-    """An elementwise kernel that reads and writes `size` bytes in all."""
+    """Microseconds of an elementwise kernel that reads and writes `size` bytes in all."""
     return arch.launch_us + size / (_ELEMENTWISE_EFFICIENCY * bandwidth(arch)) * US
 
 
 def tensors_moved(step: str) -> int:
-    """Tensors of the output's size that a step's kernel reads and writes."""
+    """The number of tensors of the output's size that a step's kernel reads and writes."""
     if step == MEAN:
         return 1
     return 3 if EPILOGUES[step].operand == "tensor" else 2
 
 
 def transpose_us(elements: int, dtype: DType, arch: Arch) -> float:
-    """A transpose of `elements` values, each read and written once."""
+    """Microseconds of a transpose of `elements` values, each read and written once."""
     moved = 2 * elements * dtype.bytes
     return arch.launch_us + moved / (_TRANSPOSE_EFFICIENCY * bandwidth(arch)) * US
 
 
 def pool_us(read: int, written: int, dtype: DType, arch: Arch) -> float:
-    """A pooling that reads `read` values (overlapping windows meet in the cache) and writes
-    `written`."""
+    """Microseconds of a pooling that reads `read` values (overlapping windows share them in the
+    cache) and writes `written`."""
     moved = (read + written) * dtype.bytes
     return arch.launch_us + moved / (_POOL_EFFICIENCY * bandwidth(arch)) * US
 
 
 def library_us(product: Product, arch: Arch) -> float:
-    """cuDNN's convolution or cuBLAS's GEMM alone: the best of their tiles, K split where that
-    helps."""
+    """Microseconds of cuDNN's convolution or cuBLAS's GEMM alone, with the best of their tiles, and
+    with K split if that helps."""
     if product.depthwise:
         return _depthwise_us(product, arch)
     times = (_tile_us(product, m, n, split, arch) for m, n in _TILES for split in _SPLITS)
@@ -143,7 +143,7 @@ def library_us(product: Product, arch: Arch) -> float:
 
 
 def _depthwise_us(product: Product, arch: Arch) -> float:
-    """cuDNN's kernel in NHWC."""
+    """Microseconds of cuDNN's depthwise kernel in NHWC."""
     values = product.x_elements + product.rows * product.columns
     moved = values * product.dtype.bytes / (_DEPTHWISE_BANDWIDTH * arch.bandwidth)
     products = product.flops / (_DEPTHWISE_PRODUCTS * arch.fp32_flops)
@@ -151,8 +151,8 @@ def _depthwise_us(product: Product, arch: Arch) -> float:
 
 
 def _tile_us(product: Product, m: int, n: int, split: int, arch: Arch) -> float:
-    """A kernel with tile m x n: the products at full tensor-core rate, loads from L2, and no
-    epilogue."""
+    """Microseconds of a kernel with tiles of m x n: products at the tensor cores' full rate, loads
+    from L2, and no epilogue."""
     rows, columns, size = product.rows, product.columns, product.dtype.bytes
     k = _K * 2 // size
     l2 = arch.l2_bandwidth / arch.sm_count
@@ -172,8 +172,8 @@ def _tile_us(product: Product, m: int, n: int, split: int, arch: Arch) -> float:
 
 
 def _steps(product: Product, tile_k: int) -> int:
-    """Of a main loop: cuDNN pads a first layer's few channels to 16 and packs filter positions
-    along k."""
+    """Steps of a main loop: cuDNN pads a stem convolution's few channels to 16 and packs filter
+    positions along k."""
     if product.depth < _FEW_CHANNELS:
         return ceil_divide(product.taps * _FEW_CHANNELS, tile_k)
     return product.taps * ceil_divide(product.depth, tile_k)

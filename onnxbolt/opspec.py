@@ -1,4 +1,4 @@
-"""Op types of domain com.onnxbolt: what the library has to know of them, and how a model says it
+"""Op types of domain com.onnxbolt as the library needs them, and their description in a model
 (metadata entry onnxbolt.ops)."""
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _TYPES = frozenset(dtype.value for dtype in DType)
 
 @dataclass(frozen=True)
 class OpSpec:
-    """An op type: what the library has to know of it beyond a node's attributes. Raises
+    """An op type: the facts that the library needs and that a node's attributes do not give. Raises
     InputError for one that no library could hold."""
 
-    name: str  # as checks.NAME has it
+    name: str  # matches checks.NAME
     kind: str  # of a fused op (onnxbolt/ops/)
     element: DType  # of x and weight, and of the epilogue's tensors
     output: DType
-    chain: tuple[str, ...] = ()  # epilogue step names, a final cast among them
-    planes: DType | None = None  # where x is NCHW and y NHWC, the type of x
-    into: bool = False  # whether it writes into a tensor that earlier nodes began, its last input
-    to_nchw: bool = False  # whether a convolution writes y as NCHW
+    chain: tuple[str, ...] = ()  # names of the epilogue's steps, including a final cast
+    planes: DType | None = None  # the type of x if x is NCHW and y NHWC, else None
+    into: bool = False  # True if it writes into its last input, a tensor that earlier nodes began
+    to_nchw: bool = False  # True if a convolution writes y as NCHW
 
     def __post_init__(self) -> None:
         try:
@@ -76,14 +76,14 @@ class OpSpec:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The steps that the kernel computes: the chain without its cast, which is the kernel's
+        """The steps that the kernel computes: all but the final cast, which decides the kernel's
         output type."""
         return tuple(step for step in self.chain if step not in CASTS.values())
 
     @property
     def operands(self) -> str:
-        """One letter for each input behind x and weight: v, a vector, t, a tensor, or w, the
-        weight of a further product; at the end y, what earlier nodes wrote of the output."""
+        """One letter for each input behind x and weight: v for a vector, t for a tensor, w for the
+        weight of a further product, and at the end y for the output as earlier nodes left it."""
         return self.op.operands(self.chain) + "y" * self.into
 
     @property
@@ -99,8 +99,8 @@ class OpSpec:
         attributes: Mapping[str, Any],
         read: int | None = None,
     ) -> tuple[list[Any], int]:
-        """Of a node with weights: the sizes at whose every position each weight is multiplied once,
-        and the values of these weights.
+        """For a node with weights: the sizes of the positions at which each weight is multiplied
+        once, and the number of these weights.
 
         `y` is the output's shape, `shapes` are those of all inputs; `attributes` are the node's,
         `read` the channels of x without padding where it has some. Padding of x and of the output
@@ -125,7 +125,7 @@ class OpSpec:
 
     def instance(self, config: KernelConfig) -> Instance:
         """The kernel that a node of this type needs for one row of its configurations. Raises
-        InputError where no kernel is both."""
+        InputError if no such kernel exists."""
         try:
             if config.family not in of_kind(self.kind):
                 raise ValueError(
@@ -137,8 +137,8 @@ class OpSpec:
 
 
 def real_channels(attributes: Mapping[str, Any], output: str = "") -> int | None:
-    """The channels of a fused node's output without padding, of its second one by "stored_";
-    None where all that are stored are real."""
+    """The channels of a fused node's output without padding (of its second output if `output` is
+    "stored_"); None if there is no padding."""
     channels = attributes.get(f"{output}channel_map")
     return (
         sum(channel >= 0 for channel in channels)
@@ -148,7 +148,8 @@ def real_channels(attributes: Mapping[str, Any], output: str = "") -> int | None
 
 
 def by_name(ops: Iterable[OpSpec]) -> tuple[OpSpec, ...]:
-    """Each once, sorted. Raises InputError where two have one name."""
+    """The op types without repetition, sorted by name. Raises InputError if different ones share a
+    name."""
     unique = sorted(set(ops), key=lambda op: op.name)
     for op, following in itertools.pairwise(unique):
         if op.name == following.name:
@@ -159,8 +160,7 @@ def by_name(ops: Iterable[OpSpec]) -> tuple[OpSpec, ...]:
 
 
 def ops_to_json(ops: Iterable[OpSpec]) -> str:
-    """The metadata entry onnxbolt.ops: what of the op types cannot be read from the nodes'
-    attributes."""
+    """The metadata entry onnxbolt.ops: the facts of op types that nodes' attributes do not give."""
     rows = [
         {
             "name": op.name,
@@ -202,7 +202,7 @@ def _from_row(row: Any) -> OpSpec:
 
 
 def configs_of_node(node: NodeProto) -> list[KernelConfig]:
-    """The rows of a fused node's configuration table; InputError where it is damaged."""
+    """The rows of a fused node's configuration table. Raises InputError if the table is damaged."""
     attribute = next((a for a in node.attribute if a.name == "configs"), None)
     try:
         if attribute is not None and attribute.type != AttributeProto.INTS:
@@ -216,8 +216,8 @@ def configs_of_node(node: NodeProto) -> list[KernelConfig]:
 
 
 def _image(x: Sequence[int], weight: Sequence[int], attributes: Mapping[str, Any]) -> list[int]:
-    """Height and width of what a convolution makes of x [N, H, W, C]: of the image that a mean
-    is over, which has a fixed size."""
+    """Height and width of a convolution's result for x [N, H, W, C], over which a mean is taken;
+    they are known."""
     strides, pads, dilations = (attributes[name] for name in ("strides", "pads", "dilations"))
     spans = [
         x[1 + i] + pads[i] + pads[i + 2] - dilations[i] * (weight[1 + i] - 1) - 1 for i in (0, 1)

@@ -1,4 +1,4 @@
-"""Tables of what the package has by name or number, and of what extensions add to it."""
+"""Tables of the package's entries by name or number, to which extensions add theirs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Protocol, TypeVar
 
 EXTENSIONS_FROM = 1000  # numbers below are the package's
 Result = TypeVar("Result")
-_emptied: list[Callable[[], None]] = []  # what empties each cache of `cached`
+_emptied: list[Callable[[], None]] = []  # functions that empty the caches of `cached`
 
 
 def cached(
     maxsize: int,
 ) -> Callable[[Callable[..., Result]], functools._lru_cache_wrapper[Result]]:
-    """functools.lru_cache for functions that ask a registry: emptied when an extension comes or
-    goes."""
+    """functools.lru_cache for functions that read a registry: the cache is emptied when an entry is
+    added or removed."""
 
     def decorate(function: Callable[..., Result]) -> functools._lru_cache_wrapper[Result]:
         wrapped = functools.lru_cache(maxsize)(function)
@@ -91,7 +91,7 @@ class Registry(Mapping[Key, Entry]):
         return key
 
     def _side(self, key: Key) -> str:
-        """An entry and whose it is, in words."""
+        """An entry and its owner, in words."""
         owner, name = self._owners[key], self._entries[key].name
         return f"{self._what} {name} of extension {owner}" if owner else f"onnxbolt's own {name}"
 

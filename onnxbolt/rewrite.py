@@ -1,5 +1,5 @@
-"""The only change to the graph after canonicalization: fused nodes take the place of their
-chains, in the assigned forms."""
+"""Replaces candidates by fused nodes that read and write the assigned layouts. No other stage
+changes the graph between canonicalization and export."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from onnxbolt.ops.base import Operation, Signature, Stored
 from onnxbolt.ops.functions import DOMAIN, build
 from onnxbolt.opspec import OpSpec
 
-_SHARED = 64  # elements of a constant, up to which equal ones are one
+_SHARED = 64  # equal constants of at most this many elements are shared
 
 
 @stage(requires=promises.ORDERED, ensures=promises.KEPT)
@@ -41,8 +41,8 @@ def rewrite(
     archs: Sequence[int],
     sources: Mapping[gs.Node, str] | None = None,
 ) -> Rewriter:
-    """Replace nodes in place. `configs` holds each candidate's configurations by its anchor's
-    node, `sources` where they are from."""
+    """Replace nodes in place. `configs` has each candidate's configurations by its anchor's node,
+    `sources` their origins ("predicted" or "measured")."""
     found = chains(graph, assignment)
     concats = slices(graph, assignment, found)
     kernels = {
@@ -68,7 +68,7 @@ def rewrite(
         elif node in inside:
             continue
         elif carry is not None:
-            if node.outputs:  # else the node before does its work
+            if node.outputs:  # else the node before it does its work
                 carry.emit(rewriter, node, carry)
         elif node not in assignment.fused.covered:
             rewriter.keep(node)
@@ -89,8 +89,8 @@ def rewrite(
 
 
 class Rewriter:
-    """Writes the new node list; `get` and `produce` are how nodes name a tensor in a stored
-    form."""
+    """Writes the new node list. Nodes name their inputs by `get` and their outputs by `produce`,
+    each in a stored form."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Rewriter:
         self.nodes: list[gs.Node] = []
         self.functions: dict[Signature, FunctionProto] = {}
         self.instances: set[Instance] = set()
-        # Casts that a reader does itself; those without other readers go
+        # Casts that readers do themselves; Casts without other readers are removed
         self.passed: list[gs.Node] = []
         self._slices, self._excerpts = concats.by_tensor(), concats.excerpts
         self._packed: list[gs.Constant] = []
@@ -114,7 +114,7 @@ class Rewriter:
 
     @property
     def carries(self) -> Mapping[gs.Node, Carry]:
-        """The ordinary nodes that work on stored forms."""
+        """The nodes that are not fused, but work on stored forms."""
         return self._assignment.carries
 
     # tensors
@@ -124,7 +124,7 @@ class Rewriter:
         return self._assignment.form(tensor)
 
     def get(self, tensor: gs.Tensor, form: Form | None) -> gs.Tensor:
-        """`tensor` as stored in `form`, converted once for all who read it."""
+        """`tensor` as stored in `form`; all readers share one conversion."""
         if form is None or isinstance(tensor, gs.Constant) or not tensor.name:
             return tensor
         if (place := self._slices.get(tensor.name)) is not None:
@@ -141,7 +141,8 @@ class Rewriter:
         return found
 
     def is_read_in_place(self, tensor: gs.Tensor) -> bool:
-        """True if kernels of ours alone read this excerpt, from the tensor that it is part of."""
+        """True if only our kernels read this excerpt, and read it from the tensor that it is a part
+        of."""
         return tensor.name in self._excerpts
 
     def produce(self, tensor: gs.Tensor, form: Form) -> gs.Tensor:
@@ -165,10 +166,11 @@ class Rewriter:
         )
 
     def before_cast(self, stored: gs.Tensor) -> gs.Tensor:
-        """What a Cast has made `stored` of, where kernels read its type; else `stored` itself.
+        """The input of the Cast that computes `stored`, if there is one and kernels read its type;
+        else `stored` itself.
 
-        A Cast there and back stays a pair: ONNX Runtime removes it, rounding and all, and so it
-        does in the original.
+        A pair of Casts to another type and back stays, since ONNX Runtime removes such pairs, with
+        their rounding, in the original as well.
         """
         cast = producer(stored)
         if (
@@ -209,7 +211,7 @@ class Rewriter:
         source: gs.Node | None = None,
         domain: str = "",
     ) -> gs.Node:
-        """Append a new node; `about` names it, `source` is where it comes from."""
+        """Append a new node, named after `about`, with the provenance of `source`."""
         node = Node(
             op,
             fresh(self.graph, f"{about.name}/{op}"),
@@ -223,7 +225,7 @@ class Rewriter:
         return node
 
     def keep(self, node: gs.Node) -> None:
-        """A node that stays as it was reads tensors as ONNX has them."""
+        """Keep a node unchanged: it reads its tensors in ONNX's layout."""
         for i, tensor in enumerate(node.inputs):
             plain = self.get(tensor, PLAIN)
             if plain is not tensor:
@@ -237,7 +239,7 @@ class Rewriter:
         form: Form,
         changes: dict[str, object] | None = None,
     ) -> None:
-        """The same op on stored forms."""
+        """Append the same op with inputs and outputs in stored forms."""
         outputs = [self.produce(tensor, form) for tensor in node.outputs]
         node.attrs.update(changes or {})
         node.origin = None
@@ -247,7 +249,7 @@ class Rewriter:
         self.nodes.append(node)
 
     def alias(self, node: gs.Node, stored: gs.Tensor, form: Form) -> None:
-        """The node's result is what `stored` holds already."""
+        """Declare that `stored` already holds the node's result."""
         self._stored[node.outputs[0].name, form] = stored
         self.drop(node)
 
@@ -259,8 +261,8 @@ class Rewriter:
     def own(
         self, operation: Operation, result: Result, origin: Origin, kernels: Kernels
     ) -> gs.Node:
-        """Append a node of our domain for the result, in its place in a Concat's result if it has
-        one."""
+        """Append a fused node for the result, which is written into a Concat's result if it has a
+        place there."""
         y, form, covered = result.tensor, result.form, [*origin.covered]
         if isinstance(operation.inputs[0], Read):
             operation = operation.inputs[0].by(operation)
@@ -293,8 +295,8 @@ class Rewriter:
         return self.add(spec.name, operation.inputs, outputs, attributes, y, origin.source, DOMAIN)
 
     def _placed(self, operation: Operation, place: Slice) -> Operation:
-        """The operation as it writes to `place`, with attributes that say which tensor of the
-        source these channels are."""
+        """The operation writing to `place`, with attributes that name the source's tensor in these
+        channels."""
         placed, name = place.written_by(operation), self._original(place.tensor)
         if not name:
             return placed
@@ -303,7 +305,7 @@ class Rewriter:
         return replace(placed, attributes={**placed.attributes, **part})
 
     def _stored_attributes(self, stored: gs.Tensor) -> dict[str, object]:
-        """What a node says of its second output."""
+        """The attributes that describe a node's second output."""
         form = self.form(stored)
         return {
             "stored_tensor": self._original(stored),
@@ -312,7 +314,7 @@ class Rewriter:
         }
 
     def _used(self, signature: Signature, kernels: Kernels) -> OpSpec:
-        """The op type of a node with these kernels, which the library has to have."""
+        """The op type of a node with these kernels, which the library then needs."""
         if signature not in self.functions:
             self.functions[signature] = build(signature, self.graph.opset)
         spec = self._spec(signature)
@@ -320,20 +322,20 @@ class Rewriter:
         return spec
 
     def _original(self, tensor: gs.Tensor) -> str:
-        """The tensor of the source that `tensor` stands for; "" where there is none."""
+        """The name of the source's tensor that `tensor` stands for; "" if there is none."""
         name: str = getattr(tensor, "original", tensor.name)
         return name if name in self.graph.source_tensors else ""
 
     @property
     def ops(self) -> list[OpSpec]:
-        """What the library has to know of the op types that are used."""
+        """The op types that the library needs."""
         return sorted(
             (self._spec(signature) for signature in self.functions), key=lambda op: op.name
         )
 
     @property
     def shared_weights(self) -> list[str]:
-        """Weights that are stored twice: packed, and as they were for nodes that stay."""
+        """Weights that are stored twice: packed, and unchanged for nodes that stay."""
         return sorted(
             {
                 weight.name
@@ -346,12 +348,12 @@ class Rewriter:
         return OpSpec.of(signature, self.functions[signature].name)
 
     def fuse(self, candidate: Candidate) -> None:
-        """One fused node in the place of a candidate's nodes."""
+        """Replace a candidate's nodes by one fused node."""
         anchor, stored = candidate.anchor, self._assignment.stored(candidate)
         operation = anchor.op.operation(candidate, stored, self)
         result = Result(candidate.output, stored.writes, candidate.stored)
         if (plain := stored.both) is not None:
-            # a Cast, whose work is done
+            # a Cast that the fused node replaces
             self.passed += [
                 node for node in candidate.output.outputs if any(t is plain for t in node.outputs)
             ]
@@ -360,7 +362,7 @@ class Rewriter:
         self.own(operation, result, origin, self._kernels.get(anchor.node, Kernels()))
 
     def fuse_elementwise(self, chain: Candidate) -> None:
-        """One node in the place of elementwise ones that follow each other."""
+        """Replace consecutive elementwise nodes by one node."""
         op, form = chain.anchor.op, self.form(chain.output)
         self.own(
             op.operation(chain, Stored(form, form), self),
@@ -370,7 +372,8 @@ class Rewriter:
         )
 
     def settle(self, tensor: gs.Tensor) -> None:
-        """A graph output, or what a subgraph reads, exists under its name as ONNX has it."""
+        """Make a graph output, or a tensor that a subgraph reads, exist under its name in ONNX's
+        layout."""
         plain = self.get(tensor, PLAIN)
         if plain is not tensor:
             self.add("Identity", [plain], [tensor], {}, tensor)

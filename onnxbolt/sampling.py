@@ -13,10 +13,10 @@ ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which pixels of the input make one of the output, in the words of ONNX's Resize.
+    """How each output pixel is computed from input pixels, in the words of ONNX's Resize.
 
-    `rounding` is `nearest_mode` ("round_prefer_floor" in other modes than nearest); `by` is
-    "scales" or "sizes", what the node gives.
+    `rounding` is `nearest_mode` ("round_prefer_floor" in other modes than nearest); `by` is the
+    kind of the node's numbers: "scales" or "sizes".
     """
 
     mode: str

@@ -28,11 +28,11 @@ class Status(enum.Enum):
     """How a candidate's measurement ended; only OK has a time."""
 
     OK = "ok"
-    WRONG = "wrong"  # its answer differs from the reference
-    REFUSED = "refused"  # can_implement or the launch said no
+    WRONG = "wrong"  # its result differs from the reference
+    REFUSED = "refused"  # the kernel's check or its launch refused the problem
     CRASHED = "crashed"
     TIMEOUT = "timeout"
-    UNCOMPILED = (  # the compiler failed, or said that the code is slow (spills, serialized wgmma)
+    UNCOMPILED = (  # the compiler failed, or warned of slow code (spills, serialized wgmma)
         "uncompiled"
     )
 

@@ -1,4 +1,4 @@
-"""What there is to measure, as tasks, and strategies, which say what to measure of them.
+"""Tasks of the tuner, and strategies, which choose the configurations to measure for a task.
 
 Extensions add strategies; the tuner's own is tune/scheduler.py.
 """
@@ -35,7 +35,7 @@ class Task:
 
     @property
     def kind(self) -> str:
-        """Problems for which predictions are compared with measurements together."""
+        """A kind of problems; the report compares predictions with measurements for each kind."""
         operation = self.problem.operation
         return f"{operation} chain" if self.problem.inner else operation
 
@@ -47,14 +47,14 @@ class Task:
 class Strategy(Protocol):
     """Chooses by `propose(task, measurements)` which configurations to measure next.
 
-    It is asked at first, with what is remembered of the task, and whenever all that it proposed is
-    measured; when it proposes nothing new, the task ends. All that it proposes is measured while
-    the budget and --trials last, the kernels of the most expensive tasks first.
+    It is asked at the start, with remembered measurements of the task, and again when all that it
+    proposed is measured; when it proposes nothing new, the task ends. Its proposals are measured,
+    those of the most expensive tasks first, while the budget and --trials last.
     """
 
     @property
     def name(self) -> str:
-        """By which --strategy names it."""
+        """The name that --strategy takes."""
 
     def propose(
         self, task: Task, measurements: Sequence[Measurement]

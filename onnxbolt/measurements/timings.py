@@ -16,7 +16,7 @@ class Choice:
     config: KernelConfig
     us: float
     mad: float = 0.0
-    measured: bool = True  # False: predicted; plans and lock files have such choices, too
+    measured: bool = True  # False: predicted, as plans and lock files may have choices, too
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Cut:
-    """How many layers of a chain its first kernel computes; a global average pooling behind a
-    convolution counts as a layer."""
+    """How many of several back-to-back layers the first kernel computes; a global average pooling
+    behind a convolution counts as a layer."""
 
     layers: int
     chain: str = ""  # in words, for readers of a lock file
@@ -69,7 +69,7 @@ class Cut:
 @dataclass(frozen=True)
 class Timings:
     """Choices by (problem, architecture), comparisons by the keys of regions and their parts
-    (`plan/regions.py`), cuts by the keys of chains (`plan/cuts.py`)."""
+    (`plan/regions.py`), cuts by the keys of back-to-back layers (`plan/cuts.py`)."""
 
     choices: dict[tuple[Problem, int], Choice] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Timings:
     frozen: bool = False  # missing entries are errors (exit code 5) instead of predicted
     # decided cuts; others follow from the choices
     cuts: dict[str, Cut] = field(default_factory=dict)
-    # problems for which no kernel that was tried runs right
+    # problems for which no kernel that was tried computes correct results
     failed: frozenset[tuple[Problem, int]] = frozenset()
 
     def choice(self, problem: Problem, arch: int) -> Choice | None:
