@@ -15,11 +15,11 @@ from onnx import AttributeProto, NodeProto
 from onnxbolt import checks, domains, ops
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, EPILOGUES, MAX_STEPS, MAX_TENSORS, MAX_VECTORS, MEAN
+from onnxbolt.epilogues import CASTS, EPILOGUES, MAX_STEPS, MAX_TENSORS, MAX_VECTORS
 from onnxbolt.errors import InputError
 from onnxbolt.families import KernelConfig, config_from, of_kind
 from onnxbolt.families.row import WIDTH
-from onnxbolt.ops.base import FusedOp, Signature
+from onnxbolt.ops.base import Described, FusedOp, Signature
 
 DOMAIN = domains.FUSED
 _TYPES = frozenset(dtype.value for dtype in DType)
@@ -118,10 +118,8 @@ class OpSpec:
             weights[0][-1] = min(weights[0][-1], read)
         written = real_channels(attributes) or weights[-1][0] - attributes.get("padding", 0)
         weights[-1][0] = min(weights[-1][0], written)
-        positions = [y[0], *y[2:]] if self.to_nchw else self.op.positions(y)
-        if MEAN in self.chain:
-            positions = [y[0], *_image(shapes[0], shapes[1], attributes)]
-        return positions, sum(math.prod(weight) for weight in weights)
+        node = Described(y, shapes, attributes, self.chain, self.to_nchw)
+        return self.op.positions(node), sum(math.prod(weight) for weight in weights)
 
     def instance(self, config: KernelConfig) -> Instance:
         """The kernel that a node of this type needs for one row of its configurations. Raises
@@ -213,13 +211,3 @@ def configs_of_node(node: NodeProto) -> list[KernelConfig]:
         raise InputError(
             f"node {node.name}: attribute configs is damaged ({error}). Run: onnxbolt optimize"
         ) from error
-
-
-def _image(x: Sequence[int], weight: Sequence[int], attributes: Mapping[str, Any]) -> list[int]:
-    """Height and width of a convolution's result for x [N, H, W, C], over which a mean is taken;
-    they are known."""
-    strides, pads, dilations = (attributes[name] for name in ("strides", "pads", "dilations"))
-    spans = [
-        x[1 + i] + pads[i] + pads[i + 2] - dilations[i] * (weight[1 + i] - 1) - 1 for i in (0, 1)
-    ]
-    return [span // stride + 1 for span, stride in zip(spans, strides, strict=True)]

@@ -17,7 +17,7 @@ from onnxbolt.ops.resize import Resize
 from onnxbolt.ops.squeeze_excite import SqueezeExcite
 from onnxbolt.registry import Registry
 
-__all__ = ["ALONE", "OPS", "FusedOp", "conversion", "kinds", "named"]
+__all__ = ["ALONE", "OPS", "FusedOp", "conversion", "kinds", "named", "of_type"]
 
 
 class _Ops(Registry[str, FusedOp]):
@@ -66,6 +66,11 @@ def kinds() -> frozenset[str]:
 def named(kind: str) -> FusedOp:
     """The op whose nodes have this kind in files. Raises KeyError where there is none."""
     return {each: op for op in OPS.values() for each in op.kinds}[kind]
+
+
+def of_type(op_type: str) -> FusedOp | None:
+    """The op whose op types begin as this one does; None where there is none."""
+    return next((op for op in OPS.values() if f"{op_type}_".startswith(f"{op.op_type}_")), None)
 
 
 def conversion(to_last: bool) -> FusedOp:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import onnx_graphsurgeon as gs
+from onnx import NodeProto
 
 from onnxbolt.archs import Arch
 from onnxbolt.candidates import Anchor, Candidate
@@ -112,6 +113,18 @@ class Replacement:
 
     attributes: Mapping[str, object] = field(default_factory=dict)
     variant: Hashable = None  # of its signature
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a written model tells of a node of ours: shapes, in which a str is a symbolic dimension,
+    and attributes."""
+
+    output: Sequence[Any]
+    inputs: Sequence[Sequence[Any]]
+    attributes: Mapping[str, Any]
+    chain: tuple[str, ...] = ()  # names of its steps
+    to_nchw: bool = False  # the output is NCHW
 
 
 class Tensors(Protocol):
@@ -276,7 +289,12 @@ class FusedOp:
         vector, t, a tensor, or w, the weight of a further product."""
         return "".join(EPILOGUES[step].operand[:1] for step in chain)
 
-    def positions(self, y: Sequence[Any]) -> list[Any]:
-        """Of an op with weights: the sizes of an output shaped `y` at whose every position each
-        weight is multiplied once."""
-        return list(y[:-1])
+    def positions(self, node: Described) -> list[Any]:
+        """Of an op with weights: the sizes at whose every position each weight is multiplied
+        once."""
+        return list(node.output[:-1])
+
+    def in_both_layouts(self, node: NodeProto) -> tuple[str, str] | None:
+        """Names of a node's tensors that are the same as NCHW and as NHWC, where the attribute
+        `padding` says how many channels more the second has; None for a node without such."""
+        return None

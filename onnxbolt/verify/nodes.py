@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto
 
+from onnxbolt import ops
 from onnxbolt.dtypes import DType
 from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.library import manifest_of_model
@@ -183,28 +184,18 @@ class Nodes:
 def misstated(node: NodeProto, shapes: Mapping[str, Sequence[int]]) -> str:
     """How `padding`, which kernels read and function bodies do not, contradicts the tensors'
     shapes, in words; empty if it is right."""
-    kind, _, words = node.op_type.partition("_")
-    if kind in ("NchwToNhwc", "NhwcToNchw"):
-        first, last = (
-            (node.input[0], node.output[0])
-            if kind == "NchwToNhwc"
-            else (node.output[0], node.input[0])
-        )
-    elif (
-        "_to_nchw" in words and len(node.output) == 2 and "Gemm" not in words.partition("Store")[2]
-    ):
-        first, last = node.output  # of a convolution that writes both forms
-    else:
+    op = ops.of_type(node.op_type)
+    found = op.in_both_layouts(node) if op is not None else None
+    if found is None or not all(name in shapes for name in found):
         return ""
-    if first not in shapes or last not in shapes:
-        return ""
+    first, last = found
     values = {
         attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute
     }
     stored, own = shapes[last][-1], shapes[first][1]
-    if kind == "NchwToNhwc" and (around := values.get("around")):
+    if last == node.output[0] and (around := values.get("around")):
         stored -= around[len(around) // 2 - 1] + around[-1]
-    if kind == "NhwcToNchw" and (channels := values.get("channels")):
+    if last == node.input[0] and (channels := values.get("channels")):
         stored = channels[1] - channels[0]
     told = values.get("padding", 0)
     return (

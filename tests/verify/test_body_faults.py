@@ -229,7 +229,7 @@ def test_padding_that_is_not_the_tensor_s(kind: str, tmp_path: Path) -> None:
     reasons = [row.reason for row in verify(source, model, providers=[CPU]).failures]
     channels, own = (4, 3) if kind == "NchwToNhwc" else (16, 13)
     assert reasons == [
-        f"attribute padding is {right + 4}, but {channels} channels are stored for {own}"
+        f"attribute padding is {right + 4}, but {channels} channels are stored for {own} real ones"
     ]
 
 

@@ -4,16 +4,17 @@ behind it (ONNX Conv)."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx_graphsurgeon as gs
-from onnx import AttributeProto
+from onnx import AttributeProto, NodeProto
 
 from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import BIAS, CASTS, PRODUCT, STORE, Step
+from onnxbolt.epilogues import BIAS, CASTS, MEAN, PRODUCT, STORE, Step
 from onnxbolt.forms import FIRST_TO_LAST, LAST_TO_FIRST, PLAIN, Form
 from onnxbolt.graph.edit import conv_attributes
-from onnxbolt.ops.base import Around, Operation, Signature, Sizes, Stored, Tensors
+from onnxbolt.ops.base import Around, Described, Operation, Signature, Sizes, Stored, Tensors
 from onnxbolt.ops.body import Arranged, AttributeType, Body, epilogue
 from onnxbolt.ops.conv import layout, pattern
 from onnxbolt.ops.conv.problem import problem_of
@@ -114,6 +115,21 @@ class Conv(ProductOp):
         )
         return Operation(signature, inputs, attributes)
 
+    def positions(self, node: Described) -> list[Any]:
+        """Pixels of the output, or of the image that it is the mean of."""
+        y = node.output
+        if MEAN in node.chain:
+            return [y[0], *_image(node)]
+        return [y[0], *y[2:]] if node.to_nchw else list(y[:-1])
+
+    def in_both_layouts(self, node: NodeProto) -> tuple[str, str] | None:
+        """Both outputs, if the last step but a Cast is a Store, and so no further product's
+        input."""
+        _, written, behind = node.op_type.partition(f"_{STORE}_")
+        if len(node.output) < 2 or not written or PRODUCT in behind or "to_nchw" not in behind:
+            return None
+        return node.output[0], node.output[1]
+
     def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
         """Those of ONNX."""
         return _ATTRIBUTES
@@ -153,6 +169,17 @@ class Conv(ProductOp):
             return body("Slice", [result, *ends])
         # y is not what is stored
         return body("Identity", [result]) if steps[-1:] == [Step(STORE)] else result
+
+
+def _image(node: Described) -> list[int]:
+    """Height and width of what a convolution makes of x [N, H, W, C], of which the output is the
+    mean; x has a fixed size."""
+    x, weight = node.inputs[:2]
+    strides, pads, dilations = (node.attributes[name] for name in ("strides", "pads", "dilations"))
+    spans = [
+        x[1 + i] + pads[i] + pads[i + 2] - dilations[i] * (weight[1 + i] - 1) - 1 for i in (0, 1)
+    ]
+    return [span // stride + 1 for span, stride in zip(spans, strides, strict=True)]
 
 
 def _stored_too(plain: gs.Tensor, dtype: DType) -> tuple[Step, ...]:

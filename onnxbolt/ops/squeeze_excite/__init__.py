@@ -9,7 +9,16 @@ from typing import Any
 from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.dtypes import DType
 from onnxbolt.forms import PLAIN, Form, kept
-from onnxbolt.ops.base import Around, FusedOp, Operation, Signature, Sizes, Stored, Tensors
+from onnxbolt.ops.base import (
+    Around,
+    Described,
+    FusedOp,
+    Operation,
+    Signature,
+    Sizes,
+    Stored,
+    Tensors,
+)
 from onnxbolt.ops.body import Body
 from onnxbolt.ops.squeeze_excite import pattern, weights
 from onnxbolt.patterns.types import AnchorPattern
@@ -80,9 +89,9 @@ class SqueezeExcite(FusedOp):
         """The bias, the second weight and its bias."""
         return "vwv"
 
-    def positions(self, y: Sequence[Any]) -> list[Any]:
+    def positions(self, node: Described) -> list[Any]:
         """Each image has one gate."""
-        return [y[0]]
+        return [node.output[0]]
 
     def body(self, body: Body, signature: Signature, opset: int) -> str:
         """x [N, H, W, C] times a gate [N, 1, 1, C]."""
