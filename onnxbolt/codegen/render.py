@@ -38,7 +38,7 @@ class Instance:
         if unknown := [
             step for step in self.chain if step not in EPILOGUES or step in CASTS.values()
         ]:
-            raise ValueError(f"chain {self.chain}: {unknown} are no steps of a kernel")
+            raise ValueError(f"chain {self.chain}: {unknown} are not steps of a kernel")
         if self.chain and not {"functors", "epilogue", "layers"} & set(self.config.family.takes):
             raise ValueError(f"{self.config.family.name} has no epilogue")
 

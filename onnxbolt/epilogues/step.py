@@ -71,7 +71,7 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class InOrt:
-    """What ONNX Runtime's CUDA provider does with the step outside of a fused node.
+    """How ONNX Runtime's CUDA provider runs the step outside of a fused node.
 
     `kernels`: elementwise kernels that it launches; more than one if it has no kernel for the whole
     step. `with_bias`: the same kernel adds a bias in front. `all_types`: all releases have 16-bit

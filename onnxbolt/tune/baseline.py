@@ -53,7 +53,8 @@ Progress = Callable[[str], None]
 ORT, FUSED = "ort", "fused"
 Side = str | Part  # ORT, FUSED, or fused in part
 _SEARCH_RUNS, _ROUNDS, _RUNS = 10, 10, 10
-_COMPILING = 0.3  # of the time for comparing, for compiling kernels that were not measured
+# share of the time for comparing that may go to compiling kernels that were not measured
+_COMPILING = 0.3
 _ALONE = 3.0  # how many times longer a kernel compiles alone than together with others in a unit
 # the least microseconds of a session, and the most copies of a region to reach them
 _REPEAT_BELOW, _MOST_COPIES = 200.0, 16

@@ -17,8 +17,8 @@ from onnxbolt.tune.soundness import check_choice
 
 
 def strategy_named(name: str) -> Strategy | None:
-    """The strategy that `Options.strategy` names, None for the tuner's own. Raises InputError
-    where no extension has it."""
+    """The strategy that `Options.strategy` names; None for the tuner's own. Raises InputError if no
+    extension has it."""
     if not name:
         return None
     if name not in STRATEGIES:
@@ -31,7 +31,7 @@ def strategy_named(name: str) -> Strategy | None:
 
 
 class Guided(Scheduler):
-    """Hands out what a strategy proposes, at most `trials` configurations for each task."""
+    """Hands out the configurations that a strategy proposes, at most `trials` for each task."""
 
     def __init__(self, tasks: Sequence[Task], strategy: Strategy, arch: Arch, trials: int) -> None:
         super().__init__(tasks)
@@ -56,7 +56,7 @@ class Guided(Scheduler):
         return super().next(kernels, compiled)
 
     def _ask(self, number: int) -> None:
-        """Take in what is proposed next for a task."""
+        """Accept the next proposals for a task."""
         state, most = self._states[number], self._trials - self._proposed[number]
         new = dict.fromkeys(itertools.islice(self._new(number), most))
         for config in new:
@@ -68,8 +68,8 @@ class Guided(Scheduler):
             self._open.discard(number)
 
     def _new(self, number: int) -> Iterator[KernelConfig]:
-        """Proposals that are not measured yet. Raises InputError for one that no kernel of the
-        task has, and for what the strategy raises."""
+        """New proposals of the strategy. Raises InputError for a configuration that no kernel of
+        the task has, and for any exception of the strategy."""
         state, strategy = self._states[number], self._strategy
         try:
             for config in strategy.propose(state.task, tuple(state.measured.values())):
@@ -88,7 +88,7 @@ class Guided(Scheduler):
     def _paying(
         self, number: int, candidates: Mapping[KernelConfig, Ranked]
     ) -> list[tuple[KernelConfig, Outlook]]:
-        """All: what pays is the strategy's to say."""
+        """All candidates, since the strategy decides what pays."""
         return [
             (config, self._calibration.outlook(number, candidate))
             for config, candidate in candidates.items()

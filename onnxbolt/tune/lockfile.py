@@ -54,7 +54,7 @@ class Lock:
 
     precision: str = ""
     archs: tuple[str, ...] = ()
-    machines: tuple[Machine, ...] = ()  # where the measured entries were measured
+    machines: tuple[Machine, ...] = ()  # the machines of the measured entries
     choices: Mapping[Key, Choice] = field(default_factory=dict)
     comparisons: Mapping[str, Comparison] = field(default_factory=dict)
     version: str = __version__

@@ -1,26 +1,25 @@
-"""Which candidates to measure next, so that time goes where it is expected to pay.
+"""Chooses which candidates to measure next, so that time is spent where it is expected to pay.
 
-The objective is the model's time in its tunable nodes, as AutoGTCO has it (section III-C, equation
-4):
+The objective is the model's time in its tunable nodes, as in AutoGTCO (section III-C, equation 4):
 
     f(t) = sum over tasks i of  w_i * max(g_i(t), ES_i(t), L_i)
 
-with w_i the occurrences of task i, g_i its best time so far, L_i a time that need not be undercut,
-here the roofline, and ES_i the early stop: the level that its remaining candidates are not expected
-to undercut. A candidate's gain is the expected drop of f (expected improvement; Jones, Schonlau and
-Welch 1998, section 4.1): with Y its time to come,
+with w_i the occurrences of task i, g_i its best time so far, L_i a lower bound (here the roofline),
+and ES_i the early stop: the time that its remaining candidates are not expected to undercut. A
+candidate's gain is the expected drop of f (expected improvement; Jones, Schonlau and Welch 1998,
+section 4.1). If Y is its unknown time,
 
     gain = w_i * E[max(0, g_i - max(Y, L_i))],   log Y = log(predicted) + bias + noise
 
 The noise is normal with spread s; bias and s are the cost model's errors seen so far
-(`Calibration`). Tasks share kernels, and some take ten times as long to compile as others: so the
-kernels are taken in the order of the summed gains of the tasks that would run them, for each
-second. A candidate whose chance to win by more than the noise of measuring is below 5% is not
-tried, and not waited for while its kernel is compiled: the better the predictions were, the sooner
-a task stops.
+(`Calibration`). Tasks share kernels, and some kernels take ten times as long to compile as others.
+Kernels are therefore ordered by the summed gains of the tasks that would run them, per second of
+compiling. A candidate is dropped, even while its kernel is being compiled, once its chance to win
+by more than the measurement's noise is below 5%. The better the predictions are, the sooner a task
+stops.
 
-All of this is a function of the set of measurements, not of their order: a run that finds them in
-the database decides as the run that made them.
+All decisions depend on the set of measurements, not on their order: a run that finds them in the
+database decides as the run that made them.
 """
 
 from __future__ import annotations
@@ -39,7 +38,8 @@ from onnxbolt.measurements.records import LEAST_GAIN, Measurement, Status
 from onnxbolt.measurements.strategy import Ranked, Task
 from onnxbolt.tune.tasks import instance_of
 
-# spread of log(measured / predicted) within a task, assumed at first; worth _PRIOR measurements
+# spread of log(measured / predicted) within a task that is assumed at first; it counts as _PRIOR
+# measurements
 _SPREAD = 0.25
 _PRIOR = 4
 _LEAST_CHANCE = 0.05
@@ -57,17 +57,17 @@ class Trial:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a candidate's time is expected to be: lognormal, with the median in microseconds."""
+    """The expectation of a candidate's time: lognormal, with the median in microseconds."""
 
     us: float
     spread: float
 
     def improvement(self, best: float, floor: float) -> float:
-        """Expected microseconds by which it undercuts `best`, counting nothing below `floor`."""
+        """The expected microseconds by which it undercuts `best`; nothing below `floor` counts."""
         return self._below(best) - self._below(floor) if best > floor else 0.0
 
     def chance(self, us: float) -> float:
-        """Of being faster than `us`."""
+        """The probability of being faster than `us`."""
         return _NORMAL.cdf(math.log(us / self.us) / self.spread)
 
     def _below(self, us: float) -> float:
@@ -102,7 +102,7 @@ class Calibration:
     def outlook(self, task: int, candidate: Ranked) -> Outlook:
         family = candidate.config.family
         bias = self._biases.get((task, family), self._shared.get(family, 0.0))
-        unknown = 1 / (1 + self._counts.get((task, family), 0))  # of the bias itself
+        unknown = 1 / (1 + self._counts.get((task, family), 0))  # uncertainty of the bias itself
         return Outlook(
             candidate.us * math.exp(bias),
             self._spreads.get(family, _SPREAD) * math.sqrt(1 + unknown),
@@ -127,7 +127,7 @@ def _shrunk(values: Sequence[float], towards: float) -> float:
 
 @dataclass
 class _State:
-    """What is known of one task."""
+    """The state of one task."""
 
     task: Task
     left: dict[KernelConfig, Ranked]  # not begun
@@ -147,7 +147,7 @@ class _State:
 
     @property
     def best(self) -> Measurement | None:
-        """The fastest right answer; of equal ones the first by configuration, so that runs
+        """The fastest correct measurement; of equals the first by configuration, so that runs
         agree."""
         right = [m for m in self.measured.values() if m.status is Status.OK]
         return min(right, key=lambda m: (m.us, m.config), default=None)
@@ -175,28 +175,28 @@ class Scheduler:
         self._pioneers = _pioneers(tasks)
 
     def record(self, task: int, measurement: Measurement) -> None:
-        """Take in a measurement, made now or found in the database. Of several of a
-        configuration that of the most runs counts, the newest of equal ones, and once failed is
-        failed, as `Database.best` has it."""
+        """Record a measurement, made now or found in the database. Of several measurements of a
+        configuration, the one with the most runs counts, and the newest of equals; a configuration
+        that failed once stays failed, as in `Database.best`."""
         if measurement.config is not None:
             self._states[task].end(measurement.config, measurement)
             self.__dict__.pop("_calibration", None)
 
     def give_up(self, task: int) -> None:
-        """No trial of this task is handed out any more."""
+        """Hand out no more trials of this task."""
         self._states[task].left.clear()
         self._states[task].under_way.clear()
 
     def best(self, task: int) -> Measurement | None:
-        """The fastest right answer so far."""
+        """The fastest correct measurement so far."""
         return self._states[task].best
 
     def measured(self, task: int) -> dict[KernelConfig, Measurement]:
-        """Everything that was tried."""
+        """All measurements of a task, by configuration."""
         return self._states[task].measured
 
     def worthwhile(self) -> list[int]:
-        """For each task, how many more trials seem worth their time, those under way among them."""
+        """For each task, how many more trials seem worth their time, including those under way."""
         return [
             len(self._paying(number, state.under_way)) + len(self._gains(number))
             for number, state in enumerate(self._states)
@@ -205,8 +205,8 @@ class Scheduler:
     def next(
         self, kernels: int, compiled: Container[Instance] = ()
     ) -> list[tuple[Instance, list[Trial]]]:
-        """What to measure now, with the kernel that it needs: on all of the `compiled` ones, and
-        on up to `kernels` others, the most valuable first."""
+        """The trials to measure now, grouped by the kernel that they need: those of all `compiled`
+        kernels, and of up to `kernels` others, the most valuable first."""
         wanted: dict[Instance, list[tuple[int, float, Trial]]] = defaultdict(list)
         for number, task in enumerate(self.tasks):
             for config, gain, rank in self._gains(number):
@@ -228,8 +228,8 @@ class Scheduler:
         return chosen
 
     def _gains(self, number: int) -> list[tuple[KernelConfig, float, int]]:
-        """Configurations worth trying, each with its gain and its rank: a task's first, a
-        family's first, or there for its gain."""
+        """Configurations worth trying, each with its gain and its rank: first of a task, first of a
+        family, or chosen for its gain."""
         state, task = self._states[number], self.tasks[number]
         best = state.best
         paying = self._paying(number, state.left)
@@ -238,7 +238,7 @@ class Scheduler:
                 (config, task.occurrences * outlook.improvement(best.us, task.floor_us), _ANY)
                 for config, outlook in paying
             ]
-        # what the model would take without measuring
+        # the choice of the model without measuring
         level = self._calibration.outlook(number, task.candidates[0]).us
         starts = not state.under_way
         return [
@@ -259,7 +259,8 @@ class Scheduler:
     def _paying(
         self, number: int, candidates: Mapping[KernelConfig, Ranked]
     ) -> list[tuple[KernelConfig, Outlook]]:
-        """Those that may win by more than the noise; all where nothing is known to be right."""
+        """The candidates that may win by more than the noise; all of them until one has computed
+        correct results."""
         best, floor = self._states[number].best, self.tasks[number].floor_us
         outlooks = [
             (config, self._calibration.outlook(number, candidate))
@@ -276,8 +277,8 @@ class Scheduler:
 
     @cached_property
     def _calibration(self) -> Calibration:
-        """From candidates as predicted; other launches of their kernels would count one error
-        several times."""
+        """The calibration from candidates as predicted; other launches of their kernels would count
+        an error several times."""
         errors: dict[tuple[int, Family[Any]], list[float]] = defaultdict(list)
         for number, state in enumerate(self._states):
             for config, measurement in state.measured.items():
@@ -289,9 +290,9 @@ class Scheduler:
 
 
 def _pioneers(tasks: Sequence[Task]) -> set[tuple[int, KernelConfig]]:
-    """The best candidate of each family in the first task that has one: from it the calibration
-    learns of the family. A family that takes longer to compile than another one of the task
-    waits for its gain."""
+    """The best candidate of each family in the first task that has one: the calibration learns
+    about the family from it. A family that takes longer to compile than another one of the task has
+    to wait for its gain."""
     found: dict[Family[Any], tuple[int, KernelConfig]] = {}
     for number, task in enumerate(tasks):
         least = min(candidate.config.family.compile_seconds for candidate in task.candidates)
@@ -302,8 +303,8 @@ def _pioneers(tasks: Sequence[Task]) -> set[tuple[int, KernelConfig]]:
 
 
 def _priority(instance: Instance, trials: list[tuple[int, float, Trial]]) -> tuple[int, float, str]:
-    """Each task starts with one trial, as AutoGTCO's t = (1, .., 1) does, then each family; from
-    there on gains decide."""
+    """A sort key: each task starts with one trial, as AutoGTCO does with t = (1, .., 1), then each
+    family gets one; after that gains decide."""
     gain = math.fsum(gain for _, gain, _ in trials)
     return (
         min(rank for rank, _, _ in trials),

@@ -27,11 +27,9 @@ def check_problem(problem: Problem, config: KernelConfig) -> None:
     if len(problem.chain) > MAX_STEPS or not set(problem.chain) <= EPILOGUES.keys():
         raise ValueError(f"problem: chain is {problem.chain!r}")
     if len(problem.inner) != problem.chain.count(PRODUCT):
-        raise ValueError(
-            "problem: inner has not one width for each product of the chain but the first"
-        )
+        raise ValueError("problem: inner needs the width of each layer but the last")
     if not isinstance(problem, config.family.problems):
-        raise ValueError(f"a kernel of {config.family.name} for a {type(problem).__name__}")
+        raise ValueError(f"kernels of {config.family.name} do not solve a {type(problem).__name__}")
 
 
 def check_choice(problem: Problem, arch: int, config: KernelConfig) -> None:

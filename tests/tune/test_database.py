@@ -220,12 +220,16 @@ def test_merge_of_what_no_kernel_has_is_one_clear_error(
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
-        pytest.param(only("resize", 90), "a kernel of resize for a GemmProblem", id="family"),
+        pytest.param(
+            only("resize", 90), "kernels of resize do not solve a GemmProblem", id="family"
+        ),
         pytest.param(
             dataclasses.replace(config(3), arch=80), "architecture 80 for 90", id="architecture"
         ),
         pytest.param(
-            dataclasses.replace(SM90, columns=SM90.columns + 2), "stores of 16 bytes", id="columns"
+            dataclasses.replace(SM90, columns=SM90.columns + 2),
+            "whole accesses of 16 bytes",
+            id="columns",
         ),
         pytest.param(dataclasses.replace(SM90, k=1), "such sizes for GemmProblem", id="k-block"),
     ],

@@ -55,7 +55,7 @@ def stored_columns(columns: int, out: DType, residual: bool) -> int:
     if out.bytes != 2 or row % (128 if residual else 64) == 0 or row in SWIZZLED_ROWS:
         return next((width // out.bytes for width in SWIZZLED_ROWS if row % width == 0), columns)
     if columns % 8:
-        raise ValueError(f"{columns} columns are no whole number of stores of 16 bytes")
+        raise ValueError(f"{columns} columns cannot be stored by whole accesses of 16 bytes")
     parts = next(
         n
         for n in itertools.count(1)
