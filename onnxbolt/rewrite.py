@@ -21,8 +21,8 @@ from onnxbolt.graph.names import fresh
 from onnxbolt.graph.promises import stage
 from onnxbolt.layout.assignment import Assignment, last_node
 from onnxbolt.layout.carry import Carry, Kernels, Origin, Result
-from onnxbolt.layout.chains import chains
 from onnxbolt.layout.convert import convert
+from onnxbolt.layout.elementwise_runs import elementwise_runs
 from onnxbolt.layout.places import Read, Slice
 from onnxbolt.layout.slices import Slices, slices
 from onnxbolt.names import NODE_FORMAT
@@ -43,15 +43,15 @@ def rewrite(
 ) -> Rewriter:
     """Replace nodes in place. `configs` has each candidate's configurations by its anchor's node,
     `sources` their origins ("predicted" or "measured")."""
-    found = chains(graph, assignment)
+    found = elementwise_runs(graph, assignment)
     concats = slices(graph, assignment, found)
     kernels = {
         node: Kernels(rows, (sources or {}).get(node, "predicted"))
         for node, rows in configs.items()
     }
     rewriter = Rewriter(graph, assignment, kernels, archs, concats)
-    ends = {last_node(chain): chain for chain in found}
-    inside = {node for chain in found for node in chain.nodes}
+    ends = {last_node(run): run for run in found}
+    inside = {node for run in found for node in run.nodes}
     for node in list(graph.nodes):
         candidate = assignment.fused.last.get(node)
         captured = [

@@ -1,5 +1,6 @@
-"""Layout: in which form each tensor is stored.
+"""Layout: the form in which each tensor is stored (onnxbolt/forms.py).
 
-`form.py` names the forms, `assign.py` decides them in one forward pass over the graph, `rules/`
-holds how ordinary ops carry a form through, `convert.py` writes the conversions where forms meet.
+`assign.py` decides the forms in one forward pass over the graph; `rules/` says how nodes that are
+not fused read and write other forms than ONNX's; `convert.py` writes the layout conversions between
+a tensor's form and the one that a reader needs.
 """

@@ -1,12 +1,15 @@
 """Decides the stored form of every tensor, in one forward pass over the graph.
 
-Fused convolutions read and write channels last; ordinary ops follow their inputs if a rule knows
-how (rules/); everything else reads tensors as ONNX has them. Outputs of fused nodes are padded to
-the alignment of 16-byte accesses if that is free: if everything behind them works on padded
-channels, or a change of layout leaves the padding behind. So the pass starts with all of them
-padded, notes which padding would have to be taken away again, and runs anew without it. Likewise a
-convolution itself can write its result as ONNX has it if no reader wants the channels last; the
-plan says which do (`Assignment.leaving`), and which write both forms (`Assignment.both`).
+Fused convolutions read and write NHWC. Ordinary nodes keep the form of their inputs if they have a
+rule (rules/); all others read and write tensors as ONNX has them.
+
+Outputs of fused nodes are padded to the alignment of 16-byte accesses if that costs nothing: if all
+readers work on padded channels, or a layout conversion removes the padding. The pass starts with
+all outputs padded, notes which padding would need a copy to remove, and starts again without that.
+
+A convolution can write its result as NCHW if no NHWC consumer reads it. The pass finds such results
+(`Assignment.leaving`); the plan decides which are written so, and which in both layouts
+(`Assignment.both`).
 """
 
 from __future__ import annotations
@@ -29,8 +32,8 @@ from onnxbolt.ops.products import LONG
 def assign(
     graph: gs.Graph, candidates: Sequence[Candidate], premises: Premises | None = None
 ) -> Assignment:
-    """The forms of all tensors for this choice of candidates. `graph.nodes` is in topological
-    order; `premises` are without `padded`, which this decides."""
+    """The forms of all tensors for these candidates. `graph.nodes` are in topological order;
+    `premises.padded` is ignored, since this function decides it."""
     premises, fused = premises or Premises(), FusedNodes(candidates)
     padded = frozenset(c.output.name for c in candidates if _channels(c) % c.anchor.dtype.alignment)
     while True:
@@ -73,13 +76,12 @@ def _fused(state: Assignment, candidate: Candidate) -> None:
     anchor = candidate.anchor
     reads, writes = anchor.op.forms(candidate, _around(state, candidate))
     sources = frozenset({candidate.output.name})
-    if anchor.keeps_channels:  # what comes out is stored as what goes in
+    if anchor.keeps_channels:  # y is stored like x
         sources = state.padding.sources.get(anchor.x.name) or sources
     state.fused_reads[anchor.node] = reads
-    # padding at a region's entry is part of the conversion; only what another fused node padded can
-    # be unfree
+    # without `sources`: if x has to be padded, its layout conversion includes that
     state.demand(anchor.x, reads)
-    # the first layer's channels are whole accesses
+    # the first layer's channels need no padding: its columns are whole accesses
     if candidate.stored is not None or has_inner_residual(candidate.chain):
         inner = Form(writes.last, None)
         for operand in candidate.tensors:
@@ -95,9 +97,11 @@ def _fused(state: Assignment, candidate: Candidate) -> None:
 
 
 def _is_worth_padding(state: Assignment, candidate: Candidate, writes: Form) -> bool:
-    """Whether a product among others of its width stays padded, though somebody reads it without:
-    else those before it, whose results it adds, lose their padding, too, and each reads and writes
-    a value at a time. Long rows, as for what is read (`x_form`).
+    """True if a GEMM's columns stay padded although a reader needs them without padding.
+
+    It adds results of other GEMMs of the same width. Without its padding, they would lose theirs as
+    well, and all of them would read and write one value at a time, which takes longer than one copy
+    without the padding. Only long rows are padded, as for x (`x_form`).
     """
     padded = not writes.last and writes.padded and _channels(candidate) >= LONG
     operands = candidate.tensors
@@ -109,7 +113,7 @@ def _is_worth_padding(state: Assignment, candidate: Candidate, writes: Form) -> 
 
 
 def x_form(state: Assignment, candidate: Candidate) -> Form:
-    """The form in which a fused node reads its activations."""
+    """The form in which a fused node reads x."""
     return candidate.anchor.op.forms(candidate, _around(state, candidate))[0]
 
 
@@ -128,7 +132,7 @@ def _channels(candidate: Candidate) -> int:
 
 
 def plain_at_the_end(graph: gs.Graph) -> list[gs.Tensor]:
-    """Tensors that have to exist as ONNX has them: graph outputs, and what subgraphs read from
-    outside."""
+    """Tensors that have to exist as ONNX has them: graph outputs, and those that subgraphs of
+    control flow read."""
     captured = [t for node in graph.nodes for t in node.outputs if t.name in graph.captured]
     return [*graph.outputs, *captured]

@@ -1,4 +1,4 @@
-"""The stored form of every tensor, as one pass over the graph has decided it (assign.py)."""
+"""The stored form of every tensor, as assign.py decides it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from onnxbolt.ops.base import FusedOp, Stored
 
 @dataclass(frozen=True, eq=False)
 class FusedNodes:
-    """The candidates of an assignment, by the nodes that they take the place of."""
+    """The candidates of an assignment, by the nodes that they replace."""
 
     candidates: Sequence[Candidate]
 
     @cached_property
     def last(self) -> dict[gs.Node, Candidate]:
-        """Candidates by the node in whose place the fused node stands."""
+        """Candidates by the node at whose position the fused node is written."""
         return {last_node(candidate): candidate for candidate in self.candidates}
 
     @cached_property
@@ -36,50 +36,50 @@ class FusedNodes:
 
     @cached_property
     def covered(self) -> set[gs.Node]:
-        """All nodes that fused nodes take the place of."""
+        """All nodes that fused nodes replace."""
         return {node for candidate in self.candidates for node in candidate.nodes}
 
     @cached_property
     def channels_last(self) -> set[gs.Node]:
-        """Those of candidates whose kernels read tensors with their channels last."""
+        """The nodes of candidates whose kernels read NHWC."""
         found = (c for c in self.candidates if c.anchor.op.channels_last)
         return {node for candidate in found for node in candidate.nodes}
 
 
 @dataclass(frozen=True)
 class Premises:
-    """What an assignment is made for, beside the candidates."""
+    """Decisions that an assignment follows, beside the candidates."""
 
     padded: frozenset[str] = frozenset()  # fused outputs that are written with padded channels
-    archs: tuple[Arch, ...] = ()  # of the kernels; a node has one layout for all of them
+    archs: tuple[Arch, ...] = ()  # architectures of the kernels; a node has one layout for all
     to_nchw: frozenset[str] = frozenset()  # outputs that their convolutions write as NCHW
-    # by result that a convolution writes in both forms: the tensor that is it as ONNX has it
+    # outputs that their convolutions write in both layouts, each with the tensor in NCHW
     both: Mapping[str, gs.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Padding:
-    """What becomes of padded channels, by the names of tensors; filled by the pass."""
+    """Where padded channels come from and what removing them costs, by tensors' names; filled by
+    the pass."""
 
     # the padded fused outputs that a tensor's padding comes from
     sources: dict[str, frozenset[str]] = field(default_factory=dict)
-    # padded outputs whose padding some reader has to take away
+    # padded outputs whose padding has to be removed by a copy for some reader
     unfree: set[str] = field(default_factory=set)
-    # those for which taking it away costs less than doing without
+    # those of them that stay padded, since that copy costs less than unpadded kernels
     worth: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """The decisions: forms of tensors, how nodes read and write them, and the conversions that
-    they need."""
+    """The decisions: forms of tensors, how nodes read and write them, and layout conversions."""
 
     fused: FusedNodes
     premises: Premises
-    rules: Callable[[gs.Node], Rule | None]  # the layout rule for an ordinary node
-    forms: dict[str, Form] = field(default_factory=dict)  # by the tensor's name; others are plain
-    fused_reads: dict[gs.Node, Form] = field(default_factory=dict)  # of x, by the anchor's node
-    carries: dict[gs.Node, Carry] = field(default_factory=dict)  # ordinary nodes on stored forms
+    rules: Callable[[gs.Node], Rule | None]  # the layout rule of an ordinary node
+    forms: dict[str, Form] = field(default_factory=dict)  # by tensor's name; PLAIN if missing
+    fused_reads: dict[gs.Node, Form] = field(default_factory=dict)  # forms of x, by anchor's node
+    carries: dict[gs.Node, Carry] = field(default_factory=dict)  # ordinary nodes that have a rule
     conversions: dict[tuple[str, Form], gs.Tensor] = field(default_factory=dict)
     # tensors that some node reads in the form in which they are written
     read_as_stored: set[str] = field(default_factory=set)
@@ -91,19 +91,20 @@ class Assignment:
 
     @property
     def both(self) -> Mapping[str, gs.Tensor]:
-        """By result that a convolution writes in both forms: the tensor that is it as NCHW."""
+        """The tensors that convolutions write as NCHW beside their result in NHWC, by the result's
+        name."""
         return self.premises.both
 
     def form(self, tensor: gs.Tensor) -> Form:
         return self.forms.get(tensor.name, PLAIN)
 
     def reads_nchw(self, candidate: Candidate) -> bool:
-        """True if a kernel for NHWC reads its activation as ONNX has it."""
+        """True if a kernel that usually reads NHWC reads x as NCHW."""
         anchor = candidate.anchor
         return anchor.op.channels_last and self.fused_reads[anchor.node] == PLAIN
 
     def writes_nchw(self, candidate: Candidate) -> bool:
-        """True if a kernel for NHWC writes its result as ONNX has it."""
+        """True if a kernel that usually writes NHWC writes y as NCHW alone."""
         return candidate.anchor.op.channels_last and not self.form(candidate.output).last
 
     def stored(self, candidate: Candidate) -> Stored:
@@ -114,7 +115,7 @@ class Assignment:
 
     @property
     def leaving(self) -> list[Candidate]:
-        """Convolutions that write NHWC though every reader of the result wants NCHW."""
+        """Convolutions that write NHWC although all readers of the result need NCHW."""
         found = [c for c in self.candidates if c.anchor.op.writes_nchw and self.form(c.output).last]
         return [
             c
@@ -124,7 +125,7 @@ class Assignment:
         ]
 
     def reads_last(self, tensor: gs.Tensor) -> bool:
-        """True if a kernel for NHWC reads this tensor as its activation."""
+        """True if a kernel for NHWC reads this tensor as its x."""
         readers = (self._reader(node, tensor) for node in tensor.outputs)
         return any(op is not None and op.channels_last for op in readers)
 
@@ -149,17 +150,18 @@ class Assignment:
         return False
 
     def only_gemms_read(self, tensor: gs.Tensor) -> bool:
-        """True if fused GEMMs alone read this tensor, whose columns may then lie in any order."""
+        """True if fused GEMMs alone read this tensor: its columns may then be stored in any order,
+        since the weights' rows can follow."""
         readers = [self._reader(node, tensor) for node in tensor.outputs]
         return bool(readers) and all(op is not None and op.any_order for op in readers)
 
     def _reader(self, node: gs.Node, tensor: gs.Tensor) -> FusedOp | None:
-        """The op that begins at `node` and reads `tensor` as its activation."""
+        """The op that begins at `node` and reads `tensor` as its x; None if there is none."""
         return self.fused.ops.get(node) if node.inputs[0] is tensor else None
 
     def demand(self, tensor: gs.Tensor, form: Form, reader: frozenset[str] = frozenset()) -> None:
-        """Note that some node reads `tensor` in `form`; `reader` names the padded outputs that a
-        padded form is asked for by."""
+        """Note that a node reads `tensor` in `form`. `reader` names the padded outputs that the
+        padding of `form` comes from."""
         native = self.form(tensor)
         if native == form:
             self.read_as_stored.add(tensor.name)
@@ -168,7 +170,7 @@ class Assignment:
             or isinstance(tensor, gs.Constant)
             or (tensor.name, form) in self.conversions
         ):
-            return  # as it lies, or converted for another reader already
+            return  # no conversion is needed, or another reader has it already
         if form == PLAIN and any(tensor is plain for plain in self.both.values()):
             return
         self.conversions[tensor.name, form] = tensor
@@ -178,9 +180,8 @@ class Assignment:
             self.padding.unfree.update(reader)
 
     def _leaves_padding_behind(self, tensor: gs.Tensor, form: Form) -> bool:
-        """True if one kernel brings a fused node's result, or what a Cast makes of it, into
-        `form`, which has no padding: then readers of the result as it is stored keep the
-        padding."""
+        """True if one layout conversion brings a fused node's result, or a Cast of it, into `form`
+        without padding, at no further cost; so the result itself can stay padded."""
         native, node = self.form(tensor), producer(tensor)
         cast = node is not None and node.op == "Cast" and node in self.carries
         result = node.inputs[0] if node is not None and cast else tensor
@@ -193,7 +194,7 @@ class Assignment:
         )
 
     def write(self, tensor: gs.Tensor, form: Form, sources: frozenset[str] = frozenset()) -> None:
-        """Note that `tensor` is written in `form`, its padding coming from `sources`."""
+        """Note that `tensor` is written in `form`; its padding comes from the outputs `sources`."""
         self.forms[tensor.name] = form
         self.padding.sources[tensor.name] = sources if form.padded else frozenset()
 
@@ -202,8 +203,8 @@ Rule = Callable[[gs.Node, Assignment], Carry | None]
 
 
 def last_node(candidate: Candidate) -> gs.Node:
-    """The node in whose place the fused node stands: a stored result may be read before the last
-    node."""
+    """The node at whose position the fused node is written: the last one that it replaces, or the
+    one that computes a stored multi-use value, which may be read before the last node."""
     written = [*candidate.anchor.nodes, *(node for link in candidate.links for node in link.nodes)]
     if candidate.stored is None:
         return written[-1]
@@ -213,7 +214,7 @@ def last_node(candidate: Candidate) -> gs.Node:
 
 
 def channels_last(tensor: gs.Tensor, state: Assignment) -> bool:
-    """True if `tensor` lies with its channels last, with a known rank and channel count."""
+    """True if `tensor` is stored with its channels last and has a known rank and channel count."""
     return (
         state.form(tensor).last
         and tensor.shape is not None

@@ -1,7 +1,7 @@
-"""How an ordinary node carries stored forms through, and what writes its replacement.
+"""The forms that an ordinary node reads and writes, and how its replacement is written.
 
-A rule (rules/) answers a `Carry`. Its `emit` writes nodes through a `Writer`, which rewrite.py
-implements.
+A layout rule (rules/) returns a `Carry`, whose `emit` writes nodes through a `Writer`; rewrite.py
+implements that.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from onnxbolt.ops.base import Operation, Tensors
 
 @dataclass(frozen=True)
 class Carry:
-    """How an ordinary node works on stored forms: what it reads (per input; constants are its
-    own business), what it writes, and how its replacement is written."""
+    """How an ordinary node works on stored forms.
+
+    `reads` has the form of each input, None for constants, which `emit` converts itself; `writes`
+    has the form of each output. `emit` writes the node's replacement.
+    """
 
     reads: tuple[Form | None, ...]
     writes: tuple[Form, ...]
@@ -32,18 +35,18 @@ class Carry:
 
 @dataclass(frozen=True)
 class Result:
-    """What a node of our domain writes: `tensor` in `form`."""
+    """The output of a node of our domain: `tensor` in `form`."""
 
     tensor: gs.Tensor
     form: Form
     stored: gs.Tensor | None = None  # a second output, in the form that is assigned to it
-    place: Slice | None = None  # given where a copy writes it; else found by the tensor's name
+    place: Slice | None = None  # its part of a Concat's result; None: by the tensor's name
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Why there is a node of our domain: the rule in words, the source node that names it, and
-    the nodes whose place it takes."""
+    """Why there is a node of our domain: the rule in words, the source node that gives its name,
+    and the nodes that it replaces."""
 
     rule: str
     source: gs.Node | None
@@ -52,7 +55,8 @@ class Origin:
 
 @dataclass(frozen=True)
 class Kernels:
-    """The configurations that a node carries, and where they are from."""
+    """The configurations that a node carries, and the source of their times: "predicted" or
+    "measured"."""
 
     configs: Sequence[KernelConfig] = field(default=())
     source: str = "predicted"
@@ -72,10 +76,10 @@ class Writer(Tensors, Protocol):
         """The form in which the node that computes `tensor` writes it."""
 
     def get(self, tensor: gs.Tensor, form: Form | None) -> gs.Tensor | Read:
-        """`tensor` as stored in `form`, converted once for all who read it."""
+        """`tensor` as stored in `form`, converted once for all readers."""
 
     def is_read_in_place(self, tensor: gs.Tensor) -> bool:
-        """True if kernels of ours alone read this excerpt, from the tensor that it is part of."""
+        """True if all readers of this excerpt are kernels that read it from the larger tensor."""
 
     def produce(self, tensor: gs.Tensor, form: Form) -> gs.Tensor:
         """The variable that a new node writes for `tensor` in `form`."""
@@ -87,7 +91,8 @@ class Writer(Tensors, Protocol):
         """A new variable of another element type, its shape left to inference."""
 
     def before_cast(self, stored: gs.Tensor) -> gs.Tensor:
-        """What a Cast has made `stored` of, if kernels read its type; else `stored` itself."""
+        """The input of the Cast that computes `stored`, if kernels read its type; otherwise
+        `stored` itself."""
 
     def constant(self, base: str, values: np.ndarray) -> gs.Constant:
         """A new initializer; small equal ones are shared."""
@@ -102,7 +107,8 @@ class Writer(Tensors, Protocol):
         source: gs.Node | None = None,
         domain: str = "",
     ) -> gs.Node:
-        """Append a new node; `about` names it, `source` is where it comes from."""
+        """Append a new node. Its name is made of `about`'s; `source` is the node that it comes
+        from."""
 
     def replace(
         self,
@@ -111,10 +117,10 @@ class Writer(Tensors, Protocol):
         form: Form,
         changes: dict[str, object] | None = None,
     ) -> None:
-        """The same op on stored forms."""
+        """Append `node` with these inputs and changed attributes, its outputs in `form`."""
 
     def alias(self, node: gs.Node, stored: gs.Tensor, form: Form) -> None:
-        """The node's result is what `stored` holds already."""
+        """Let readers of the node's result read `stored`, which holds the same in `form`."""
 
     def drop(self, node: gs.Node) -> None:
         """Take a node out of the graph."""

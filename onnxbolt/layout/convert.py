@@ -1,11 +1,9 @@
-"""Conversions between stored forms.
+"""Layout conversions: from one stored form of a tensor to another.
 
-A change between channels first and last is one node of ours, padding at the end included, and so is
-a Cast before it. What else there is (another order of channels, padding of a product's columns,
-types that kernels do not have) is written as standard nodes. To channels last: Pad in
-channels-first order is never needed, since the Transpose comes first and the Pad then runs along
-the innermost axis. A conversion that takes padding away is a Slice where padding is at the end,
-else a Gather.
+Between NCHW and NHWC one node of ours does it, with padding at the end and with a Cast before it.
+Standard nodes do everything else: another order of channels, padding of a GEMM's columns, element
+types that our kernels lack. A Transpose to NHWC then comes before the Pad, which so runs along the
+innermost axis. Padding is removed by a Slice if it is at the end, otherwise by a Gather.
 """
 
 from __future__ import annotations
@@ -32,8 +30,8 @@ def convert(
     want: Form,
     into: gs.Tensor | None,
 ) -> gs.Tensor:
-    """Nodes that bring `stored`, which holds `tensor` in form `have`, into form `want`; the
-    result, `into` where given."""
+    """Write nodes that bring `stored`, which holds `tensor` in form `have`, into form `want`.
+    Returns the result, which is `into` if that is given."""
     turned = have.last != want.last
     if (
         turned
@@ -47,8 +45,8 @@ def convert(
 
 
 def appended(tensor: gs.Tensor, have: Form, want: Form) -> int | None:
-    """The channels of zeros at the end of the form with the channels last; None where a change
-    to or from it is not that simple."""
+    """How many padded channels the NHWC form has at its end; None if its channels are not the
+    original ones followed by padding, so that no kernel of ours converts it."""
     first, last = (have, want) if want.last else (want, have)
     channels = last.channels or ()
     padding = channels.count(-1)
@@ -60,7 +58,7 @@ def appended(tensor: gs.Tensor, have: Form, want: Form) -> int | None:
 def _one_kernel(
     writer: Writer, tensor: gs.Tensor, stored: gs.Tensor, want: Form, padding: int
 ) -> gs.Tensor:
-    """A node of ours, which also does the work of a Cast that it would read from."""
+    """Write our layout conversion, which includes the Cast that computes its input, if any."""
     source, made = writer.before_cast(stored), DType.of(tensor.dtype)
     read = DType.of(source.dtype)
     assert read is not None  # `before_cast` has looked,
@@ -82,7 +80,7 @@ def _one_kernel(
 def _relabel(
     writer: Writer, tensor: gs.Tensor, stored: gs.Tensor, want: Form, into: gs.Tensor | None
 ) -> gs.Tensor:
-    """One pixel per channel lies in memory as it has to."""
+    """Write a Reshape: with one pixel per channel, NCHW and NHWC are the same bytes."""
     ones = [1] * (len(tensor.shape) - 2)
     shape = [0, *ones, int(tensor.shape[1])] if want.last else [0, int(tensor.shape[1]), *ones]
     target = into if into is not None else writer.variable(tensor, want)
@@ -106,7 +104,7 @@ def _standard(
 ) -> gs.Tensor:
     steps = []
     turned = have.last != want.last
-    # after turning, the map would be of another axis
+    # a map of channels applies to the last axis, which a Transpose changes
     remapped = turned or have.channels != want.channels
     if have.channels is not None and remapped:
         steps.append(("select", Form(have.last)))
@@ -147,8 +145,8 @@ def _select(
 def _place(
     writer: Writer, tensor: gs.Tensor, stored: gs.Tensor, want: Form, target: gs.Tensor
 ) -> None:
-    """Zeros appended; a map with holes in the middle is reached by a Gather from the appended
-    form."""
+    """Write a Pad that appends zeros; if the map has padding in the middle, also a Gather that
+    puts the zeros there."""
     channels = want.channels or ()
     count = max(channels) + 1
     extra = max(len(channels) - count, 1)

@@ -1,5 +1,5 @@
-"""Channels that kernels read where they lie, among others: what Split and Slice take of a tensor
-whose channels lie last, and what lies in the result of a Concat (slices.py)."""
+"""Excerpts: outputs of Split and Slice that kernels read directly from the larger NHWC tensor,
+without a copy (places.py)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from onnxbolt.layout.places import Excerpt
 
 
 def cut_axes(node: gs.Node) -> list[int] | None:
-    """The axes that a Split or a Slice cuts, as ONNX counts them; None where a parameter is no
-    constant, or an output has no name or an unknown shape."""
+    """The axes of NCHW that a Split or a Slice cuts; None if a parameter is no constant, or an
+    output has no name or an unknown shape."""
     rank = len(node.inputs[0].shape or ())
     known = all(isinstance(tensor, gs.Constant) or not tensor.name for tensor in node.inputs[1:])
     if (
@@ -31,8 +31,8 @@ def cut_axes(node: gs.Node) -> list[int] | None:
 
 
 def excerpts(node: gs.Node) -> list[Excerpt]:
-    """Which channels each output of a Split or a Slice is; none where they are not whole
-    accesses of 16 bytes, or more is cut."""
+    """The channels of each output of a Split or a Slice; empty if it cuts another axis, or if
+    channels do not begin and end at whole accesses of 16 bytes."""
     x, dtype = node.inputs[0], DType.of(node.inputs[0].dtype)
     if dtype is None or cut_axes(node) != [1]:
         return []
@@ -41,7 +41,7 @@ def excerpts(node: gs.Node) -> list[Excerpt]:
     if begin is None or not all(isinstance(width, int) and width > 0 for width in widths):
         return []
     places = list(itertools.accumulate([begin, *widths]))
-    # all of them are a pixel's pitch
+    # the number of all channels is the distance from one pixel to the next
     aligned = all(place % dtype.alignment == 0 for place in (*places, x.shape[1]))
     return (
         [Excerpt(x, CHANNELS_LAST, *pair) for pair in itertools.pairwise(places)] if aligned else []
@@ -49,7 +49,7 @@ def excerpts(node: gs.Node) -> list[Excerpt]:
 
 
 def _first_channel(node: gs.Node) -> int | None:
-    """Of a Slice; None where it leaves some out between, or goes backwards."""
+    """The first channel of a Slice; None if its step is not 1."""
     start, count = int((constant_integers(node, 1) or [0])[0]), int(node.inputs[0].shape[1])
     if (constant_integers(node, 4) or [1]) != [1]:
         return None

@@ -1,18 +1,21 @@
-"""Reshapes that leave a tensor's pixels and channels in order: between images and sequences, and
-around a shuffle of channel groups."""
+"""Layout-preserving nodes: those whose results are NHWC if their input is.
+
+Flatten, Reshape, Squeeze and Transpose are not, except Reshapes between images and sequences, and
+channel shuffles.
+"""
 
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-# ops whose rules lead out of channels last
+# operators that do not preserve NHWC, with the exceptions above
 _LEAVING = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose"})
 _SWAPPED = [0, 2, 1, 3, 4]
 
 
 def kept_by(node: gs.Node) -> list[gs.Tensor]:
-    """What comes of a node with its channels last, if what it reads has them so; nothing of one
-    that leads out of that."""
+    """The results that are NHWC if the node's input is; empty if the node does not preserve
+    NHWC. For a channel shuffle, whose first node this is, the result of its last node."""
     if node.op not in _LEAVING or joins_or_splits_pixels(node):
         return list(node.outputs)
     result = shuffled(node)
@@ -20,8 +23,8 @@ def kept_by(node: gs.Node) -> list[gs.Tensor]:
 
 
 def joins_or_splits_pixels(node: gs.Node) -> bool:
-    """Whether a Reshape makes [N, C, L] of [N, C, H, W], or the reverse, as vision transformers
-    do with their tokens."""
+    """True for a Reshape from [N, C, H, W] to [N, C, L] or back, as vision transformers have it
+    around their tokens."""
     x, y = node.inputs[0].shape, node.outputs[0].shape
     ranks = {len(shape) for shape in (x, y) if shape is not None}
     return (
@@ -33,9 +36,11 @@ def joins_or_splits_pixels(node: gs.Node) -> bool:
 
 
 def shuffled(node: gs.Node) -> gs.Tensor | None:
-    """What comes of a Reshape of [N, C, H, W] to [N, g, C/g, H, W], a Transpose that swaps these
-    two and a Reshape back, where the first of these is `node` and nobody else reads between them
-    (ShuffleNet); None otherwise."""
+    """The result of a channel shuffle that begins at `node`; None for any other node.
+
+    ShuffleNet's channel shuffle is a Reshape from [N, C, H, W] to [N, g, C/g, H, W], a Transpose
+    that swaps g and C/g, and a Reshape back, whose intermediate results have no other readers.
+    """
     x, groups = node.inputs[0].shape, node.outputs[0].shape
     if (
         x is None

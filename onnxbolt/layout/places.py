@@ -1,7 +1,7 @@
-"""Channels that kernels read or write where they lie, among others of a larger tensor.
+"""Channels of a larger NHWC tensor that kernels read or write in place, without a copy.
 
-An `Excerpt` is what a Split or a Slice takes of a tensor (excerpts.py), a `Slice` is where a tensor
-lies in the result of a Concat (slices.py). Both change the `Operation` that reads or writes them.
+An `Excerpt` is the output of a Split or a Slice (excerpts.py); a `Slice` is an input of a Concat,
+as a part of its result (slices.py). Both change the `Operation` that reads or writes them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from onnxbolt.ops.base import Operation, Part
 
 @dataclass(frozen=True)
 class Read:
-    """Channels `begin` to `end` of a variable, in the place of an input."""
+    """Channels `begin` to `end` of a variable, given instead of an input."""
 
     variable: gs.Variable
     begin: int
     end: int
 
     def by(self, operation: Operation) -> Operation:
-        """The operation that would have this as its x, reading these channels of the variable."""
+        """`operation`, which has these channels as its x, as it reads them from the variable."""
         return Operation(
             dataclasses.replace(operation.signature, sliced=True),
             [self.variable, *operation.inputs[1:]],
@@ -34,7 +34,7 @@ class Read:
 
 @dataclass(frozen=True, eq=False)
 class Excerpt:
-    """Channels `begin` to `end` of a tensor, as a Split or a Slice takes them."""
+    """Channels `begin` to `end` of a tensor: the output of a Split or a Slice."""
 
     tensor: gs.Tensor
     form: Form
@@ -42,32 +42,32 @@ class Excerpt:
     end: int
 
     def within(self, whole: gs.Tensor | Read) -> Read:
-        """It as kernels read it: from `whole`, which is where the tensor lies in `form`."""
+        """The channels as kernels read them from `whole`, which holds the tensor in `form`."""
         variable, before = (whole.variable, whole.begin) if isinstance(whole, Read) else (whole, 0)
         return Read(variable, before + self.begin, before + self.end)
 
 
 @dataclass
 class Whole:
-    """The result of a Concat in the making."""
+    """The result of a Concat, while nodes write their parts of it one after the other."""
 
     concat: gs.Node
     tensor: gs.Tensor
     form: Form
-    count: int  # of the nodes that write it
-    written: list[gs.Variable] = field(default_factory=list)  # it after each of them
+    count: int  # nodes that write a part of it
+    written: list[gs.Variable] = field(default_factory=list)  # its variable after each of them
 
     @property
     def completed(self) -> list[gs.Node]:
-        """The Concat, if the next node to write is the last one, which takes its place; else
-        none."""
+        """The Concat, if the next node is the last one to write and so replaces it; otherwise
+        empty."""
         return [self.concat] if len(self.written) + 1 == self.count else []
 
 
 @dataclass(frozen=True, eq=False)
 class Slice:
-    """Where a tensor lies in the result of a Concat: one of its inputs, or several that another
-    Concat joins; channels as stored."""
+    """A tensor as a part of a Concat's result: one of its inputs, or the result of another Concat,
+    all of whose inputs are. `before`, `width` and `after` count stored channels."""
 
     whole: Whole
     tensor: gs.Tensor
@@ -75,14 +75,14 @@ class Slice:
     before: int
     width: int
     after: int
-    in_place: bool = True  # written by the node that computes it, else copied
+    in_place: bool = True  # True: the node that computes it writes it there; False: it is copied
 
     def read(self) -> Read:
-        """It as others read it."""
+        """The part as kernels read it."""
         return Read(self.whole.written[-1], self.before, self.before + self.width)
 
     def written_by(self, operation: Operation) -> Operation:
-        """The operation that would compute it by itself, writing into the result."""
+        """`operation`, which computes the tensor, as it writes into the Concat's result."""
         written, others = self.whole.written[-1:], [0] * (len(self.tensor.shape) - 1)
         around = [*others, self.before, *others, self.after]  # as pads of ONNX's Pad
         part = Part.NEXT if written else Part.FIRST

@@ -1,9 +1,8 @@
-"""Concats that nobody computes: what they join is written into its channels of the result by the
-nodes that compute it.
+"""Concats without a copy: the nodes that compute their inputs write these into the result.
 
-A Concat along channels that lie last reads all that kernels have just written, and writes it again.
-Ours read and write pixels of any pitch, so that they may as well write to where their channels end
-up, and read from there (docs/decisions/concat.md).
+A Concat of NHWC tensors along channels reads all that kernels have just written, and writes it
+again. Our kernels can write channels of a larger tensor, and read them from there, since the
+distance between pixels is an argument (docs/decisions/concat.md).
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from onnxbolt.ops.base import Operation, Signature
 
 
 class _Users:
-    """What nodes of our domain will write, and who of them reads a tensor as its x, as it lies;
-    all by name."""
+    """The tensors that nodes of our domain will write, and those that they will read as their x
+    without a conversion; by name."""
 
-    def __init__(self, assignment: Assignment, chains: Sequence[Candidate]) -> None:
+    def __init__(self, assignment: Assignment, runs: Sequence[Candidate]) -> None:
         self._written: dict[str, Form] = {}
         self._readers: dict[str, set[gs.Node]] = defaultdict(set)
-        for candidate in (*assignment.candidates, *chains):
+        for candidate in (*assignment.candidates, *runs):
             self._add(candidate, assignment)
         for node, carry in assignment.carries.items():
             if carry.ours:
@@ -54,31 +53,30 @@ class _Users:
             self._readers[x.name].update(candidate.nodes)
 
     def writes(self, tensor: gs.Tensor, form: Form) -> bool:
-        """Whether one of ours writes `tensor` in this form."""
+        """True if a node of ours writes `tensor` in this form."""
         return self._written.get(tensor.name) == form
 
     def reads(self, node: gs.Node, tensor: gs.Tensor) -> bool:
-        """Whether `node` becomes one of ours, or part of one, that reads `tensor` alone through
-        its x."""
+        """True if a node of ours replaces `node` and reads `tensor` as its x and nowhere else."""
         return node in self._readers.get(tensor.name, ())
 
 
 @dataclass(frozen=True)
 class Slices:
-    """All that lies in results of Concats, and what is read where it lies."""
+    """The Concats without a copy, and the excerpts that are read in place."""
 
     # the inputs of each such Concat, by its node
     parts: dict[gs.Node, list[Slice]] = field(default_factory=dict)
-    # results of Concats that lie in another's, by the Concat's node
+    # Concats whose result is a part of another Concat's, by node
     views: dict[gs.Node, Slice] = field(default_factory=dict)
-    # results that Split and Slice need not copy, by name
+    # outputs of Split and Slice that need no copy, by name
     excerpts: dict[str, Excerpt] = field(default_factory=dict)
-    # why other Concats are computed
+    # why other Concats need a copy
     refusals: list[Refusal] = field(default_factory=list)
 
     def finish(self, concat: gs.Node, writer: Writer) -> None:
-        """What is left to do for a Concat once its inputs are computed: copying those that could
-        not be written in place."""
+        """Write the copies of inputs that could not be written in place, at the Concat's position,
+        where all inputs are computed."""
         if concat in self.views:
             writer.drop(concat)
         for place in self.parts.get(concat, ()):
@@ -94,15 +92,16 @@ class Slices:
             )
 
     def by_tensor(self) -> dict[str, Slice]:
-        """Those that no node of their own writes."""
+        """The parts that need no copy, by tensor's name."""
         places = [place for parts in self.parts.values() for place in parts if place.in_place]
         return {place.tensor.name: place for place in (*places, *self.views.values())}
 
 
-def slices(graph: gs.Graph, assignment: Assignment, chains: Sequence[Candidate]) -> Slices:
-    """The Concats whose inputs are written into the result; the last ones first, which hold what
-    those before them hold."""
-    users = _Users(assignment, chains)
+def slices(graph: gs.Graph, assignment: Assignment, runs: Sequence[Candidate]) -> Slices:
+    """The Concats whose inputs are written into their results. `runs` are the fused runs of
+    elementwise nodes. Later Concats are decided first, since their results can include those of
+    earlier ones."""
+    users = _Users(assignment, runs)
     concats = [
         _Concat(graph, node, assignment, users)
         for node in graph.nodes
@@ -129,7 +128,7 @@ def slices(graph: gs.Graph, assignment: Assignment, chains: Sequence[Candidate])
 def _excerpts(
     graph: gs.Graph, assignment: Assignment, users: _Users
 ) -> Iterator[tuple[str, Excerpt]]:
-    """Outputs of Split and Slice that kernels of ours alone read, as their x."""
+    """Outputs of Split and Slice all of whose readers are kernels of ours with them as x."""
     for node, carry in assignment.carries.items():
         for tensor, excerpt in (
             zip(node.outputs, excerpts(node), strict=True)
@@ -143,7 +142,7 @@ def _excerpts(
 
 
 def _joins_channels(node: gs.Node, assignment: Assignment) -> bool:
-    """Whether it is a Concat of channels that are stored last."""
+    """True for a Concat of NHWC tensors along channels."""
     carry = assignment.carries.get(node)
     return (
         carry is not None
@@ -153,8 +152,11 @@ def _joins_channels(node: gs.Node, assignment: Assignment) -> bool:
 
 
 def _loss(parts: list[Slice]) -> str:
-    """Why a Concat would cost less: it is one launch and two passes over everything, a copy one
-    launch and two passes over its part."""
+    """Why the Concat itself would cost less than copying some parts; empty if it would not.
+
+    A Concat costs one launch, and reads and writes everything once; each copy costs one launch, and
+    reads and writes its part once.
+    """
     widths = {
         kind: [part.width for part in parts if part.in_place is kind] for kind in (True, False)
     }
@@ -168,8 +170,8 @@ def _loss(parts: list[Slice]) -> str:
 
 
 class _Concat:
-    """A Concat of channels that are stored last, where its inputs would lie, and what makes that
-    impossible, if anything does."""
+    """A Concat of NHWC tensors along channels, the parts of its result, and what prevents writing
+    these in place, if anything does."""
 
     def __init__(
         self, graph: gs.Graph, node: gs.Node, assignment: Assignment, users: _Users
@@ -199,8 +201,8 @@ class _Concat:
         return "a subgraph reads the result" if self.out.name in self._graph.captured else ""
 
     def in_place(self, others: list[_Concat]) -> tuple[set[str], dict[gs.Node, Slice]]:
-        """The inputs whose nodes write to where they lie here, and the Concats whose results are
-        then there, too."""
+        """The names of the inputs whose nodes can write into this result, and the Concats whose
+        results are then parts of this one."""
         names = [part.tensor.name for part in self.parts]
         here = {
             part.tensor.name for part in self.parts if self._users.writes(part.tensor, part.form)
@@ -229,8 +231,8 @@ class _Concat:
             here &= able
 
     def _view(self, other: _Concat, here: set[str]) -> Slice | None:
-        """Where the result of `other` lies in this one's: some of its inputs, in their order,
-        and read by kernels of ours alone."""
+        """The result of `other` as a part of this one's; None unless the inputs of `other` are
+        neighbouring inputs of this Concat, in order, and kernels of ours alone read the result."""
         names, wanted = ([part.tensor.name for part in concat.parts] for concat in (self, other))
         if not wanted or not here.issuperset(wanted) or pinned(self._graph, other.out):
             return None
@@ -247,6 +249,7 @@ class _Concat:
 
 
 def _width(tensor: gs.Tensor, form: Form | None) -> int:
-    """Stored channels; 1, which is never aligned, of a constant and where they are not known."""
+    """The number of stored channels; 1, which is never aligned, for constants and if the number is
+    unknown."""
     stored = stored_shape(tensor.shape, form) if form is not None else None
     return stored[-1] if stored and isinstance(stored[-1], int) else 1

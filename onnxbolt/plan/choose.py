@@ -21,7 +21,7 @@ from onnxbolt.epilogues import MEAN
 from onnxbolt.families import KernelConfig
 from onnxbolt.layout.assign import assign
 from onnxbolt.layout.assignment import Assignment, Premises
-from onnxbolt.layout.chains import chains
+from onnxbolt.layout.elementwise_runs import elementwise_runs
 from onnxbolt.layout.slices import slices
 from onnxbolt.measurements.timings import NOTHING, Choice, Timings
 from onnxbolt.plan.conversions import nchw_outputs, outputs_in_both_layouts
@@ -161,7 +161,7 @@ def plan(
     refusals = [
         *(refusal for refusal in unsupported.values() if refusal is not None),
         *fused.refusals,
-        *slices(graph, assignment, chains(graph, assignment)).refusals,
+        *slices(graph, assignment, elementwise_runs(graph, assignment)).refusals,
     ]
     used = Timings(
         {

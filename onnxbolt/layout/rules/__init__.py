@@ -1,10 +1,10 @@
-"""How ordinary ops work on stored forms: one rule per group of ops and file.
+"""Layout rules: the forms that ordinary nodes read and write, a file for each group of operators.
 
-A module holds `OPS`, the ops it knows, and `rule(node, state) -> Carry | None`; None means that the
-node reads and writes tensors as ONNX has them. Nodes of other domains have no rule, but for
-recognized activations. `_MODULES` lists the modules, one line each. Epilogue steps, those of
-extensions among them, have the rule for elementwise ops. Fused ops that take the place of ordinary
-nodes go before the rule for their operator (own.py).
+A module has `OPS`, its operators, and `rule(node, state) -> Carry | None`; None means that the node
+reads and writes tensors as ONNX has them. `_MODULES` lists the modules. Operators of other domains
+have no rule, except recognized activations. Epilogue steps, also those of extensions, have the rule
+for elementwise operators. A fused op that replaces an ordinary node is tried before the rule for
+the node's operator (own.py).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _RULES: dict[str, Rule] = {op: module.rule for module in _MODULES for op in modu
 
 
 def rule_for(node: gs.Node) -> Rule | None:
-    """The rule for this node's op, None where there is none."""
+    """The rule for this node's operator; None if there is none."""
     if node.domain not in (None, "", "ai.onnx", INTERNAL):
         return None
     if elementwise.takes(node.op):
@@ -54,7 +54,7 @@ def rule_for(node: gs.Node) -> Rule | None:
 
 
 def _own_first(ordinary: Rule | None) -> Rule:
-    """The rule for nodes of ours, and where it answers None that for ordinary ones."""
+    """The rule for fused ops, followed by the ordinary one if that returns None."""
 
     def rule(node: gs.Node, state: Assignment) -> Carry | None:
         carry = own.rule(node, state)

@@ -1,4 +1,4 @@
-"""Inference BatchNormalization in channels last: y = x * scale + shift along the last axis."""
+"""BatchNormalization with constant statistics in NHWC: y = x * scale + shift for each channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Concat: along channels the maps are joined; along another axis all inputs need the same form."""
+"""Concat: along channels the inputs' maps of channels are joined; along another axis all inputs
+have the same form."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Elementwise ops keep any form, as long as all their inputs have it; constants are stored to
-fit."""
+"""Elementwise operators: all inputs and the output have the same form; constants are converted to
+it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from onnxbolt.forms import FIRST_TO_LAST, PLAIN, Form, take
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.carry import Carry, Writer
 
-# standard operators that are no epilogue step; the value of the bounded ones at a padded zero is
-# finite whatever the constants are, so that zero weights behind them remove it
+# Standard operators that are no epilogue step. For the bounded ones a padded zero has a finite
+# result whatever the constants are, which zero weights behind them remove.
 _BOUNDED = frozenset(
     {
         "Abs",
@@ -37,18 +37,18 @@ OPS = tuple(sorted(_BOUNDED | {"Pow", "Exp", "Log", "Reciprocal", "Sqrt"}))
 
 
 def takes(op: str) -> bool:
-    """True if the rule is for nodes of this operator, which may be a recognized activation."""
+    """True if the rule applies to this operator, which may be a recognized activation."""
     return op in OPS or bool(_entries(op))
 
 
 def _entries(op: str) -> tuple[EpilogueStep, ...]:
-    """The epilogue steps that nodes of this operator may be."""
+    """The epilogue steps that a node of this operator may compute."""
     own = EPILOGUES.get(op)
     return (*steps_of(op), *((own,) if own is not None and own.forms else ()))
 
 
 def _is_bounded(op: str) -> bool:
-    """True if padded channels, which are zeros, are finite behind the operator."""
+    """True if the operator's results for padded channels, which are zeros, are finite."""
     entries = _entries(op)
     return op in _BOUNDED or (
         bool(entries)
@@ -62,7 +62,7 @@ def _is_bounded(op: str) -> bool:
 
 
 def _tensors(node: gs.Node) -> int:
-    """How many of the first inputs are tensors; those behind them are scalar parameters."""
+    """How many of the first inputs are tensors; the inputs behind them are scalar parameters."""
     scalars = any(
         isinstance(pattern, Unary) and pattern.op == node.op and pattern.scalars
         for entry in steps_of(node.op)
@@ -93,7 +93,8 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
 
 
 def _common_form(node: gs.Node, state: Assignment, data: list[gs.Tensor]) -> Form:
-    """The form that most bytes have already, or that a fused convolution behind the node wants."""
+    """The form of the node's tensors: that of the inputs of full size that are not PLAIN, if these
+    are at least half of them, or if a fused convolution reads the result; PLAIN otherwise."""
     out = node.outputs[0].shape
     full = [t for t in data if list(t.shape) == list(out)] or data
     shaped = [state.form(t) for t in full if state.form(t) != PLAIN]

@@ -1,9 +1,9 @@
 """Flatten and Reshape of [N, C, H, W] to [N, C*H*W], and Squeeze of height or width.
 
-Behind a global pooling (H = W = 1) the order of elements is the same. In front of fused GEMMs alone
-the order does not matter: their weights are permuted offline. Else the tensor goes back to channels
-first. A text recognizer's features of one row of pixels have their channels last with that axis or
-without it.
+Flattening keeps NHWC in two cases: behind a global pooling (H = W = 1), where the order of elements
+is the same; and in front of fused GEMMs alone, whose weights are permuted to the order of NHWC.
+Otherwise x is converted to NCHW. A Squeeze of height or width keeps the channels last; text
+recognizers have it for images of one row of pixels.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
 
 
 def _flattened(form: Form, channels: int, spatial: int) -> tuple[int, ...]:
-    """For each place of [H*W, stored channels] the index in [C, H*W]."""
+    """The index in [C, H*W] for each position of [H*W, stored channels]."""
     stored = form.channels if form.channels is not None else tuple(range(channels))
     return tuple(c * spatial + s if c >= 0 else -1 for s in range(spatial) for c in stored)
 
 
 def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
     y, form = node.outputs[0], carry.writes[0]
-    # not -1, which an empty batch leaves undefined
+    # instead of -1, which is undefined for an empty batch
     columns = len(form.channels) if form.channels is not None else int(y.shape[1])
     shape = writer.constant(y.name + ".shape", np.array([0, columns], np.int64))
     writer.add(
@@ -69,14 +69,14 @@ def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
 
 
 def follow(y: gs.Tensor, state: Assignment) -> bool:
-    """Whether those who read what is left want its channels last, or turn it anyway."""
+    """True if the result `y` reaches an NHWC consumer, or Transposes alone read it."""
     return state.leads_to_last(y) or (
         bool(y.outputs) and all(node.op == "Transpose" for node in y.outputs)
     )
 
 
 def _squeezed(node: gs.Node) -> int | None:
-    """The one axis that a Squeeze of four drops; None where it is unknown or not alone."""
+    """The axis that a Squeeze removes of four; None if it is unknown, or there are several."""
     axes = node.attrs.get("axes") or constant_integers(node, 1)
     return int(axes[0]) % 4 if axes and len(axes) == 1 else None
 

@@ -1,7 +1,7 @@
-"""Images in channels last on which a node of ours works in the place of an ordinary one, as fused
-ops say (FusedOp.operators): poolings and resizing, which ONNX Runtime has not for NHWC in fp16.
+"""Ordinary nodes that fused ops replace if their x is an NHWC image (FusedOp.operators): poolings
+and resizing, which ONNX Runtime does not have for NHWC in fp16.
 
-A Cast behind such a node may be part of its kernel.
+The kernel may include a Cast behind the node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from onnxbolt.registry import cached
 
 
 def takes(op: str) -> bool:
-    """True if a fused op may take the place of nodes of this operator."""
+    """True if a fused op may replace nodes of this operator."""
     return op in _by_operator()
 
 
@@ -42,7 +42,7 @@ def _by_operator() -> Mapping[str, FusedOp]:
 
 
 def _found(node: gs.Node) -> tuple[FusedOp, Replacement] | None:
-    """The op that takes the node's place, and how."""
+    """The fused op that replaces the node, and its attributes; None if there is none."""
     op = _by_operator()[node.op]
     replacement = op.replacement(node)
     return None if replacement is None else (op, replacement)
@@ -71,7 +71,7 @@ def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
 
 
 def _cast_behind(writer: Writer, y: gs.Tensor, form: Form) -> gs.Node | None:
-    """A Cast that alone reads the result and keeps its form."""
+    """The Cast that alone reads the result and keeps its form; None if there is none."""
     node = sole_use(writer.graph, y)
     if (
         node is None
@@ -85,7 +85,7 @@ def _cast_behind(writer: Writer, y: gs.Tensor, form: Form) -> gs.Node | None:
 
 
 def _sizes(tensor: gs.Tensor, form: Form) -> list[int]:
-    """The stored shape, with 1 for what is not known."""
+    """The stored shape, with 1 for unknown dimensions."""
     return [
         size if isinstance(size, int) else 1
         for size in stored_shape(tensor.shape, form) or (1, 1, 1, 1)

@@ -1,5 +1,5 @@
-"""Pad with constant pads: the two halves of `pads` follow the axes; channels themselves where
-kernels read what comes of it."""
+"""Pad with constant `pads`, both halves of which are reordered to NHWC. Channels are padded in NHWC
+only if the result's channels are whole accesses of 16 bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     ):
         return None
     if form.padded and fill and not np.isfinite(fill[0]):
-        return None  # an infinite border would meet zero weights
+        return None  # infinite values in padded channels times zero weights are NaN
     reads = (form, *(None for _ in node.inputs[1:]))
     return Carry(reads, (form,), _emit)
 

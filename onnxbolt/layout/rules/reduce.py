@@ -1,7 +1,5 @@
-"""Reductions with constant axes that keep their dimensions: the axes follow; channels with padding
-are not reduced.
-
-The mean over height and width is a pooling.
+"""Reductions with constant axes and keepdims: the axes are mapped to those of NHWC. Padded or
+reordered channels are not reduced. The mean over height and width is a pooling (own.py).
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
 
 
 def _reduced_axes(node: gs.Node) -> list[int] | None:
-    """The axes of a reduction, sorted and non-negative, None where unknown."""
+    """The axes of a reduction, sorted and non-negative; None if they are unknown."""
     axes = node.attrs.get("axes") or constant_integers(node, 1)
     return sorted(a % len(node.inputs[0].shape) for a in axes) if axes else None
 

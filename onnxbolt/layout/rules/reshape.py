@@ -1,9 +1,9 @@
 """Reshape of tensors with their channels last: to [N, C*H*W] (flatten.py), between images and
-sequences, and a shuffle of channel groups.
+sequences, and in a channel shuffle.
 
-[N, C, H, W] becomes [N, C, L], or the reverse, and nothing moves; the Transpose to or from [N, L,
-C] beside it, as vision transformers have it, vanishes too (transpose.py). Of a shuffle a Transpose
-of the last two axes of [N, H, W, g, C/g] is left.
+A Reshape from [N, C, H, W] to [N, C, L] or back becomes one from [N, H, W, C] to [N, L, C] or back;
+the Transpose beside it, which vision transformers have, vanishes (transpose.py). A channel shuffle
+keeps its Transpose, of the last two axes of [N, H, W, g, C/g].
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onnxbolt.layout.pixels import joins_or_splits_pixels, shuffled
 from onnxbolt.layout.rules import flatten
 
 OPS = ("Reshape",)
-_SPLIT = 5  # the rank of what is in a shuffle's middle
+_SPLIT = 5  # the rank of tensors within a channel shuffle
 
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
@@ -38,7 +38,7 @@ def _pixels(node: gs.Node, state: Assignment) -> Carry | None:
     form = state.form(x)
     if sum(not isinstance(size, int) for size in y.shape[2:]) > 1:
         return None
-    # the change of layout takes padding away, too
+    # without an NHWC consumer, the layout conversion of x also removes the padding
     if form.channels is not None and not state.leads_to_last(y):
         return None
     return Carry((form, None), (form,), _emit_pixels)
@@ -73,7 +73,7 @@ def _emit_joined(writer: Writer, node: gs.Node, carry: Carry) -> None:
 
 
 def _emit(writer: Writer, node: gs.Node, carry: Carry, shape: list[int]) -> None:
-    """`shape`: as stored; 0 is as it was."""
+    """Write a Reshape to `shape`, as stored; 0 keeps a dimension."""
     y = node.outputs[0]
     given = writer.constant(y.name + ".shape", np.array(shape, np.int64))
     writer.add(

@@ -1,7 +1,8 @@
-"""Resize of height and width in channels last that our kernels do not have (own.py): by nearest
-neighbour with constant scales or sizes, or with sizes that are computed.
+"""Resize of height and width in NHWC that our kernels do not have (own.py): by nearest neighbour,
+with constant scales or sizes, or with sizes computed at run time.
 
-It stays the standard op on the stored form, for which ONNX Runtime has a kernel of any axes.
+The node stays and works on NHWC, for which ONNX Runtime's kernel for nearest neighbours can be
+used, since it resizes any axes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
 
 
 def _is_nearest(node: gs.Node) -> bool:
-    """Whether ONNX Runtime's kernel of any axes serves."""
+    """True if ONNX Runtime's kernel for any axes supports the node."""
     coordinates = node.attrs.get("coordinate_transformation_mode")
     return (
         node.attrs.get("mode", "nearest") == "nearest"
@@ -43,8 +44,8 @@ def _is_nearest(node: gs.Node) -> bool:
 
 
 def _is_computed(node: gs.Node) -> bool:
-    """Whether the op may stay, with sizes that are computed at run time: a feature pyramid's for
-    images of any size."""
+    """True if the node can work on NHWC with sizes computed at run time, as feature pyramids for
+    images of any size have them."""
     x, y = node.inputs[0].shape, node.outputs[0].shape
     return (
         _is_nearest(node)
@@ -56,7 +57,7 @@ def _is_computed(node: gs.Node) -> bool:
 
 
 def _is_standard(node: gs.Node) -> bool:
-    """Whether the op may stay, with its factors in another order."""
+    """True if the node can work on NHWC with its constant scales or sizes in another order."""
     if not _is_nearest(node):
         return False
     factors = _factors(node)
@@ -66,7 +67,8 @@ def _is_standard(node: gs.Node) -> bool:
 
 
 def _factors(node: gs.Node) -> int | None:
-    """Which input holds the scales (2) or the sizes (3), as four constants."""
+    """The position of the input with four constant scales (2) or sizes (3); None if there is
+    none."""
     return next((i for i in (2, 3) if len(constant_integers(node, i) or ()) == 4), None)
 
 
@@ -77,8 +79,7 @@ def _emit_standard(writer: Writer, node: gs.Node, carry: Carry) -> None:
     values = node.inputs[index].values.reshape(-1)[list(FIRST_TO_LAST[4])]
     if index == 3 and form.channels is not None:
         values[-1] = len(form.channels)
-    # those that say nothing stay: in models of opset 11 and 12 they were empty tensors, and not
-    # omitted
+    # unused inputs stay: in models of opset 11 and 12 they are empty tensors instead of omitted
     inputs = list(node.inputs)
     inputs[0] = writer.get(node.inputs[0], form)
     inputs[index] = writer.constant(node.inputs[index].name, np.ascontiguousarray(values))

@@ -1,8 +1,8 @@
-"""Split, and Slice with constant ends, in front of what wants channels last.
+"""Split, and Slice with constant ends, if an NHWC consumer reads a result.
 
-Channels are read where they lie by kernels that have them as their x (layout/excerpts.py); for
-others a node of ours copies them. Channels that are no whole accesses are cut by the op itself, and
-so are height and width: it stays, with its axes in another order.
+Kernels that have the resulting channels as their x read them from the larger tensor
+(layout/excerpts.py); for other readers a node of ours copies them. If channels do not begin and end
+at whole accesses of 16 bytes, or if height or width are cut, the node stays and works on NHWC.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
             _emit_channels,
             ours=True,
         )
-    # each part would change layout by itself
+    # each result for a reader of NCHW would need a layout conversion of its own
     if 1 in axes and not all(state.leads_to_last(tensor) for tensor in node.outputs):
         return None
     form = CHANNELS_LAST if 1 in axes else state.form(x)
@@ -55,7 +55,7 @@ def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
     if node.op == "Split":
         writer.replace(node, [x, *node.inputs[1:]], carry.writes[0], {"axis": axes[0]})
     else:
-        # all of its indices have one type
+        # starts, ends and axes of a Slice have the same type
         given = writer.constant(
             node.outputs[0].name + ".axes", np.array(axes, node.inputs[1].dtype)
         )

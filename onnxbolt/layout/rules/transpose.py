@@ -1,9 +1,9 @@
-"""Transpose of a channels-last tensor: the permutation is composed with the stored one, and
-vanishes where they cancel.
+"""Transpose of a channels-last tensor: its permutation is composed with that of the layout, and
+vanishes if they cancel.
 
-Of a tensor as ONNX has it, one that moves its last axis to the channels' place vanishes, too, where
-what is behind it wants them last: networks of TensorFlow begin so, and so do convolutions behind a
-LayerNormalization of channels.
+A Transpose from NHWC to NCHW of a tensor stored as ONNX has it also vanishes, if an NHWC consumer
+reads its result. Models from TensorFlow begin with one; others have one between a
+LayerNormalization of channels and a convolution.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
 
 
 def _entry(node: gs.Node, state: Assignment) -> Carry | None:
-    """Into channels last without moving anything; channels that kernels want padded are left to
-    the change of layout that does so."""
+    """The carry of a Transpose from NHWC to NCHW that vanishes; None if it cannot, as with channels
+    that have to be padded: the layout conversion pads them."""
     x, y = node.inputs[0], node.outputs[0]
     dtype, shape = DType.of(y.dtype), y.shape
     if (

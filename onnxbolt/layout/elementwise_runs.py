@@ -1,9 +1,9 @@
-"""Chains of elementwise nodes without a product before them, in channels last: what one kernel
-computes instead of one for each node.
+"""Runs of elementwise nodes in NHWC, one behind the other and without a product before them, that
+one kernel computes instead of one for each node.
 
-DenseNet's BatchNormalization and ReLU in front of a convolution are such a chain. The steps are
-those of the epilogues (patterns/), a BatchNormalization is a Scale and a Bias. Whether a node works
-in channels last has been decided before (assign.py).
+DenseNet's BatchNormalization and ReLU in front of a convolution are such a run. The nodes become
+the steps of an epilogue (patterns/); a BatchNormalization becomes a Scale and a Bias. assign.py has
+decided before which nodes work in NHWC.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.rules import batchnorm, elementwise
 from onnxbolt.match.matcher import fits, links_over
 
-_LEAST_KERNELS = 2  # that a chain replaces; a single one has nothing to be fused with
+_LEAST_KERNELS = 2  # that a run replaces; fusing a single kernel gains nothing
 
 
-def chains(graph: gs.Graph, assignment: Assignment) -> list[Candidate]:
-    """The longest chains, each node in one at most, in the graph's order."""
+def elementwise_runs(graph: gs.Graph, assignment: Assignment) -> list[Candidate]:
+    """The longest runs, in the graph's order; each node belongs to at most one."""
     ending = {tensor.name for tensor in graph.outputs} | set(graph.captured)
     taken: set[gs.Node] = set()
     found = []
     for node in graph.nodes:
-        if node not in taken and (chain := _from(node, graph, assignment, ending, taken)):
-            found.append(chain)
-            taken.update(chain.nodes)
+        if node not in taken and (run := _from(node, graph, assignment, ending, taken)):
+            found.append(run)
+            taken.update(run.nodes)
     return found
 
 
 def _from(
     node: gs.Node, graph: gs.Graph, assignment: Assignment, ending: set[str], taken: set[gs.Node]
 ) -> Candidate | None:
-    """The chain that begins at `node`; None where there is none that pays."""
+    """The run that begins at `node`; None if there is none that replaces several kernels."""
     form = _form(node, assignment)
     x = next(
         (
@@ -56,18 +56,15 @@ def _from(
     links = _links(node, x, anchor, [], assignment, form)
     while links and (more := _behind(links, anchor, assignment, form, ending, taken)):
         links += more
-    chain = (
+    run = (
         Candidate(anchor, tuple(links), graph.source_tensors).prefix(len(links)) if links else None
     )
-    return (
-        chain
-        if chain and sum(_kernels(covered) for covered in chain.nodes) >= _LEAST_KERNELS
-        else None
-    )
+    kernels = sum(map(_kernels, run.nodes)) if run else 0
+    return run if kernels >= _LEAST_KERNELS else None
 
 
 def _form(node: gs.Node, assignment: Assignment) -> Form | None:
-    """The form that the node writes, where it is elementwise in channels last."""
+    """The form that the node writes, if it is elementwise and works in NHWC; None otherwise."""
     carry = assignment.carries.get(node)
     ours = node.op in batchnorm.OPS or (elementwise.takes(node.op) and node.op != "Cast")
     return carry.writes[0] if carry and ours and carry.writes[0].last else None
@@ -81,7 +78,8 @@ def _behind(
     ending: set[str],
     taken: set[gs.Node],
 ) -> list[Link]:
-    """What the one reader of the chain's result adds to it, unless another chain has that node."""
+    """The links that the only reader of the run's result adds; none if there are several readers,
+    or another run has that node."""
     tensor = links[-1].output
     if tensor.name in ending or len(tensor.outputs) != 1:
         return []
@@ -99,8 +97,8 @@ def _links(
     assignment: Assignment,
     form: Form,
 ) -> list[Link]:
-    """The steps that `node` is; none where it is something else, or reads a tensor in another
-    form."""
+    """The links for the steps that `node` computes; none if it is no step, or reads a tensor in
+    another form."""
     links = (
         _normalization(node)
         if node.op in batchnorm.OPS
@@ -113,7 +111,7 @@ def _links(
 
 
 def _normalization(node: gs.Node) -> tuple[Link, Link]:
-    """Inference BatchNormalization: Scale and Bias."""
+    """The links of a BatchNormalization with constant statistics: Scale and Bias."""
     y = node.outputs[0]
     found = scale_and_shift(node)
     assert found is not None  # the layout rule has looked
@@ -125,5 +123,6 @@ def _normalization(node: gs.Node) -> tuple[Link, Link]:
 
 
 def _kernels(node: gs.Node) -> int:
-    """How many the node is by itself: BatchNormalization in channels last is a Mul and an Add."""
+    """How many kernels the node is without fusing: BatchNormalization in NHWC is a Mul and an
+    Add."""
     return 2 if node.op in batchnorm.OPS else 1
