@@ -25,6 +25,11 @@ def cached(
     return decorate
 
 
+class NotInstalledError(ValueError):
+    """A value from outside, such as a number, that only an extension could have; none that is
+    installed has it."""
+
+
 class Named(Protocol):
     """An entry of a table."""
 

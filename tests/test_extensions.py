@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 import onnxbolt
-from onnxbolt import names
+from onnxbolt import library, names
 from onnxbolt.cli import main
 from onnxbolt.codegen.digest import (
     kernel_sources_digest,
@@ -29,7 +29,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.extensions import Extension, load, register, unregister
 from onnxbolt.families import FAMILIES, Family, KernelConfig, config_from, only
 from onnxbolt.inspection import inspect_model
-from onnxbolt.library import build_for, manifest_of_model, units
+from onnxbolt.library import Manifest, build_for, manifest_of_model, units
 from onnxbolt.tune.lockfile import Lock
 from tests.conftest import ROOT
 from tests.extending import extended_by
@@ -324,6 +324,28 @@ def test_what_a_model_says_of_extensions_is_checked(
         )
         with pytest.raises(InputError, match=what):
             manifest_of_model(model)
+
+
+def test_build_finds_the_extension_of_an_installed_package(
+    installed: Callable[[str, str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, built = tmp_path / "out.onnx", []
+
+    def build(manifest: Manifest, path: Path, progress: object) -> None:
+        built.append(manifest.extensions)
+        path.write_bytes(b"")
+
+    with extended_by(ACTIVATIONS):
+        _optimize(out)
+    assert main(["build", str(out)]) == 1
+    load.cache_clear()
+    installed("their_module:EXTENSION", FINE)
+    monkeypatch.setattr(library, "build", build)
+    try:
+        assert main(["build", str(out)]) == 0
+    finally:
+        unregister(ACTIVATIONS)
+    assert built == [("activations",)]
 
 
 def test_a_model_without_its_extension_is_one_error(tmp_path: Path) -> None:

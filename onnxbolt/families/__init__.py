@@ -39,7 +39,7 @@ from onnxbolt.families.resize import Resize
 from onnxbolt.families.squeeze_excite import SqueezeExcite
 from onnxbolt.families.stem_sm90 import StemSm90
 from onnxbolt.problems import Problem
-from onnxbolt.registry import EXTENSIONS_FROM, Registry
+from onnxbolt.registry import EXTENSIONS_FROM, NotInstalledError, Registry
 
 __all__ = [
     "FAMILIES",
@@ -110,16 +110,14 @@ FAMILIES: Registry[int, Family[Any]] = _Families(
 
 def config_from(numbers: Any) -> KernelConfig:
     """The configuration of a row of numbers. Raises ValueError where it is none that a kernel could
-    have."""
+    have, NotInstalledError where an extension's kernel could."""
     checked = row.checked(numbers)
     number = checked[row.SLOTS.index("family")]
     if number not in FAMILIES:
-        why = (
-            "; it belongs to an extension that is not installed"
-            if number >= EXTENSIONS_FROM
-            else ""
-        )
-        raise ValueError(f"configuration {list(checked)}: there is no kernel family {number}{why}")
+        what = f"configuration {list(checked)}: there is no kernel family {number}"
+        if number >= EXTENSIONS_FROM:
+            raise NotInstalledError(f"{what}; it belongs to an extension that is not installed")
+        raise ValueError(what)
     return FAMILIES[number].decode(checked)
 
 

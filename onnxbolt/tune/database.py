@@ -27,6 +27,7 @@ from onnxbolt.files import write_whole
 from onnxbolt.measurements.keys import canonical
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.options import cache_directory
+from onnxbolt.registry import NotInstalledError
 from onnxbolt.tune.merging import HEADER, rows_of_file
 from onnxbolt.tune.rows import COLUMNS, Row, identity, measurement_of, values_of
 from onnxbolt.tune.schema import connect, migrate, transaction
@@ -172,6 +173,11 @@ class Database:
     def _measurement(self, row: Row) -> Measurement:
         try:
             return measurement_of(row)
+        except NotInstalledError as error:
+            raise InputError(
+                f"{self.path} holds a measurement of an extension's kernel ({error}): install the"
+                " package that has it, or forget all measurements by `onnxbolt cache clear`"
+            ) from error
         except ValueError as error:
             raise InputError(
                 f"{self.path} holds a measurement that onnxbolt cannot have made ({error}): move"
