@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from onnxbolt.report.data import Fused, ReportData
 from onnxbolt.report.markdown import plain, table
 from onnxbolt.report.tuning import sections as tuning_sections
 from onnxbolt.report.verification import as_dict, rows_as_table
@@ -19,7 +20,6 @@ from onnxbolt.terminal import add_row, literal_console, width
 if TYPE_CHECKING:
     from onnxbolt.candidates import Refusal
     from onnxbolt.plan.verdicts import Verdict
-    from onnxbolt.report import Fused, Report
     from onnxbolt.tune.summary import Tuning
 
 WIDTH = 140  # columns of a text that is not written to a terminal
@@ -42,7 +42,7 @@ Lines = list[tuple[Any, ...]]
 Section = tuple[str, tuple[str, ...], Lines]
 
 
-def text(report: Report) -> str:
+def text(report: ReportData) -> str:
     """The report for a terminal; nodes are grouped, so that those of a large model fit a screen."""
     verification = (
         report.verification.text(width(WIDTH)) if report.verification else _not_verified(report)
@@ -50,7 +50,7 @@ def text(report: Report) -> str:
     return "\n".join(filter(None, [_printed(_sections(report), SHOWN), gain(report), verification]))
 
 
-def _not_verified(report: Report) -> str:
+def _not_verified(report: ReportData) -> str:
     return "not verified: only metadata was added" if report.passed_through else "not verified"
 
 
@@ -73,7 +73,7 @@ def _printed(sections: Iterable[Section], shown: int) -> str:
     return captured.get().rstrip()
 
 
-def markdown(report: Report) -> str:
+def markdown(report: ReportData) -> str:
     """The text's tables with all their rows, and tables of all fused nodes and regions."""
     parts = [f"# onnxbolt {report.version}"]
     for title, header, rows in (*_sections(report), _all_fused(report), _regions(report.regions)):
@@ -90,7 +90,7 @@ def markdown(report: Report) -> str:
     return "\n\n".join(parts)
 
 
-def gain(report: Report) -> str:
+def gain(report: ReportData) -> str:
     """One line on the speed-up of the whole model, measured if that was done, else predicted;
     empty if there is neither."""
     if report.tuning and (whole := report.tuning.whole) is not None:
@@ -111,7 +111,7 @@ def gain(report: Report) -> str:
     )
 
 
-def as_json(report: Report) -> str:
+def as_json(report: ReportData) -> str:
     """The whole report; NaN, which JSON lacks, becomes null."""
     values = dataclasses.asdict(report)
     if report.verification:
@@ -124,7 +124,7 @@ def tuning_json(tuning: Tuning) -> str:
     return json.dumps(plain(dataclasses.asdict(tuning)), indent=2, sort_keys=True)
 
 
-def _sections(report: Report) -> Iterable[Section]:
+def _sections(report: ReportData) -> Iterable[Section]:
     """The sections of the report, each as (title, column names, rows)."""
     if not report.passed_through:
         yield f"{PRECISIONS[report.precision]}{_runtime(report)}", (), []
@@ -182,7 +182,7 @@ def _sections(report: Report) -> Iterable[Section]:
         yield "canonicalized:", ("pass",), [(line,) for line in report.changes]
 
 
-def _runtime(report: Report) -> str:
+def _runtime(report: ReportData) -> str:
     """Names the ONNX Runtime whose kernels decide what stays in fp32; empty for precision keep."""
     return (
         f"; what stays in fp32 follows from the CUDA kernels of ONNX Runtime {report.onnxruntime}"
@@ -199,7 +199,7 @@ def _share(coverage: float | None) -> str:
     )
 
 
-def _origin(report: Report) -> str:
+def _origin(report: ReportData) -> str:
     """Says which times of fused nodes were measured and which predicted."""
     measured = {
         f"sm_{p.arch}" for node in report.fused for p in node.predicted if p.measured_us is not None
@@ -256,7 +256,7 @@ def _details(refusal: Refusal) -> str:
     return ", ".join([*filter(None, [refusal.reason.partition(": ")[2]]), *numbers])
 
 
-def _kept(report: Report) -> Lines:
+def _kept(report: ReportData) -> Lines:
     groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for kept in report.kept:
         groups[kept.op, kept.reason.partition(":")[0]].append(kept)
@@ -271,7 +271,7 @@ def _ordered(groups: dict[tuple[str, str], list[Any]]) -> list[tuple[tuple[str, 
     return sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
 
 
-def _all_fused(report: Report) -> Section:
+def _all_fused(report: ReportData) -> Section:
     rows: Lines = []
     for node in report.fused:
         times = "; ".join(f"sm_{p.arch} {p.ours_us:.1f} / {p.ort_us:.1f}" for p in node.predicted)

@@ -1,0 +1,135 @@
+"""What the report of a run holds, and what follows from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from onnxbolt.candidates import Refusal
+from onnxbolt.precision import Kept
+from onnxbolt.spelling import option
+from onnxbolt.verify import VerifyResult
+from onnxbolt.verify.result import NOT_FINITE
+from onnxbolt.version import __version__
+
+if TYPE_CHECKING:
+    from onnxbolt.plan.choose import Prediction
+    from onnxbolt.plan.verdicts import Verdict
+    from onnxbolt.plan.whole import Estimate
+    from onnxbolt.tune.summary import Tuning
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Fused:
+    """One fused node; a pooling has no FLOPs, no configurations and no predictions."""
+
+    name: str
+    op: str
+    tensor: str  # tensor of the original that output 0 is
+    rule: str
+    source_nodes: tuple[str, ...]
+    flops: int = 0  # FLOPs of the source nodes: without padded channels
+    configs: tuple[str, ...] = ()
+    predicted: tuple[Prediction, ...] = ()  # one per architecture
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """The fields of a run's report; `verification` is None where it was skipped."""
+
+    precision: str
+    fuse: str
+    archs: tuple[int, ...]
+    fused: tuple[Fused, ...]
+    refusals: tuple[Refusal, ...]
+    kept: tuple[Kept, ...]
+    changes: tuple[str, ...]  # changes by canonicalization
+    shared_weights: tuple[str, ...]  # stored twice: packed, and as they were for nodes that stay
+    # fused nodes' share of the FLOPs of all products and convolutions; None if the model has none
+    # of those
+    coverage: float | None
+    nothing_fused: str  # why nothing was fused; empty if something was
+    digest: str
+    verification: VerifyResult | None = None
+    tuning: Tuning | None = None  # with --tune
+    regions: tuple[
+        Verdict, ...
+    ] = ()  # comparisons with ONNX Runtime that --fuse winning decided by
+    onnxruntime: str = ""  # the release whose CUDA kernels decided what stays in fp32
+    passed_through: str = ""  # why the model was written unchanged; empty if it was optimized
+    whole: tuple[Estimate, ...] = ()  # predicted times of the whole model, one per architecture
+    original: str = ""  # paths, where the models are files
+    optimized: str = ""
+    strict: bool = False  # with it, a model that could not be judged counts as failed
+    library_sha256: str = ""  # sum of the library's file; empty if none was compiled
+    version: str = __version__
+    format: int = FORMAT
+
+    def between(self, original: object, optimized: Path | None) -> Self:
+        """The report with the models' paths; a model in memory has none."""
+        path = str(original) if isinstance(original, str | Path) else ""
+        return dataclasses.replace(self, original=path, optimized=str(optimized or ""))
+
+    def verified(self, verification: VerifyResult) -> Self:
+        """The report with what verification found."""
+        return dataclasses.replace(self, verification=verification)
+
+    def short_of(self, percent: float | None) -> str:
+        """One line if fused nodes do less than `percent` of the FLOPs, else an empty text."""
+        if percent is None or (self.coverage is not None and 100 * self.coverage >= percent):
+            return ""
+        why = f"; {self.nothing_fused}" if self.nothing_fused else ""
+        return (
+            f"fused nodes do {self.coverage or 0:.1%} of the FLOPs of all matrix products and"
+            f" convolutions, less than {option('require_fused', percent)}{why}"
+        )
+
+    @property
+    def passed(self) -> bool:
+        """True if nothing that was verified failed, and with `strict` all of it could be judged."""
+        found = self.verification
+        return found is None or (found.passed and (found.judged or not self.strict))
+
+    def failure(self) -> str:
+        """One line on the failure and its remedies; empty if nothing failed."""
+        if self.passed or self.verification is None:
+            return ""
+        failures = self.verification.failures
+        if not failures:
+            unjudged = self.verification.unjudged
+            what = (
+                "a part of the model"
+                if unjudged and unjudged[0].level != "model"
+                else "the whole model"
+            )
+            why = (
+                f"{unjudged[0].kind} {unjudged[0].name}: {unjudged[0].unjudged}"
+                if unjudged
+                else "there was nothing to compare"
+            )
+            return (
+                f"{what} could not be judged: {why}; give inputs that allow a verdict"
+                f" with {option('inputs')}"
+            )
+        worst = max(failures, key=lambda row: math.inf if math.isnan(row.error) else row.error)
+        remedies = (
+            [f"{option('precision', 'keep')} rounds only the factors of products, to TF32"]
+            if self.verification.precision != "keep"
+            else []
+        )
+        if self.verification.precision == "fp16" and any(
+            row.reason == NOT_FINITE for row in failures
+        ):
+            remedies.insert(
+                0, f"fp16 ends at 65504, and {option('precision', 'bf16')} has the range of fp32"
+            )
+        return (
+            f"{len(failures)} of {len(self.verification.rows)} tensors differ from the original by"
+            f" more than allowed, e.g. {worst.kind} {worst.name}: {worst.reason};"
+            f" {', '.join([*remedies, option('keep_failed', True) + ' keeps the file'])}"
+        )
