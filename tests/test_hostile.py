@@ -153,30 +153,36 @@ def test_templates_render_no_hostile_string(word: str) -> None:
         "to_nchw": False,
         "means": False,
     }
+    arch = {"number": 80, "name": "sm_80", "compute_capability": 80, "alone": False}
+    facts = {"number": 80, "facts": [("int", "kSharedMemory", 1)]}
     for field in ("name", "kind", "epilogue", "operands"):
         with pytest.raises(ValueError, match="is not rendered"):
             render(
                 "manifest.cc.j2",
                 ops=[{**row, field: word}],
-                archs=[80],
+                archs=[arch],
                 format=1,
                 digest="",
             )
-    with pytest.raises(ValueError, match="is not rendered"):
-        render("manifest.cc.j2", ops=[row], archs=[80], format=1, digest=word)
+    for archs, digest in (([arch], word), ([{**arch, "name": word}], "")):
+        with pytest.raises(ValueError, match="is not rendered"):
+            render("manifest.cc.j2", ops=[row], archs=archs, format=1, digest=digest)
     kernel = {
         "name": "n",
         "key": "",
         "row": "",
         "types": "float, float",
     }
-    with pytest.raises(ValueError, match="is not rendered"):
-        render("unit.cu.j2", family="f", type="T", headers=[word], kernels=[kernel])
-    for field in kernel:
+    unit = {"family": "f", "type": "T", "arch": facts, "headers": [], "kernels": [kernel]}
+    assert render("unit.cu.j2", **unit)
+    hostile: list[dict[str, object]] = [
+        {"headers": [word]},
+        {"arch": {**facts, "facts": [("int", word, 1)]}},
+        *({"kernels": [{**kernel, field: word}]} for field in kernel),
+    ]
+    for changed in hostile:
         with pytest.raises(ValueError, match="is not rendered"):
-            render(
-                "unit.cu.j2", family="f", type="T", headers=[], kernels=[{**kernel, field: word}]
-            )
+            render("unit.cu.j2", **{**unit, **changed})
 
 
 def test_units_have_harmless_names_and_texts() -> None:
