@@ -35,7 +35,7 @@ class OpSpec:
     element: DType  # of x and weight, and of the epilogue's tensors
     output: DType
     chain: tuple[str, ...] = ()  # names of the epilogue's steps, including a final cast
-    planes: DType | None = None  # the type of x if x is NCHW and y NHWC, else None
+    nchw_input: DType | None = None  # the type of x if x is NCHW and y NHWC, else None
     into: bool = False  # True if it writes into its last input, a tensor that earlier nodes began
     to_nchw: bool = False  # True if a convolution writes y as NCHW
 
@@ -65,9 +65,9 @@ class OpSpec:
         """The op type that a function's signature describes, by the function's name."""
         chain, dtype = tuple(step.name for step in signature.steps), signature.dtype
         output = next((out for out, cast in CASTS.items() if chain[-1:] == (cast,)), dtype)
-        kind, planes = signature.op.kind_of(signature), signature.planes
+        kind, nchw_input = signature.op.kind_of(signature), signature.nchw_input
         into, to_nchw = signature.into, signature.to_nchw
-        return cls(name, kind, dtype, output, chain, planes, into, to_nchw)
+        return cls(name, kind, dtype, output, chain, nchw_input, into, to_nchw)
 
     @property
     def op(self) -> FusedOp:
@@ -166,7 +166,7 @@ def ops_to_json(ops: Iterable[OpSpec]) -> str:
             "element": op.element.value,
             "output": op.output.value,
             "chain": list(op.chain),
-            **({"planes": op.planes.value} if op.planes else {}),
+            **({"planes": op.nchw_input.value} if op.nchw_input else {}),
             **({"into": True} if op.into else {}),
             **({"to_nchw": True} if op.to_nchw else {}),
         }
@@ -192,10 +192,10 @@ def _from_row(row: Any) -> OpSpec:
     if not isinstance(row, dict) or not isinstance(row["chain"], list):
         raise ValueError("an op type must be an object whose `chain` is a list")
     element, output = (DType(checks.entry(key, row[key], _TYPES)) for key in ("element", "output"))
-    planes = DType(checks.entry("planes", row["planes"], _TYPES)) if "planes" in row else None
+    nchw_input = DType(checks.entry("planes", row["planes"], _TYPES)) if "planes" in row else None
     into, to_nchw = (checks.boolean(key, row.get(key, False)) for key in ("into", "to_nchw"))
     return OpSpec(
-        row["name"], row["kind"], element, output, tuple(row["chain"]), planes, into, to_nchw
+        row["name"], row["kind"], element, output, tuple(row["chain"]), nchw_input, into, to_nchw
     )
 
 

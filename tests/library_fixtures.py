@@ -100,7 +100,7 @@ class Fused:
         rank: int = 0,
         family: Family[Any] | None = None,
         padding: int = 0,
-        planes: DType | None = None,
+        nchw_input: DType | None = None,
         sampling: Sampling | None = None,
         part: Part = Part.WHOLE,
         sliced: bool = False,
@@ -114,7 +114,7 @@ class Fused:
                 rank,
                 steps,
                 padding,
-                planes,
+                nchw_input,
                 sampling,
                 part,
                 sliced,
@@ -128,7 +128,7 @@ class Fused:
             DType.F32,
             DType.F32,
             tuple(step.name for step in steps),
-            planes,
+            nchw_input,
             part is Part.NEXT,
             to_nchw,
         )
@@ -141,7 +141,7 @@ GEMM_ADD = Fused(
 )
 CONV = Fused("conv", Step("Bias"), Step("Add"), Step("Relu"), rank=4, family=named("conv_2x"))
 FIRST = Fused(
-    "conv", Step("Bias"), Step("Relu"), rank=4, family=named("stem_sm90"), planes=DType.F32
+    "conv", Step("Bias"), Step("Relu"), rank=4, family=named("stem_sm90"), nchw_input=DType.F32
 )
 LAST, LAST_1D = (
     Fused(kind, Step("Bias"), Step("Relu"), rank=rank, family=named("conv_2x"), to_nchw=True)

@@ -24,8 +24,8 @@ class _Ops(Registry[str, FusedOp]):
     """Fused ops by name."""
 
     def add(self, entry: FusedOp, owner: str) -> None:
-        """Add an op. Raises ValueError where another one has its name, one of its kinds, or op
-        types that begin as its do."""
+        """Add an op. Raises ValueError where another one has its name or one of its kinds, has op
+        types that begin as its do, or takes the place of the same ordinary nodes."""
         for name in (entry.op_type, *entry.kinds):
             checks.name("fused op", name)
         for key, other in self.items():
@@ -33,6 +33,11 @@ class _Ops(Registry[str, FusedOp]):
                 raise ValueError(
                     f"its fused op {entry.name} has the kind {min(same)} of {self._side(key)}: give"
                     " it another"
+                )
+            if taken := {*entry.operators} & {*other.operators}:
+                raise ValueError(
+                    f"its fused op {entry.name} takes the place of {min(taken)}, and so does"
+                    f" {self._side(key)}: leave out one of them"
                 )
         super().add(entry, owner)
 

@@ -75,7 +75,7 @@ class Signature:
 
     `rank` is that of x (0: any). `padding`: channels of zeros that a layout conversion appends or
     takes away (likewise a convolution that writes both forms), or columns of zeros that a GEMM's
-    weight has beyond those of x. `planes`: the type of x, if a convolution reads x as NCHW.
+    weight has beyond those of x. `nchw_input`: the type of x if a convolution reads it as NCHW.
     `to_nchw`: it writes y so. `variant`: what else an op's bodies differ in. `part`: what it writes
     of its output. `sliced`: x are some of its input's channels, those of the attribute `channels`.
     """
@@ -85,7 +85,7 @@ class Signature:
     rank: int = 0
     steps: tuple[Step, ...] = ()
     padding: int = 0
-    planes: DType | None = None
+    nchw_input: DType | None = None
     variant: Hashable = None
     part: Part = Part.WHOLE
     sliced: bool = False

@@ -84,10 +84,8 @@ def _words(signature: Signature, nodes: Sequence[NodeProto]) -> list[str]:
         words.append(f"pad{signature.padding}")
     if signature.rank == 3:
         words.append("1d")
-    if signature.planes is not None:
-        words += (
-            ["nchw"] if signature.planes is signature.dtype else ["nchw", signature.planes.value]
-        )
+    if (x := signature.nchw_input) is not None:
+        words += ["nchw"] if x is signature.dtype else ["nchw", x.value]
     if signature.to_nchw:
         words.append("to_nchw")
     if any(step.params for step in signature.steps):

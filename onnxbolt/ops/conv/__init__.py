@@ -138,10 +138,10 @@ class Conv(ProductOp):
         """Conv in channels-first throughout: ONNX Runtime fuses the bias and ReLU there, and the
         Transposes of neighbouring bodies cancel."""
         first, last = LAST_TO_FIRST[signature.rank], FIRST_TO_LAST[signature.rank]
-        if signature.planes is None:
+        if signature.nchw_input is None:
             x = body("Transpose", [body.load("x")], perm=first)
         else:  # rounded as the kernel does
-            x = body.load(body.convert("x", signature.planes, signature.dtype))
+            x = body.load(body.convert("x", signature.nchw_input, signature.dtype))
         inputs = [x, body("Transpose", [body.load("weight")], perm=first)]
         steps, (_, *operands) = list(signature.steps), self.inputs(signature)
         if steps and steps[0].name == BIAS:
