@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,11 +12,14 @@ import onnxruntime as ort
 import pytest
 
 import onnxbolt
+from onnxbolt import pipeline
 from onnxbolt.dtypes import DType
 from onnxbolt.inspection import inspect_model
+from onnxbolt.measurements.records import Status
+from onnxbolt.tune.database import Database
 from onnxbolt.verify import verify
 from tests.epilogues.written import write
-from tests.extending import activation, extended_by, gemm_fma, softmax
+from tests.extending import activation, extended_by, gemm_fma, softmax, strategy
 from tests.gpu.reference import relative_error
 from tests.support import Net
 
@@ -30,7 +34,8 @@ SHAPES = ((96, 70, 50), (1, 512, 8), (1000, 129, 257), (64, 64, 64))  # m, k, n
 def extended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The extensions, the family predicted to be faster than all others."""
     monkeypatch.setattr(gemm_fma.GemmFma, "predicted_us", lambda *_: 0.1)
-    with extended_by(activation.EXTENSION, gemm_fma.EXTENSION, softmax.EXTENSION):
+    added = (activation, gemm_fma, softmax, strategy)
+    with extended_by(*(module.EXTENSION for module in added)):
         yield
 
 
@@ -118,3 +123,16 @@ def test_an_op_with_its_family(precision: str, dtype: DType, scale: float, tmp_p
         powers = np.exp(x - x.max(-1, keepdims=True))
         expected = powers / powers.sum(-1, keepdims=True)
         assert relative_error(found, expected) <= LIMITS[dtype], expected.shape
+
+
+@pytest.mark.usefixtures("extended")
+def test_tuning_by_a_strategy_measures_an_extension_s_kernels() -> None:
+    net = Net({"x": (96, 70)})
+    source = net.model(net.node("Relu", net.linear("x", 70, 50)))
+    tuning = pipeline.tune(source, archs=ARCH, strategy="best_family", fuse="all", budget=300)
+    assert tuning.ended_by == "done"
+    with Database() as database:
+        measured = list(itertools.chain(*map(database.measurements, database.keys())))
+    mine = [m for m in measured if m.config and m.config.family is gemm_fma.GEMM_FMA]
+    assert mine
+    assert all(m.status is Status.OK for m in mine), [m.detail for m in mine]
