@@ -1,5 +1,5 @@
-"""Every result file at one commit: the tasks of TASKS, one process on each GPU at a time, in parts
-where time is short.
+"""Writes every result file at one commit: runs the tasks of TASKS, one process per GPU at a time,
+in several calls if time is short.
 
     # all tasks, into results/; then plots and tables (`make bench`)
     python -m benchmarks.all
@@ -46,7 +46,7 @@ _GRACE = 10.0  # seconds before the end at which what still runs is ended
 
 @dataclass(frozen=True)
 class Task:
-    """A benchmark's command, and about how many seconds it takes on 16 cores."""
+    """A benchmark's command, and roughly how many seconds it takes on 16 cores."""
 
     benchmark: str
     seconds: float
@@ -146,8 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(chosen: argparse.Namespace) -> bool:
-    """Run what is missing in `chosen.into`; whether anything is missing still. Raises InputError
-    where no commit is known."""
+    """Run the tasks that are missing in `chosen.into`; returns True if some are still missing.
+    Raises InputError if no commit is known."""
     if not (commit := machine.commit()):
         raise InputError("no commit is known here: set ONNXBOLT_COMMIT to that of the sources")
     if commit.endswith("-dirty"):
@@ -179,7 +179,7 @@ def lanes_of(gpus: int) -> list[tuple[int, set[int]]]:
 
 
 class Schedule:
-    """Tasks in their order, for any number of lanes; what is done is in `directory`, and in
+    """Tasks in order, for any number of lanes; finished ones are recorded in `directory`, and in
     `bundle` after each task."""
 
     def __init__(
@@ -211,7 +211,8 @@ class Schedule:
         ]
 
     def _forget_other_commits(self) -> None:
-        """A result file of another commit, or none that a command wrote, is no part of this run."""
+        """Delete result files of another commit, and files that no command wrote: they are not part
+        of this run."""
         fresh = {"commit": machine.commit(), "sources": machine.sources()}
         for path in self._directory.glob(documents.result_path("*").name):
             found = json.loads(path.read_text())
@@ -222,7 +223,7 @@ class Schedule:
                 (self._directory / STATE).unlink(missing_ok=True)
 
     def work(self, gpu: int, cores: set[int]) -> None:
-        """One GPU's lane: the next task that fits, until none does."""
+        """Run, on one GPU, the next task that fits the time, until none does."""
         while (task := self._next()) is not None:
             start = time.monotonic()
             code = self._run(task, gpu, cores)
@@ -249,7 +250,8 @@ class Schedule:
             return fitting
 
     def _run(self, task: Task, gpu: int, cores: set[int]) -> int:
-        """The exit code; a task that is not done in time is ended, with all that it started."""
+        """The exit code of a command; a task that exceeds its time is ended with all processes that
+        it started."""
         environment = {
             **os.environ,
             "CUDA_VISIBLE_DEVICES": str(gpu),

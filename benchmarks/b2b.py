@@ -1,5 +1,5 @@
-"""Layers in one kernel against a kernel for each: what b2b_gemm.py and b2b_conv.py share (Bolt,
-section 4.1.3).
+"""Layers in one kernel against one kernel per layer: the parts that b2b_gemm.py and b2b_conv.py
+share (Bolt, section 4.1.3).
 
 All sides run in CUDA graphs of their own of at least 0.2 ms, inputs, weights and outputs rotated
 past the L2 cache; they take turns. Ours, one kernel or one for each layer, are what the tuner
@@ -31,7 +31,7 @@ STEPS = ("Bias", "Relu")
 
 
 def chain_of(products: int) -> tuple[str, ...]:
-    """Bias and ReLU behind each."""
+    """The steps of all layers, each with bias and ReLU."""
     return STEPS + (PRODUCT, *STEPS) * (products - 1)
 
 
@@ -60,7 +60,8 @@ class Apart:
         return [measured.us]
 
     def measure_serial(self, count: int) -> list[float]:
-        """The same where each launch begins when the one before it has ended."""
+        """The median as `measure` returns it, with each launch starting after the previous one has
+        ended."""
         return self.measure(count, overlap=False)
 
 

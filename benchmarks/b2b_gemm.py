@@ -1,5 +1,4 @@
-"""GEMMs behind one another in one kernel against our own kernels for each, and cuBLAS's, in fp16,
-in one run.
+"""Several GEMMs in one kernel against our own kernel for each, and cuBLAS's, in fp16, in one run.
 
     # Bolt's table 1 and recommenders' MLPs; writes results/b2b_gemm-<gpu>.json
     python -m benchmarks.b2b_gemm
@@ -51,7 +50,7 @@ def entries() -> list[Entry]:
 
 
 def problem_of(rows: int, widths: Sequence[int]) -> GemmProblem:
-    """As stored: inner layers' columns are padded."""
+    """The problem as it is stored: inner layers' columns are padded."""
     k, *inner, n = widths
     padded = tuple(-(-width // _ALIGNMENT) * _ALIGNMENT for width in inner)
     return GemmProblem(rows, n, k, DType.F16, DType.F16, chain_of(len(widths) - 1), padded)

@@ -1,4 +1,4 @@
-"""Where the planner cuts random chains of GEMMs, against every way to cut them, measured, in fp16.
+"""The planner's cuts of random chains of GEMMs against every possible cut, measured, in fp16.
 
     # CHAINS of 2 to 5 layers; writes results/chains-<gpu>.json
     python -m benchmarks.chains
@@ -59,7 +59,7 @@ def entries() -> list[Entry]:
 
 
 def chains() -> list[tuple[int, tuple[int, ...]]]:
-    """Rows, and the columns of the input and of each layer."""
+    """The rows of each chain, and the columns of its input and of each layer."""
     choose = random.Random(SEED)
     return [
         (choose.choice(ROWS), tuple(choose.choice(WIDTHS) for _ in range(choose.randint(3, 6))))
@@ -68,7 +68,7 @@ def chains() -> list[tuple[int, tuple[int, ...]]]:
 
 
 def cuts(m: int, widths: Sequence[int]) -> Iterator[Cut]:
-    """Every way to share the layers among kernels that exist."""
+    """Every way to divide the layers among kernels that exist."""
     count = len(widths) - 1
     for kernels in range(1, count + 1):
         for cut in itertools.product(range(1, MAX_LAYERS + 1), repeat=kernels):
@@ -79,7 +79,7 @@ def cuts(m: int, widths: Sequence[int]) -> Iterator[Cut]:
 
 
 def segments(m: int, widths: Sequence[int], cut: Cut) -> list[tuple[GemmProblem, int]]:
-    """What each kernel solves, with the number of its layers."""
+    """The problem of each possible kernel, with the number of its layers."""
     ends = list(itertools.accumulate(cut, initial=0))
     return [
         (problem_of(m, widths[start : end + 1]), end - start)
@@ -88,7 +88,7 @@ def segments(m: int, widths: Sequence[int], cut: Cut) -> list[tuple[GemmProblem,
 
 
 def planned(m: int, widths: tuple[int, ...], timings: Timings) -> Cut:
-    """As the optimizer cuts the chain."""
+    """The cut that the optimizer chooses for the chain."""
     return tuple(
         len(candidate.widths)
         for candidate in cover(_graph(m, widths), [_ARCH], timings=timings).candidates

@@ -1,4 +1,4 @@
-"""What the tables of docs/performance.md and README.md show: their columns, row by row of a
+"""The columns of the tables in docs/performance.md and README.md, computed from each row of a
 result file."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Cell = Callable[[dict[str, Any]], str]  # a cell's text, from its row
 
 @dataclass(frozen=True)
 class Table:
-    """What is shown of a benchmark: columns by heading, whether the ratios' mean is, by group
-    where rows have groups, and a figure that has its name, where there is one."""
+    """How a benchmark is shown: columns by heading, whether the mean of ratios is shown, by group
+    if rows have groups, and the figure of the same name if there is one."""
 
     benchmark: str
     columns: Mapping[str, Cell]
@@ -36,7 +36,7 @@ def _value(name: str, form: str = "") -> Cell:
 
 
 def text(value: Any, form: str) -> str:
-    """Nothing for what is not known; 'gemm 1.05, conv 1.10' for what is known by kind."""
+    """A value as a cell: empty if it is unknown; 'gemm 1.05, conv 1.10' if it is known by kind."""
     if value is None:
         return ""
     if isinstance(value, dict):
@@ -57,12 +57,12 @@ def _percent(row: dict[str, Any]) -> str:
 
 
 def _tried(result: float | str | None) -> str:
-    """Milliseconds, or why there are none."""
+    """Milliseconds, or the reason why there are none."""
     return f"{result / 1e3:.3f}" if isinstance(result, float) else text(result, "")
 
 
 def _target(row: dict[str, Any]) -> int:
-    """A model's place in the tables."""
+    """A model's position in the tables."""
     places = [(target.model, target.batch) for target in TARGETS]
     return places.index(found) if (found := (row["name"], row["batch"])) in places else len(places)
 

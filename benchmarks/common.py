@@ -1,4 +1,4 @@
-"""What all benchmarks share: a row of a result file, the clock, and the form of times on the
+"""Parts that all benchmarks share: a row of a result file, the GPU's clock, and times on the
 command line."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Row:
 
 
 class ClockSampler:
-    """The GPU's SM clock while a `with` block runs, MHz; None where nvidia-smi is missing."""
+    """The GPU's SM clock in MHz while a `with` block runs; None if nvidia-smi is missing."""
 
     def __enter__(self) -> ClockSampler:
         self.mhz: int | None = None

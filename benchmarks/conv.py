@@ -1,5 +1,5 @@
-"""Convolutions as the tuner chooses them, with their epilogue fused, against cuDNN's bare
-convolution, batch 32, fp16, in one run.
+"""Tuned convolutions with fused epilogues against cuDNN's bare convolution, batch 32, fp16, in one
+run.
 
     # ResNet-50's and OTHERS; writes results/conv-<gpu>.json
     python -m benchmarks.conv
@@ -61,7 +61,7 @@ def same(
     )
 
 
-# of ResNet-50 without its residual, of RepVGG, of VGG-16
+# convolutions of ResNet-50 without the residual, of RepVGG and of VGG-16
 OTHERS = (
     same(56, 64, 256, 1),
     same(14, 256, 1024, 1),
@@ -88,7 +88,7 @@ def entries() -> list[Entry]:
 
 
 def convolutions(model: str) -> list[ConvProblem]:
-    """Of one of models/: what its fused nodes solve, as often as it has them."""
+    """The convolutions of one of models/: the problems of its fused nodes, with repetitions."""
     graph = import_model(build(model, BATCH, "fp16"))
     infer(graph)
     canonicalize(graph)

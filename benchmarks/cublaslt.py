@@ -1,5 +1,5 @@
-"""cuBLASLt's own list of algorithms for a product, each of which can be timed: the first of the
-list is not always the fastest.
+"""cuBLASLt's list of algorithms for a product, each of which can be timed: the first of the list is
+not always the fastest.
 
 PyTorch's `matmul` takes what cuBLAS puts first. `cublasLtMatmulAlgoGetHeuristic` returns further
 ones, best estimate first. The library is the one that PyTorch has loaded, called through ctypes;
@@ -57,8 +57,8 @@ class Shape:
 
     @property
     def alignment(self) -> int:
-        """The power of two up to 256 at whose multiples operands lie, sets of them one behind
-        the other, bytes."""
+        """The largest power of two up to 256 that divides the addresses of operands, in bytes; sets
+        of operands lie one after the other."""
         return min(
             _ALIGNMENT,
             *(
@@ -69,7 +69,7 @@ class Shape:
 
 
 class Product:
-    """A product and its list of algorithms. Raises RuntimeError where the library fails."""
+    """A product and its list of algorithms. Raises RuntimeError if the library fails."""
 
     def __init__(self, torch: Any, shape: Shape) -> None:
         self._torch, self.shape = torch, shape
@@ -91,7 +91,7 @@ class Product:
         self.algorithms = self._listed(shape.alignment)
 
     def _listed(self, alignment: int) -> list[_Algorithm]:
-        """What the library suggests, best estimate first."""
+        """The library's suggestions, best estimate first."""
         preference = _created("cublasLtMatmulPreferenceCreate")
         _set(
             "cublasLtMatmulPreferenceSetAttribute",
@@ -123,8 +123,8 @@ class Product:
         return [_copied(found[i].algorithm) for i in range(count.value) if found[i].state == 0]
 
     def run(self, x: Any, weight: Any, algorithm: int) -> Any:
-        """x times weight by one of `algorithms`, on PyTorch's current stream. Raises
-        RuntimeError where the library refuses it."""
+        """x times weight by one of `algorithms`, on PyTorch's current stream. Raises RuntimeError
+        if the library refuses it."""
         y = self._torch.empty((self.shape.m, self.shape.n), dtype=x.dtype, device="cuda")
         one, zero, workspace = ctypes.c_float(1.0), ctypes.c_float(0.0), _workspace()
         address = ctypes.c_void_p
@@ -152,7 +152,7 @@ class Product:
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    """The cublasLt that this process has loaded."""
+    """The cublasLt library that this process has loaded."""
     loaded = re.search(r"\S*/libcublasLt\.so\S*", Path("/proc/self/maps").read_text())
     return ctypes.CDLL(loaded[0] if loaded else "libcublasLt.so.13")
 

@@ -1,5 +1,5 @@
-"""What each side takes on the device, runs enqueued back to back: without what each run costs
-the host, which hides small models."""
+"""The device time of each side, with runs enqueued back to back: the host's cost of each run, which
+hides small models, is left out."""
 
 from __future__ import annotations
 

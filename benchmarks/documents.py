@@ -64,7 +64,8 @@ def write_results(
 
 
 def _lock(path: Path) -> Path:
-    """Beside no result: whoever lists a directory of results finds results alone."""
+    """The file's lock, in another directory, so that a directory of results contains only
+    results."""
     return (
         Path(tempfile.gettempdir())
         / f"onnxbolt-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}.lock"
@@ -96,7 +97,7 @@ def described(
 
 
 def _module() -> str:
-    """The benchmark's module that is running, "" where another program calls it."""
+    """The module of the running benchmark, "" if another program calls it."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec.name if spec is not None and spec.name.startswith("benchmarks.") else ""
 
@@ -133,12 +134,12 @@ def missing(document: Document) -> list[str]:
 
 
 def key(row: dict[str, Any]) -> tuple[str, int, str]:
-    """What tells a row from the others of its file."""
+    """The fields that distinguish a row from the others of its file."""
     return row["name"], row["batch"], row["dtype"]
 
 
 def write(path: Path, document: Document) -> None:
-    """The document with its digest, whole or not at all."""
+    """Write the document with its digest; no partial file is left on errors."""
     sealed = {**document, "digest": digest(document)}
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     temporary.write_text(json.dumps(sealed, indent=1) + "\n")
@@ -146,7 +147,7 @@ def write(path: Path, document: Document) -> None:
 
 
 def digest(document: Document) -> str:
-    """Over everything in a document but its digest."""
+    """The digest of a document without its own field `digest`."""
     content = {field: value for field, value in document.items() if field != "digest"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -59,7 +59,7 @@ from onnxbolt.tune.summary import Tuning
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure."""
+    """The length of a measurement."""
 
     search_runs: int
     rounds: int
@@ -97,14 +97,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure_all(
     targets: Sequence[Target], stream: Stream | None, chosen: argparse.Namespace
 ) -> int:
-    """Row by row, each written at once: what an interrupted run knows is kept, and a model that
-    fails costs itself alone."""
+    """Measure row by row and write each at once, so that an interrupted run keeps its rows, and a
+    model that fails costs only its own."""
     rows: list[Row] = []
     for target in targets:
         with tempfile.TemporaryDirectory() as scratch:
             try:
                 rows.append(_measure(target, Path(scratch), stream, chosen))
-            except Exception as error:  # whatever it is: the other models are still to be measured
+            except Exception as error:  # any failure: the other models are still to be measured
                 rows.append(
                     Row(
                         target.model,
@@ -182,8 +182,8 @@ def compared(
     found: Mapping[str, Found],
     errors: Mapping[str, float],
 ) -> Row:
-    """The row of what was measured: onnxbolt's time of the plain export against the peers; its
-    other forms have fields of their own."""
+    """The row of a measured model: onnxbolt's time of the plain export against the peers; other
+    forms have fields of their own."""
     mine, peer = samples[PLAIN], samples[PEER]
     values: dict[str, Any] = {
         "peer_config": f"{found[PEER].source.label}: {found[PEER].setting}",
@@ -240,7 +240,8 @@ def _best_of_each_form(tried: Mapping[str, float | str]) -> dict[str, float]:
 def _forms(
     target: Target, exact: onnx.ModelProto, feeds: Arrays, scratch: Path, stream: Stream | None
 ) -> tuple[dict[str, onnx.ModelProto], dict[str, str]]:
-    """The model in fp16 in every form, and why one is missing; PyTorch's exports need a GPU."""
+    """The model in fp16 in every form, and the reason why a form is missing; PyTorch's exports need
+    a GPU."""
     exports, missing = exported_by_pytorch(target, feeds, scratch) if stream else ({}, {})
     return {
         PLAIN: build(target.model, target.batch, "fp16"),
@@ -260,7 +261,7 @@ def _pytorch(
 
 
 def _told(tuning: Tuning) -> dict[str, object]:
-    """What tuning one model took, and the last word on the whole of it."""
+    """Facts about the tuning of one model, and the last message about the whole model."""
     whole = (
         {
             "ours_us": round(tuning.whole.ours_us, 1),
@@ -288,8 +289,8 @@ def _optimized(
     chosen: argparse.Namespace,
     tunings: dict[str, Tuning],
 ) -> Source:
-    """Our model, with the library that was prepared, or one compiled now; `tunings` gets what
-    tuning it did."""
+    """Our model with the prepared library, or with one that is compiled now; `tunings` gets the
+    facts of its tuning."""
     out = scratch / _file(label, target)
     library = onnxbolt.get_library_path(chosen.prepared / out.name if chosen.prepared else out)
     report = onnxbolt.optimize(
@@ -324,7 +325,7 @@ def _options(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def _peers(target: Target, models: Mapping[str, onnx.ModelProto]) -> list[Source]:
-    """What ONNX Runtime is given: the model in fp16 with fp16 and with fp32 inputs and outputs,
+    """The models for ONNX Runtime: the model in fp16 with fp16 and with fp32 inputs and outputs,
     and its other forms."""
     wide = build(target.model, target.batch, "fp16", io="fp32")
     others = {form: model for form, model in models.items() if form != PLAIN}

@@ -1,5 +1,5 @@
-"""The least that a model can take: its products at the tensor cores' rate, or its weights,
-inputs and outputs once through memory."""
+"""Lower bounds of a model's time: its products at the tensor cores' rate, and its weights, inputs
+and outputs once through memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from onnx import helper, shape_inference
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 
-# of the data sheet's rates, what long products and copies reach on an H200 (790 TFLOP/s, 4.3 TB/s)
+# shares of the data sheet's rates that long products and copies reach on an H200: 790 TFLOP/s, 4.3
+# TB/s
 _TENSOR_EFFICIENCY, _MEMORY_EFFICIENCY = 0.8, 0.9
 
 
@@ -26,8 +27,7 @@ def flops(model: onnx.ModelProto) -> int:
 
 
 def floor_us(model: onnx.ModelProto, arch: Arch) -> float:
-    """The larger of the floors by products and by bytes, for `arch`'s reference GPU in fp16,
-    microseconds."""
+    """The larger of both lower bounds for `arch`'s reference GPU in fp16, in microseconds."""
     size = sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
     size += sum(_elements(value) for value in (*model.graph.input, *model.graph.output))
     by_flops = flops(model) / (arch.flops[DType.F16] * _TENSOR_EFFICIENCY)

@@ -1,5 +1,5 @@
-"""The forms in which a transformer reaches ONNX Runtime: its speed depends on them, so that its
-best counts over all.
+"""The forms in which a transformer can be given to ONNX Runtime: its speed depends on them, so the
+best form counts.
 
 The plain export is models/'s builder, in the node forms of PyTorch's exporters at opset 17.
 onnxruntime.transformers.optimizer makes its own nodes of it. PyTorch itself exports its module of
@@ -27,7 +27,7 @@ _EXPORT_SECONDS = 150.0
 def fused_by_onnxruntime(
     target: Target, exact: onnx.ModelProto, scratch: Path
 ) -> dict[str, onnx.ModelProto]:
-    """What onnxruntime.transformers.optimizer makes of a transformer, in fp16; nothing for other
+    """The transformer after onnxruntime.transformers.optimizer, in fp16; nothing for other
     models."""
     if not target.transformer:
         return {}
@@ -65,7 +65,7 @@ def exported_by_pytorch(
 
 
 class _Export:
-    """An export under way."""
+    """An export that is running."""
 
     def __init__(self, model: str, feeds: Mapping[str, Any], opset: int, scratch: Path) -> None:
         self._path, self._said = scratch / f"opset{opset}.onnx", scratch / f"opset{opset}.txt"
@@ -76,7 +76,7 @@ class _Export:
         self._process.start()
 
     def answer(self) -> onnx.ModelProto | str:
-        """The model, or why there is none."""
+        """The exported model, or the reason why there is none."""
         self._process.join(_EXPORT_SECONDS)
         if self._process.is_alive():
             self._process.kill()
@@ -96,6 +96,6 @@ def _export(model: str, feeds: Mapping[str, Any], opset: int, path: Path, said: 
         from benchmarks.pytorch import export
 
         export(model, feeds, opset, path)
-    except Exception as error:  # whatever PyTorch cannot do: the row has other forms
+    except Exception as error:  # any failure of PyTorch's exporter: the row has other forms
         said.write_text(f"{type(error).__name__}: {error}"[:300])
         raise

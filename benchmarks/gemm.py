@@ -1,5 +1,5 @@
-"""GEMMs as the tuner chooses them, bare, with bias, and with bias and GELU fused, against cuBLAS's
-bare product, in fp16, in one run.
+"""Tuned GEMMs, bare, with bias, and with bias and GELU fused, against cuBLAS's bare product, in
+fp16, in one run.
 
     # all of SHAPES and CHAINS; writes results/gemm-<gpu>.json
     python -m benchmarks.gemm

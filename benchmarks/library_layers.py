@@ -1,5 +1,5 @@
-"""Layers one after the other as cuBLAS and cuDNN run them, through PyTorch: the peers of one
-kernel for all."""
+"""Several layers as cuBLAS and cuDNN run them one after the other, through PyTorch: the peers of
+one kernel for all layers."""
 
 from __future__ import annotations
 

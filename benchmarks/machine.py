@@ -1,5 +1,5 @@
-"""Facts that a result file names: the GPU, the driver, package versions, and the code that was
-measured."""
+"""The facts that a result file records: the GPU, the driver, package versions, and the code that
+was measured."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_SOURCE = ("benchmarks/results/",)
 
 
 def gpu_name() -> str:
-    """The GPU's name as nvidia-smi has it, or the processor's architecture where there is none."""
+    """The GPU's name in nvidia-smi, or the processor's architecture if there is no GPU."""
     return ask_driver("name") or f"cpu {platform.machine()}"
 
 
@@ -37,7 +37,7 @@ def gpu_index() -> str:
 
 
 def ask_driver(what: str) -> str:
-    """One of nvidia-smi's properties, "" where there is no driver."""
+    """One of nvidia-smi's properties, "" if there is no driver."""
     try:
         command = [
             "nvidia-smi",
@@ -51,7 +51,7 @@ def ask_driver(what: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of each package that takes part."""
+    """Versions of Python and of each package that takes part."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -107,7 +107,7 @@ def _blob(data: bytes) -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    """What git answers, "" outside a checkout."""
+    """Git's output, "" outside a checkout."""
     try:
         return subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True

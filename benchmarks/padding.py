@@ -81,7 +81,7 @@ def entries() -> list[Entry]:
 
 
 def padded(problem: ConvProblem) -> ConvProblem:
-    """With channels of zeros up to a multiple of 8."""
+    """The tensor with channels of zeros added up to a multiple of 8."""
     return dataclasses.replace(problem, c=problem.c + -problem.c % problem.dtype.alignment)
 
 
@@ -144,7 +144,7 @@ def _row(
 
 
 def _one_after_other(first: Sample, second: Sample) -> Sample:
-    """Round by round."""
+    """Measure the operations in turn, round by round."""
     return Sample(tuple(a + b for a, b in zip(first.times, second.times, strict=True)))
 
 

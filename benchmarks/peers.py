@@ -21,9 +21,10 @@ from onnxbolt.problems import ConvProblem, GemmProblem
 from onnxbolt.tune.sessions import Measure
 
 LibraryProblem = GemmProblem | ConvProblem  # cuBLAS or cuDNN has kernels for these
-_LEAST_US, _MAX_NODES, _MAX_SETS = 200.0, 2048, 256  # of a graph, as custom_ops/profiler has them
+# limits of a graph, the same as in custom_ops/profiler
+_LEAST_US, _MAX_NODES, _MAX_SETS = 200.0, 2048, 256
 _SHORT_LOOK = 3
-LISTED = "cublasLt"  # how forms that are one of its list begin
+LISTED = "cublasLt"  # prefix of the forms that come from the library's list
 _COPIED = 1 << 29  # bytes, far more than any cache holds
 # in torch.nn.functional
 ACTIVATIONS = {"Relu": "relu", "GeluErf": "gelu", "HardSwish": "hardswish", "Softplus": "softplus"}
@@ -31,8 +32,8 @@ ACTIVATIONS = {"Relu": "relu", "GeluErf": "gelu", "HardSwish": "hardswish", "Sof
 
 @functools.cache
 def pytorch() -> Any:
-    """The module with a CUDA device, set to search for cuDNN's fastest algorithm; None where it
-    is missing, which is said once."""
+    """The module with a CUDA device, set to search for cuDNN's fastest algorithm; None, with one
+    message, if it is missing."""
     try:
         import torch
     except ImportError as error:
@@ -43,8 +44,8 @@ def pytorch() -> Any:
 
 
 def release() -> None:
-    """Give back what PyTorch keeps of the device's memory: the tuner's process needs room for
-    its operands."""
+    """Free the device memory that PyTorch caches, because the tuner's process needs room for its
+    operands."""
     if torch := pytorch():
         torch.cuda.empty_cache()
 
@@ -62,14 +63,14 @@ def library(name: str, forms: Iterable[str] = (LISTED,)) -> str:
 
 @dataclass(frozen=True)
 class Operation:
-    """What PyTorch runs on operand set i, and the number of sets; the result is kept until all
-    sets have theirs."""
+    """A function that PyTorch runs on operand set i, and the number of sets; results are kept until
+    all sets have theirs."""
 
     run: Callable[[int], Any]
     sets: int
 
     def then(self, function: Callable[[int, Any], Any]) -> Operation:
-        """This, and behind it `function` of the set and the result."""
+        """This operation followed by `function` of the set and the result."""
         return Operation(lambda i: function(i, self.run(i)), self.sets)
 
     def measure(self) -> Measure:
@@ -115,7 +116,7 @@ class Listed:
 
 @functools.cache
 def fastest_listed(shape: Shape) -> Listed:
-    """The fastest of cublasLt's list, each timed. Raises RuntimeError where none runs."""
+    """The fastest algorithm of cublasLt's list, each timed. Raises RuntimeError if none runs."""
     product = Product(pytorch(), shape)
     times = {}
     for algorithm in range(len(product.algorithms)):
@@ -188,8 +189,8 @@ def bare(problem: LibraryProblem) -> dict[str, Operation]:
 
 
 def where_listed(make: Callable[[], dict[str, Operation]]) -> dict[str, Operation]:
-    """Forms that are of cublasLt's list; nothing, and a line that says why, where the library's
-    list cannot be had."""
+    """The forms from cublasLt's list; if the library's list is not available, none and a message
+    that says why."""
     try:
         return make()
     except (RuntimeError, OSError, AttributeError) as error:
@@ -198,7 +199,7 @@ def where_listed(make: Callable[[], dict[str, Operation]]) -> dict[str, Operatio
 
 
 def quickest(operations: Mapping[str, Operation]) -> Operation:
-    """The fastest of a few forms, by a short look."""
+    """The fastest of a few forms by a short measurement."""
     times = {
         form: statistics.median(operation.measure()(_SHORT_LOOK))
         for form, operation in operations.items()
@@ -214,7 +215,7 @@ def unfused(problem: LibraryProblem, operation: Operation) -> Operation:
 
 
 def _kernel(step: str, problem: LibraryProblem, sets: int) -> Callable[[int, Any], Any]:
-    """Of one step, behind the problem's product."""
+    """The kernel of one step behind the problem's product."""
     if step == "Bias":
         bias = normal(
             (problem.n,) if isinstance(problem, GemmProblem) else (problem.k, 1, 1), problem.dtype
@@ -227,7 +228,7 @@ def _kernel(step: str, problem: LibraryProblem, sets: int) -> Callable[[int, Any
 
 
 def activation(step: str, y: Any) -> Any:
-    """One elementwise kernel."""
+    """One elementwise kernel that computes the step."""
     torch = pytorch()
     return getattr(torch.nn.functional, ACTIVATIONS[step])(y)
 
@@ -296,12 +297,12 @@ class _Graph:
 
 
 def rotated_sets(size: int, l2_size: int) -> int:
-    """How many sets of operands, `size` bytes each, are twice the L2 cache."""
+    """The number of sets of operands, `size` bytes each, that fill twice the L2 cache."""
     return min(max(math.ceil(2 * l2_size / size), 1), _MAX_SETS)
 
 
 def graph_passes(us: float, sets: int) -> int:
-    """How many passes over all sets, `us` each, make a graph that is long enough to time."""
+    """The number of passes over all sets, `us` each, that make a graph long enough to time."""
     return min(max(int(_LEAST_US / max(us, 1.0)) + 1, 1), max(1, _MAX_NODES // sets))
 
 

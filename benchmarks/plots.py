@@ -36,18 +36,18 @@ class Figure:
     unit: str
     wanted: Callable[[Result], bool]
     bars: Mapping[str, Callable[[Result], float | None]]
-    one: str = ""  # who is as fast as 1, drawn as a line
+    one: str = ""  # the side whose speed counts as 1, drawn as a line
     form: str = "%.2f"  # format of a bar's number
     label: Callable[[Result], str] = lambda row: str(row["name"])
 
 
 def _tflops(us: str) -> Callable[[Result], float]:
-    """Of the row's products, for the time in field `us`."""
+    """TFLOP/s of the row's products, for the time in field `us`."""
     return lambda row: float(row["values"]["tflops"] * row["ours_us"] / row[us])
 
 
 def _pytorch(row: Result) -> float | None:
-    """How many times faster than ONNX Runtime PyTorch is."""
+    """PyTorch's speed relative to ONNX Runtime's."""
     return float(row["peer_us"] / us) if (us := row["values"].get("pytorch_us")) else None
 
 

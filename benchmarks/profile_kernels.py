@@ -1,5 +1,5 @@
-"""Nsight Compute's figures of an optimized model's slowest kernels: memory, tensor cores, shared
-memory, and which of them limits.
+"""Nsight Compute's metrics of an optimized model's slowest kernels: memory, tensor cores, shared
+memory, and which of them is the limit.
 
     # optimize, run under ncu; writes results/profile-<gpu>.json
     python -m benchmarks.profile_kernels resnet50 vgg16
@@ -39,7 +39,7 @@ from onnxbolt.inspection import describe
 from onnxbolt.verify.feeds import random_feeds
 
 _DURATION, _RATE = "gpu__time_duration.sum", "dram__bytes.sum.per_second"  # ns, bytes
-_SHARES = {  # of the peak that can be sustained, percent
+_SHARES = {  # percent of the sustainable peak
     "dram_share": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "tensor_share": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "shared_memory_share": (
@@ -51,15 +51,15 @@ _LIMITS = {
     "tensor_share": "tensor cores",
     "shared_memory_share": "shared memory",
 }
-# of a peak: below, no unit is busy enough to be the limit (NVIDIA's rule of thumb for "speed of
-# light")
+# share of the peak below which no unit is busy enough to be the limit (NVIDIA's rule of
+# thumb for "speed of light")
 _SATURATED = 0.6
 _LATENCY = "latency: no unit is busy"
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch as ncu saw it: microseconds, bytes of device memory per second, and shares of
+    """One launch as ncu measured it: microseconds, bytes of device memory per second, and shares of
     peaks from 0 to 1."""
 
     kernel: str
@@ -94,8 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def profiled(model: str, batch: int, timeout: float) -> str:
-    """What ncu writes about one run of the optimized model. Raises InputError where it is
-    missing or fails."""
+    """The output of ncu for one run of the optimized model. Raises InputError if ncu is missing or
+    fails."""
     ncu = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / f"{model}.onnx"
@@ -147,7 +147,7 @@ def run_once(path: Path) -> None:
 
 
 def launches(text: str) -> list[Launch]:
-    """The launches in ncu's output. Raises InputError where there are none."""
+    """The launches in ncu's output. Raises InputError if there are none."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     table = list(csv.DictReader(lines))[1:]  # behind the header comes a row of units
     if not table:

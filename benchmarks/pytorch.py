@@ -49,7 +49,7 @@ def measures(
     for way in ways:
         try:
             yield way, _timed(_run(way, module, inputs))
-        except Exception as error:  # whatever PyTorch cannot do: there are other ways
+        except Exception as error:  # any failure of PyTorch: there are other ways
             yield way, f"failed: {type(error).__name__}: {error}"[:300]
 
 

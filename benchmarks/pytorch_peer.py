@@ -30,7 +30,7 @@ Tried = dict[str, float | str]  # microseconds, or why there are none
 
 
 def fastest_way(tried: Tried) -> str | None:
-    """The way that took least, None where none ran."""
+    """The fastest way, None if none ran."""
     ran = {way: us for way, us in tried.items() if isinstance(us, float)}
     return min(ran, key=lambda way: ran[way], default=None)
 
@@ -53,7 +53,7 @@ class Server:
         theirs.close()
 
     def told(self, seconds: float) -> Any:
-        """What it says next. Raises LostError."""
+        """The process's next message. Raises LostError if there is none."""
         try:
             if self._pipe.poll(seconds):
                 return self._pipe.recv()
@@ -142,7 +142,7 @@ class _Race:
                 self.end()
 
     def _allowed(self, way: str) -> float:
-        """Seconds; compiling begins when PyTorch has started."""
+        """The seconds that a way gets; compiling begins when PyTorch has started."""
         return _PLAIN_SECONDS if way in PLAIN else self._seconds
 
     def measure(self, way: str, count: int) -> list[float]:

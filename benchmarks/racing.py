@@ -1,5 +1,4 @@
-"""Our kernels, as the tuner chooses them, in turns with their peers: what the benchmarks of single
-kernels share.
+"""Runs our tuned kernels in turns with their peers; shared by the benchmarks of single kernels.
 
 A benchmark lists its rows as `Entry`s. `run` tunes all their problems at once, measures row by row,
 and writes the result file after each, so that an interrupted run has kept what it knows and a row
@@ -48,8 +47,8 @@ _QUEUED = 4  # kernels for each core in the compiler's queue, as the product has
 
 @dataclass(frozen=True)
 class Entry:
-    """A row to be: its name, batch, the problems that have to be tuned for it, and how it is
-    measured then."""
+    """A row to be measured: its name, its batch, the problems that have to be tuned for it, and the
+    function that measures it."""
 
     name: str
     batch: int
@@ -101,7 +100,7 @@ class Ours:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What the tuner found, and the profiler to time it with."""
+    """The tuner's results, and the profiler to time kernels with."""
 
     profiler: Profiler
     timings: Timings
@@ -130,7 +129,7 @@ class Tuned:
         return f"; {failed[0].status.value}: {failed[0].detail[-300:]}" if failed else ""
 
     def notes(self, problem: Problem) -> dict[str, Any]:
-        """What tuning did for the problem, for a row's values."""
+        """Facts about the problem's tuning, for a row's values."""
         task = next(row for row in self.tuning.tasks if row.name == problem.description)
         return {
             "candidates": task.tried,
@@ -220,8 +219,8 @@ def versus_bare(
 def _others(
     problem: peers.LibraryProblem, operations: Mapping[str, peers.Operation]
 ) -> dict[str, Measure]:
-    """What is measured beside the peers: the epilogue as kernels of its own, and a copy where
-    there is a residual."""
+    """Further measurements besides the peers: the epilogue as separate kernels, and a copy if there
+    is a residual."""
     if not operations:
         return {}
     unfused = peers.unfused(problem, peers.quickest(operations))
@@ -245,8 +244,8 @@ def _residual_us(problem: peers.LibraryProblem, samples: Mapping[str, Sample]) -
 def take_turns(
     measures: Mapping[str, Measure], rounds: int = _ROUNDS, samples: int = _SAMPLES
 ) -> dict[str, Sample]:
-    """In each round `samples` samples of each, in turn; every other round in reverse, so that
-    nobody always follows the same one."""
+    """`samples` samples of each per round, in turn; every other round in reverse, so that no side
+    always follows the same one."""
     times: dict[str, list[float]] = {name: [] for name in measures}
     for turn in range(rounds + 1):
         for name in list(measures)[:: -1 if turn % 2 else 1]:
@@ -290,7 +289,7 @@ def serial_of(kernels: Mapping[str, Serial]) -> dict[str, Measure]:
 
 
 def serial(mine: Sample | None, peer_us: float | None) -> dict[str, float]:
-    """For a row's values: our time without overlapping launches, and the ratio with it."""
+    """Our time without overlapping launches and the ratio with it, for a row's values."""
     if mine is None:
         return {}
     ratio = {"serial_ratio": round(peer_us / mine.median, 3)} if peer_us else {}
@@ -298,7 +297,7 @@ def serial(mine: Sample | None, peer_us: float | None) -> dict[str, float]:
 
 
 def medians(samples: Mapping[str, Sample]) -> dict[str, float]:
-    """For a row's values."""
+    """The median of each side, for a row's values."""
     return {name: round(sample.median, 3) for name, sample in samples.items()}
 
 
@@ -363,14 +362,15 @@ def _tune(problems: Iterable[Problem], profiler: Profiler, chosen: argparse.Name
             return tuned(database, chosen.budget)
         except OnnxboltError as error:
             say(f"tuning ended early: {error}")
-            return tuned(database, 0.0)  # what is remembered
+            return tuned(database, 0.0)  # the measurements of earlier runs
 
 
 def _survive(entry: Entry, tuned: Tuned) -> Row:
-    """The row, or one that says why there is none: a long run is not lost to one row."""
+    """The row, or a row with the reason why there is none, so that one failure does not end a long
+    run."""
     try:
         return entry.measure(tuned)
-    except Exception as error:  # whatever it is: the other rows are still to be measured
+    except Exception as error:  # any failure: the other rows are still to be measured
         return Row(
             entry.name,
             entry.batch,

@@ -1,5 +1,5 @@
-"""A symbolic batch, tuned for 1 to 64: one session for every batch against ONNX Runtime at its best
-at each.
+"""A symbolic batch, tuned for 1 to 64: one session for every batch against ONNX Runtime with the
+best settings for each batch.
 
     python -m benchmarks.symbolic                     # writes results/symbolic-<gpu>.json
     python -m benchmarks.symbolic resnet50 --budget 2m --cache DIR --append
@@ -112,8 +112,8 @@ def measured(name: str, source: Source, stream: Stream | None) -> list[Row]:
 
 @contextmanager
 def _empty_cache(directory: Path) -> Iterator[None]:
-    """A cache of this process alone: what appears in it, a session compiled, and no other
-    benchmark beside this one."""
+    """A cache for this process alone, so that a new file in it means that a session compiled, and
+    not another benchmark."""
     before = os.environ.get("ONNXBOLT_CACHE_DIR")
     os.environ["ONNXBOLT_CACHE_DIR"] = str(directory)
     try:
@@ -125,7 +125,7 @@ def _empty_cache(directory: Path) -> Iterator[None]:
 
 
 def _session(source: Source, feeds: Arrays, stream: Stream | None) -> Session:
-    """With CUDA graphs, where they can be captured."""
+    """A session with CUDA graphs if they can be captured."""
     try:
         return Session(source, Setting(graph=stream is not None), feeds, stream)
     except RUNTIME_ERRORS as error:
@@ -163,7 +163,7 @@ def _row(name: str, batch: int, ours: Session, feeds: Arrays, stream: Stream | N
 
 
 def _shape(value: onnx.ValueInfoProto, batch: int) -> list[int]:
-    """With `batch` for a symbolic dimension."""
+    """The shape with `batch` for a symbolic dimension."""
     return [dim.dim_value or batch for dim in value.type.tensor_type.shape.dim]
 
 

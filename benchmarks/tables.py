@@ -56,7 +56,7 @@ def load(directory: Path) -> dict[str, list[Document]]:
 
 
 def results_of(page: str, directory: Path = RESULTS) -> dict[str, list[Document]]:
-    """What a page shows of the result files in `directory`."""
+    """The results in `directory` that a page shows."""
     results = load(directory)
     return of_one_commit(results) if page in ONE_COMMIT else results
 
@@ -205,8 +205,8 @@ def _measured(table: Table, document: Document) -> str:
 
 
 def _means(table: Table, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Over all rows without an estimated part, and in brackets for each group; then the same of
-    further ratios."""
+    """The mean over all rows without an estimated part, with the mean of each group in brackets;
+    then the same for further ratios."""
     groups = _groups(table, rows)
     if not groups:
         return []
@@ -235,8 +235,8 @@ def _means(table: Table, rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _older(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Which rows of a file of an earlier schema were measured at another commit than the file
-    says."""
+    """The rows of a file of an earlier schema that were measured at another commit than the file
+    records."""
     names: dict[str, list[str]] = {}
     for row in rows:
         if commit := row["values"].get("commit"):

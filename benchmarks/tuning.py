@@ -1,4 +1,4 @@
-"""How long tuning takes: models with empty caches, and once more with the caches that this fills.
+"""The duration of tuning: models with empty caches, and once more with the caches that this fills.
 
     # all of MODELS at batch 32; writes results/tuning-<gpu>.json
     python -m benchmarks.tuning
@@ -73,12 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _survive(name: str, chosen: argparse.Namespace) -> Row:
-    """The row, or one that says why there is none."""
+    """The row, or a row with the reason why there is none."""
     with tempfile.TemporaryDirectory(prefix="onnxbolt-cold-") as cache:
         os.environ["ONNXBOLT_CACHE_DIR"] = cache  # for the processes to come
         try:
             values = _measure(name, chosen)
-        except Exception as error:  # whatever it is: the other models are still to be measured
+        except Exception as error:  # any failure: the other models are still to be measured
             values = {"failure": f"{type(error).__name__}: {error}"[:500]}
         if chosen.cache:
             keep(Path(cache), chosen.cache)
@@ -121,7 +121,8 @@ def values_of(cold: Run, warm: Run) -> dict[str, Any]:
 
 
 def _tune(name: str, batch: int, options: Options) -> Run:
-    """In a process of its own: nothing that an earlier run left in memory makes this one faster."""
+    """Tune in a new process, so that nothing that an earlier run left in memory makes this run
+    faster."""
     model = build(name, batch, "fp16")
     files, rows = _files(), _rows()
     start = time.perf_counter()
@@ -175,13 +176,13 @@ def _rows() -> int:
 
 
 def isolated(function: Callable[..., T], *arguments: object) -> T:
-    """Its result, from a fresh process; a crash there is an exception here."""
+    """The function's result, computed in a fresh process; a crash there is an exception here."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 def keep(cache: Path, into: Path) -> None:
-    """Add what is in one cache directory to another."""
+    """Copy the contents of one cache directory into another."""
     database = default_path().name
     shutil.copytree(
         cache, into, dirs_exist_ok=True, ignore=shutil.ignore_patterns(f"{database}*", "*.lock")
@@ -196,7 +197,7 @@ def _say(line: str) -> None:
 
 
 def _say_total(line: str) -> None:
-    """A model has hundreds of lines about its tasks."""
+    """Print only the totals, because a model has hundreds of lines about its tasks."""
     if line.startswith("[Total]"):
         _say(line)
 

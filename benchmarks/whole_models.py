@@ -1,5 +1,5 @@
-"""What the benchmarks of whole models share: the stream that they run on, their inputs, and the
-answers of the fp32 model."""
+"""Parts that the benchmarks of whole models share: the stream that they run on, their inputs, and
+the outputs of the fp32 model."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LIMIT = 1e-2  # relative L2, of fp16 against fp32
 
 
 def stream_for(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> Stream | None:
-    """Where the models run, None for the CPU, with `--cache` in force. Without a GPU the program
-    ends with exit code 1."""
+    """The stream that the models run on, None for the CPU, with `--cache` in force. Without a GPU
+    the program ends with exit code 1."""
     if chosen.cache:
         os.environ["ONNXBOLT_CACHE_DIR"] = str(chosen.cache.resolve())
     try:
@@ -44,7 +44,7 @@ def seeded_feeds(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 
 def exact_outputs(model: onnx.ModelProto, feeds: Arrays, stream: Stream | None) -> list[np.ndarray]:
-    """The fp32 model's answers, without TF32."""
+    """The fp32 model's outputs, without TF32."""
     return Session(
         Source("fp32", model.SerializeToString()),
         Setting(search="HEURISTIC", tf32=False),
@@ -54,12 +54,12 @@ def exact_outputs(model: onnx.ModelProto, feeds: Arrays, stream: Stream | None) 
 
 
 def error_of(session: Session, reference: Sequence[np.ndarray]) -> float:
-    """The largest relative L2 of the session's last answers."""
+    """The largest relative L2 error of the session's last outputs."""
     return max(map(relative_l2, session.outputs(), reference))
 
 
 def checked_error(label: str, session: Session, reference: Sequence[np.ndarray]) -> float:
-    """`error_of`. Raises RuntimeError where it exceeds LIMIT."""
+    """`error_of`. Raises RuntimeError if it exceeds LIMIT."""
     if not (error := error_of(session, reference)) <= LIMIT:
         raise RuntimeError(f"{label}: relative error {error:.2g} exceeds {LIMIT}")
     return error

@@ -12,7 +12,7 @@ from models.builder import PRECISIONS
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code: 0, or 1 with one line on what was wrong."""
+    """Write the model and return the exit code: 0, or 1 with a one-line message on the error."""
     parser = argparse.ArgumentParser(
         prog="python -m models",
         description="Write one of the models that onnxbolt is measured with.",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
 CUDA = "CUDAExecutionProvider"
-# what ONNX Runtime 1.31 does for convolutions on the CPU ends in a segmentation fault on fp16
+# ONNX Runtime 1.31's reordering of channels for CPU convolutions crashes on fp16
 # products behind a Transpose, of which torchvision's vision transformers have many
 _OFF, _CPU_CHANNELS = "optimization.disable_specified_optimizers", "NchwcTransformer"
 _NO_PROVIDER = "this onnxruntime's CUDA provider does not load"

@@ -62,7 +62,7 @@ class Verdict:
 
     @property
     def regressed(self) -> bool:
-        """Whether plain ONNX Runtime is right and the optimized model is not."""
+        """True if plain ONNX Runtime is right and the optimized model is wrong."""
         return not self.plain and bool(self.ours)
 
 
@@ -130,7 +130,7 @@ def judge(case: Case, precision: str = "keep") -> Verdict:
             _check(
                 case, widened(written)[0] if widen else written, names, exact=precision == "keep"
             )
-        except Exception as error:  # whatever it is, it counts
+        except Exception as error:  # any failure counts
             return Verdict(case.name, ours=_line(error))
     return Verdict(case.name, fused=len(report.fused), passed_through=report.passed_through)
 
@@ -190,7 +190,7 @@ def sample(found: Sequence[Case], count: int, seed: int = 0) -> list[Case]:
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:
-    """What `python -m tests.backend_suite` prints."""
+    """The text that `python -m tests.backend_suite` prints."""
     right = [verdict for verdict in verdicts if not verdict.plain]
     lines = [
         (

@@ -1,4 +1,4 @@
-"""What all tests share: a cache of compiled kernels that is not the user's, and the zoo's
+"""Fixtures of all tests: a cache of compiled kernels apart from the user's, and the zoo's
 models."""
 
 from __future__ import annotations

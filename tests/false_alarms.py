@@ -51,7 +51,7 @@ Table = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Task:
-    """What one process does: a model in one precision, with the seeds that the table lacks."""
+    """The work of one process: a model in one precision, with the seeds that the table lacks."""
 
     name: str
     precision: str
@@ -63,7 +63,7 @@ class Task:
 
 
 def sources() -> dict[str, Callable[[], ModelProto]]:
-    """What makes each model, by name."""
+    """The function that builds each model, by name."""
 
     def stored(path: Path) -> ModelProto:
         return materialize(onnx.load(path, load_external_data=False))
@@ -89,8 +89,8 @@ def code() -> str:
 
 
 def entry(result: VerifyResult, seconds: float) -> dict[str, Any]:
-    """What the table keeps: the verdict, the processor time of verification, for each level how
-    near the nearest tensor is to its limit, and what did not pass."""
+    """An entry of the table: the verdict, the processor time of verification, the share of its
+    limit that the nearest tensor of each level takes, and the rows that did not pass."""
     nearest = {}
     for level in ("segment", "node", "model"):
         parts = [row.error / row.limit for row in result.at(level) if row.limit]

@@ -103,7 +103,7 @@ def _without_activation(spec: OpSpec, node: NodeProto, opset: int | None) -> Fun
 def _run(
     node: NodeProto, function: FunctionProto, inputs: list[np.ndarray], model: ModelProto
 ) -> np.ndarray:
-    """What a node computes with `function` as its body, on as many inputs as that has."""
+    """The node's outputs with `function` as its body, on as many inputs as that has."""
     feeds = {f"i{i}": values for i, values in enumerate(inputs[: len(function.input)])}
     call = helper.make_node(function.name, list(feeds), ["y"], domain=DOMAIN)
     call.attribute.extend(

@@ -63,7 +63,7 @@ Case = tuple[ModelProto, Sequence[tuple[int, ...]]]
 _MMA = {"tile": (128, 64, 32), "warp": (64, 32, 32), "instruction": (16, 8, 16), "stages": 3}
 _ROWS = {"rows": 128, "columns": 64, "depth": 32, "stages": 3, "consumers": 2, "resident": False}
 _SM90 = {"rows": 128, "columns": 64, "k": 32, "schedule": Schedule.COOPERATIVE, "consumers": 2}
-# what the configuration of a family has beside defaults
+# fields of a family's configuration that are not defaults
 FIELDS: dict[str, dict[str, Any]] = {
     "gemm_2x": _MMA,
     "conv_2x": {**_MMA, "walk": Walk.OPTIMIZED},
@@ -320,7 +320,7 @@ class HostLibrary:
         sm: int = 80,
         shared_memory: int = 166912,
     ) -> None:
-        """What the CUDA runtime says of this machine; without arguments, one A100."""
+        """The CUDA runtime's answers about this machine; without arguments, one A100."""
         self._library.host_set_machine(
             (ctypes.c_int * 7)(error, driver, runtime, count, sm // 10, sm % 10, shared_memory)
         )
@@ -345,7 +345,7 @@ class HostLibrary:
 
     @property
     def last_split_k(self) -> int:
-        """Of the row that the last launch was for: tells rows apart."""
+        """split_k of the row that was last launched: tells rows apart."""
         return int(self._library.host_last_split_k())
 
     @property

@@ -145,7 +145,7 @@ def _stand_ins(provider: Path, to: Path) -> None:
 
 
 def _run(*command: str, environment: dict[str, str] | None = None) -> str:
-    """What a command prints."""
+    """The output of a command."""
     return subprocess.run(
         command, capture_output=True, text=True, check=True, env=environment
     ).stdout

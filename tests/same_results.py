@@ -1,5 +1,5 @@
-"""What must not change while the code is rearranged: exported models, predicted times, and kernels'
-machine code.
+"""Records and compares what must not change while the code is rearranged: exported models,
+predicted times, and kernels' machine code.
 
     # writes tests/same_results.jsonl and .lock, once
     python -m tests.same_results invent
@@ -65,8 +65,8 @@ MEASUREMENTS, LOCK = RECORD.with_suffix(".jsonl"), RECORD.with_suffix(".lock")
 MEASURED = ("models/repvgg_a0_deploy", "models/dcn_v2")  # the lock file is the first one's
 PRECISIONS, ARCHS = ("fp16", "keep"), ("sm_80", "sm_90a")
 SOURCES = ("onnxbolt.digest", "onnxbolt.version")  # metadata entries that name what made the model
-TOLERANCE = 1e-9  # of predicted times, relative
-_COMPILATIONS = 12  # of a unit, at most
+TOLERANCE = 1e-9  # relative, of predicted times
+_COMPILATIONS = 12  # most compilations of one unit
 
 
 def exported(
@@ -151,7 +151,7 @@ class _Invented(stage._Memory):
 
 
 def machine() -> Machine:
-    """Where the measurements are said to come from; the sources are today's."""
+    """The machine that the measurements claim to come from; the sources are today's."""
     return Machine("NVIDIA H200", 90, 700, "13.0", "4.2.0", kernel_sources_digest())
 
 

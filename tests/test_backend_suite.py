@@ -65,7 +65,8 @@ def all_cases() -> tuple[Case, ...]:
 
 
 def is_old(case: Case) -> bool:
-    """Whether its operators are lifted, or of another domain alone."""
+    """True if the model's operators are converted to a newer opset, or are all of another
+    domain."""
     return (default_opset(case.model) or 0) < WORKING_OPSET
 
 

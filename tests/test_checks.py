@@ -1,4 +1,4 @@
-"""What is no value of its kind is an error that names it, without a control character."""
+"""Values that fail a check give an error that names them, without control characters."""
 
 from __future__ import annotations
 

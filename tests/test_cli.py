@@ -1,5 +1,4 @@
-"""Whatever is wrong with what the user gave: one clear line, the right exit code, and no file
-left behind."""
+"""Wrong input of a user gives one clear line, the right exit code, and no file."""
 
 from __future__ import annotations
 
@@ -128,7 +127,7 @@ def test_no_report_is_written_there(
 def lines_of_json(
     capsys: pytest.CaptureFixture[str], *arguments: str | Path
 ) -> list[dict[str, Any]]:
-    """What a command prints on the standard output with --log-format json."""
+    """The lines that a command prints on standard output with --log-format json."""
     assert main([*map(str, arguments), "--log-format", "json"]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 

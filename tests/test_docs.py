@@ -1,5 +1,5 @@
-"""What the documentation names exists: files, links, options of the command line, attributes of
-fused nodes."""
+"""Everything that the documentation names exists: files, links, options of the command line,
+attributes of fused nodes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_links_and_paths_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_options_exist(page: Path) -> None:
-    others = {"--no-deps", "--strict", "--batch"}  # of pip, mypy and python -m models
+    others = {"--no-deps", "--strict", "--batch"}  # options of pip, mypy and python -m models
     known = others | {
         flag for option in options_of(commands) for flag in (*option.opts, *option.secondary_opts)
     }

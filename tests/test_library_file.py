@@ -1,5 +1,5 @@
-"""What a library says of itself is read from the file: nothing of it runs before it is known to
-be the right one."""
+"""A library's manifest is read from the file: none of its code runs before it is known to be the
+right one."""
 
 from __future__ import annotations
 

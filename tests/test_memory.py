@@ -129,7 +129,7 @@ def test_pieces_of_a_file_are_what_protobuf_writes(tmp_path: Path, external: boo
     pieces = b"".join(wire.parts(load_model(tmp_path / "in.onnx"), {}))
     whole = onnx.load(tmp_path / "in.onnx")
     for tensor in whole.graph.initializer:
-        tensor.ClearField("data_location")  # which onnx sets to its default
+        tensor.ClearField("data_location")  # onnx sets this field to its default
     assert pieces == whole.SerializeToString(deterministic=True)
 
 

@@ -1,5 +1,5 @@
-"""What a run writes, and where: never over what it reads, whole or not at all, and only where
-files belong."""
+"""The files that a run writes: never over its inputs, completely or not at all, and only in proper
+places."""
 
 from __future__ import annotations
 

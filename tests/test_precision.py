@@ -1,5 +1,5 @@
-"""What becomes fp16 or bf16, what stays, where Casts stand, and that the result is still the
-same function."""
+"""Precision: which tensors become fp16 or bf16, which stay, where Casts are, and that the function
+stays the same."""
 
 from __future__ import annotations
 
@@ -366,7 +366,7 @@ def test_scattering_stays_fp32_where_it_combines(reduction: str, rng: np.random.
 
 
 def test_onehot_s_indices_are_not_rounded() -> None:
-    """Of Resize and OneHot those float inputs are no values but places: fp16 would take 2049 for
+    """Some float inputs of Resize and OneHot are positions, not values: fp16 would round 2049 to
     2048."""
     model = model_of(
         "(float[4] i) => (float[4,3000] y)",

@@ -1,4 +1,5 @@
-"""What the report says, in each of its forms, and that writing it is safe."""
+"""The contents of the report in each of its formats, and that names from a model cannot break
+it."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_what_a_subgraph_reads_is_still_produced() -> None:
 
 
 def test_small_equal_constants_are_one_initializer() -> None:
-    """Of one type and shape: equal bytes alone may be another tensor."""
+    """Equal constants have the same type and shape; equal bytes alone may be another tensor."""
     net = Net({"x": (2, 8)})
     graph = prepare(net.model(net.node("Relu", net.linear("x", 8, 8))))
     chosen = plan(graph, cover(graph, [80])[0], [80], "all")

@@ -108,7 +108,8 @@ def test_verification_finds_a_fault_in_any_fused_node(name: str, zoo: Zoo, tmp_p
 
 
 def inner_values(model: ModelProto, nodes: list[NodeProto]) -> dict[str, Any]:
-    """What the nodes read that is no initializer, on random inputs."""
+    """The values, on random inputs, of the tensors that nodes read and that are not
+    initializers."""
     initializers = {tensor.name for tensor in model.graph.initializer}
     feeds = random_inputs(model)
     names = sorted({name for node in nodes for name in node.input} - initializers - feeds.keys())

@@ -1,5 +1,5 @@
-"""What stands around the fused nodes of whole CNNs on sm_90a: no change of layout, no padding,
-no Cast."""
+"""The nodes around the fused nodes of whole CNNs on sm_90a: no layout conversion, no padding, no
+Cast."""
 
 from __future__ import annotations
 
@@ -70,10 +70,9 @@ def test_shuffles_and_tokens_move_little(
     zoo: Callable[[str], onnx.ModelProto],
     tmp_path: Path,
 ) -> None:
-    """Of a symbolic batch, verified at one image alone (tests/e2e has other sizes). What is left in
-    SegFormer are attention's Transposes of four axes, those of its eight keys, one in front of the
-    decoder, and the result's change of layout.
-    """
+    """The batch is symbolic, and verified at one image only (tests/e2e has other sizes). In
+    SegFormer there remain attention's Transposes of four axes, those of its eight keys, one in
+    front of the decoder, and the result's layout conversion."""
     model = zoo(name)
     image = model.graph.input[0]
     one = {image.name: tuple(dim.dim_value or 1 for dim in image.type.tensor_type.shape.dim)}

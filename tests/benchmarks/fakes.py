@@ -92,7 +92,7 @@ def segment(problem: Problem, first: int, count: int) -> Problem:
 
 
 class Operation:
-    """What takes `us` microseconds, and what runs behind it one each."""
+    """An operation that takes `us` microseconds, and those behind it one microsecond each."""
 
     def __init__(self, us: float) -> None:
         self.us = us
@@ -132,6 +132,6 @@ def install(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
 
 
 def rows(main: Main, out: Path, *arguments: str) -> list[dict[str, Any]]:
-    """What a run writes."""
+    """The rows that a run writes."""
     assert main([*arguments, "--out", str(out)]) == 0
     return list(json.loads(out.read_text())["rows"])

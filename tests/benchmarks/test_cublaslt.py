@@ -116,7 +116,7 @@ def _stub(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 @pytest.mark.parametrize("transposed", [True, False])
 def test_a_product_is_that_of_rows_and_refused_algorithms_are_left_out(transposed: bool) -> None:
     product = Product(TORCH, Shape(3, 5, 7, DType.F32, transposed))
-    assert len(product.algorithms) == 3  # of the four listed, one is not supported
+    assert len(product.algorithms) == 3  # one of the four listed is not supported
     rng = np.random.default_rng(0)
     x, weight = rng.standard_normal((3, 7), np.float32), rng.standard_normal((7, 5), np.float32)
     stored = Tensor(weight.T if transposed else weight)

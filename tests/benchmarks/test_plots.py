@@ -1,4 +1,4 @@
-"""What the figures show of result files; drawing itself where matplotlib is."""
+"""Figures show the rows of result files; drawing itself is tested if matplotlib is installed."""
 
 from __future__ import annotations
 

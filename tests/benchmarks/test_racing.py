@@ -1,4 +1,5 @@
-"""What the benchmarks of single kernels share: choosing rows, taking turns, surviving failures."""
+"""Parts that the benchmarks of single kernels share: choosing rows, taking turns, surviving
+failures."""
 
 from __future__ import annotations
 

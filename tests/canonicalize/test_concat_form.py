@@ -57,7 +57,7 @@ def test_sizes_stay() -> None:
 
 
 def test_long_concats_are_flattened_once() -> None:
-    """Of a chain of them only the last is read in the end."""
+    """In a chain of Concats, only the last one is read in the end."""
     nodes = [
         ("Concat", f"{'x' if i == 0 else f'y{i - 1}'} x", f"y{i}", {"axis": 1}) for i in range(20)
     ]

@@ -59,8 +59,8 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a pointer comes from: `offset` in the parameter, as the place's own address or as
-    the value that is stored there."""
+    """The source of a pointer: `offset` in the parameter, as the place's own address or as the
+    value that is stored there."""
 
     offset: int
     is_place: bool

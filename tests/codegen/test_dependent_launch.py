@@ -32,7 +32,7 @@ PLAIN = {
     named("b2b_gemm_2x"),
     named("b2b_conv_2x"),
 }
-# of each family's kernels the parameter's type and the fields in it that are constant
+# for each family: the type of its kernels' parameter, and the fields of it that are constant
 CONSTANTS: dict[Family[Any], tuple[str, tuple[str, ...]]] = {
     named("pool"): ("pool::Params", ()),
     named("layout"): ("layout::Params", ()),
@@ -142,7 +142,7 @@ def found() -> dict[Family[Any], list[Kernel]]:
 
 @pytest.fixture(scope="module")
 def constants(tmp_path_factory: pytest.TempPathFactory) -> dict[Family[Any], set[int]]:
-    """Where the constant fields lie."""
+    """The places of the constant fields."""
     headers = sorted({family.name for family in CONSTANTS})
     prints = [
         " ".join(

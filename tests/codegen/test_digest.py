@@ -29,7 +29,7 @@ __global__ void Copy(const float* from, float* to) {
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    """What a test makes of the sources is no later test's."""
+    """Clears the caches of sources, so that one test's changes do not reach later tests."""
     yield
     digest._kernel_sources_digest.cache_clear()
     equal_digests.cache_clear()

@@ -1,4 +1,4 @@
-"""What a compiler may take: processor time, memory and files have an end."""
+"""Limits of a compiler process: processor time, memory and files."""
 
 from __future__ import annotations
 

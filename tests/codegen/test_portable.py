@@ -1,5 +1,5 @@
-"""What a library asks of the machine that loads it: read from the symbol versions of the ELF
-file itself."""
+"""The requirements of a library on the machine that loads it, read from the symbol versions of the
+ELF file."""
 
 from __future__ import annotations
 

@@ -367,7 +367,8 @@ def test_every_step_has_its_functor_in_the_header() -> None:
             arguments = f"Operand::{kinds[row.operand]}" + (
                 f", {len(row.params)}" if row.params else ""
             )
-            of_values_alone = not row.operand and not row.params  # what a HalfStep is
+            # steps without operands and parameters derive from HalfStep
+            of_values_alone = not row.operand and not row.params
             bases = [f"Step<{arguments}", *(["HalfStep<"] if of_values_alone else [])]
             assert any(f"struct {row.functor} : {base}" in header for base in bases)
 

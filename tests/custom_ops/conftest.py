@@ -1,4 +1,4 @@
-"""What several files of this folder compile."""
+"""Programs that several files of this folder compile."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Where TMA's im2col copies begin and end (custom_ops/sm90/convolution.h), against the pixels
-that ONNX's Conv reads."""
+"""Begin and end of TMA's im2col copies (custom_ops/sm90/convolution.h), against the pixels that
+ONNX's Conv reads."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _FIELDS = (
 
 @pytest.fixture(scope="module")
 def corners(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, ...]]:
-    """Of each case lower_h, lower_w, upper_h, upper_w."""
+    """lower_h, lower_w, upper_h, upper_w of each case."""
     lines = []
     for case in CASES:
         numbers = (case.h, case.w, case.r, case.s, *case.pads, *case.strides, *case.dilations)

@@ -63,7 +63,7 @@ def refused(
     weight: tuple[int, ...],
     **attributes: Any,
 ) -> str:
-    """What a node says of inputs with these shapes: x, the residual and the second weight."""
+    """A node's message for inputs with these shapes: x, the residual and the second weight."""
     x, residual, second = map(list, shapes)
     model = fx.fused_model(
         fused, x, weight, [[weight[0]], residual, second, [second[0]]], **attributes

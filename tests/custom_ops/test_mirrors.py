@@ -44,7 +44,7 @@ PRINTS
 
 @pytest.fixture(scope="module")
 def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
-    """Of each structure its size, and where its fields begin."""
+    """The size of each structure, and the offsets of its fields."""
     lines = [
         ", ".join(
             [f"sizeof({name})", *(f"offsetof({name}, {field})" for field, *_ in mirror._fields_)]

@@ -62,7 +62,7 @@ def test_errors_stay_near_the_rounding_to_fp16(steps: HostSteps, step: str, shif
 def test_the_error_of_what_is_near_zero_is_relative(
     steps: HostSteps, step: str, shift: int
 ) -> None:
-    """Where x is not so small that its results have fewer bits."""
+    """For x that is not so small that its results have fewer bits."""
     error, expected = _errors(
         steps, step, FINITE[(np.abs(FINITE) < 0.25) & (np.abs(FINITE) > 1e-3)], shift
     )

@@ -1,5 +1,5 @@
-"""What kernels refuse before a launch, asked on the CPU; tests/gpu has the refusals that are
-asked of compiled kernels."""
+"""Problems that kernels refuse before a launch, tested on the CPU; tests/gpu has the refusals of
+compiled kernels."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ALONE = replace(CHAIN, k=64, groups=64, chain=LAYER, inner=())
 AVERAGED = replace(CHAIN, p=8, q=8, k=64, chain=(*LAYER, MEAN), inner=())
 _LAST = "y is to have its channels first, and the kernel puts them last"
 _ONE = "y is to be written in both forms, and the kernel writes one"
-# what is changed, and the answer
+# (a change, the kernel's answer)
 RESIZES = (
     ("", "accepted"),
     (
@@ -106,7 +106,7 @@ HALOS = (
     ("conv.groups = 3;", "c and k have to be multiples of groups"),
     ("conv.groups = 16;", "x, its pitch, the filter or a group's c is not aligned to 16 bytes"),
 )
-# of a kernel that writes rows, and of one that writes planes as well
+# kernels that write NHWC, and kernels that write NCHW as well
 ROWS = (
     ("", "accepted"),
     ("conv.y_planes = 1;", _LAST),

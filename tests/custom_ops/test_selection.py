@@ -1,4 +1,4 @@
-"""Which of a library's kernels run: by the GPU's architecture, and by the op's types and
+"""Selection among a library's kernels: by the GPU's architecture, and by the op's types and
 epilogue."""
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def joined(image: Sequence[int | str]) -> onnx.ModelProto:
 
 
 def read(image: Sequence[int | str]) -> onnx.ModelProto:
-    """What is written is read, too, before more is written: [N, H, W, 5 + 2 + 2]."""
+    """Each written slice is read before the next one is written: [N, H, W, 5 + 2 + 2]."""
     return model(
         image,
         5,

@@ -23,8 +23,8 @@ FORMS = (
     (DType.BF16, Form.APPROXIMATE),
     (DType.F32, Form.APPLY),
 )
-SHIFTS = (-1, 0, 1)  # of the special-function unit's error
-# of the steps that tend to 0 at one side, those whose results keep their digits there
+SHIFTS = (-1, 0, 1)  # shifts by the special-function unit's error
+# steps that tend to 0 at one side and whose results keep their digits there
 TAILS = ("Sigmoid", "Silu", "Softplus", "Elu", "Mish", "GeluTanh")
 
 

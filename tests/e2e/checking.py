@@ -14,9 +14,9 @@ from onnxbolt.verify.feeds import Feeds, Sizes, random_feeds, working_feeds
 from onnxbolt.verify.session import CPU, RUNTIME_ERRORS, Runner
 
 ARCHS = ("sm_80", "sm_90a")
-HOPPER = ("sm_90a",)  # alone it has chains of GEMMs, and first convolutions that read NCHW
-# Of outputs, beside verification: shapes and types alone would pass it where all of them are zero.
-# Rounding is verification's business.
+HOPPER = ("sm_90a",)  # the only one with b2b GEMMs, and with stem convolutions that read NCHW
+# Limits of outputs besides verification: shapes and types alone would accept outputs of zeros.
+# Verification judges rounding.
 LIMITS = {"keep": 1e-4, "fp16": 0.05}
 # sizes that verification does not draw for symbolic dimensions
 OTHER_SIZES = Sizes(batch=3, image=40, other=7)
@@ -66,7 +66,8 @@ def _compare(got: Feeds, expected: Feeds, limit: float) -> None:
 
 
 def is_valid(model: ModelProto) -> bool:
-    """Whether onnx.checker takes the model in full; ONNX Runtime takes some that it does not."""
+    """True if onnx.checker accepts the model in full; ONNX Runtime accepts some that it does
+    not."""
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
@@ -75,7 +76,7 @@ def is_valid(model: ModelProto) -> bool:
 
 
 def uses_type(model: ModelProto, kind: int) -> bool:
-    """Whether weights or inputs are of this type."""
+    """True if weights or inputs have this type."""
     types = {tensor.data_type for tensor in model.graph.initializer} | {
         value.type.tensor_type.elem_type for value in model.graph.input
     }

@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from tests.support import Net
 
-BATCH = 2  # which some of the models do not know
+BATCH = 2  # a size that some of the models leave symbolic
 LARGEST = 4000  # elements of a tensor
 SIZES = (3, 5, 6, 8)  # few, so that axes of different meaning are often of one size
 OPSETS = (11, 12, 13, 14, 15, 16, 17, 17, 18, 19, 20, 21, 22, 23, 24)

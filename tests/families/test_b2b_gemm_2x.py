@@ -46,7 +46,7 @@ NARROW = (
 @pytest.mark.parametrize("number", OLDER)
 @pytest.mark.parametrize("problem", NARROW, ids=str)
 def test_candidates_can_run(problem: GemmProblem, number: int) -> None:
-    """What C++ asserts at compile time, and what an SM has."""
+    """Candidates meet the compile-time assertions of C++, and fit an SM."""
     arch = get(number)
     found = FAMILY.candidates(problem, arch)
     # in registers, and in shared memory

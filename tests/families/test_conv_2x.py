@@ -17,7 +17,7 @@ from tests.tune.fakes import CONV
 
 
 def candidates(problem: ConvProblem, arch: Arch) -> Sequence[Any]:
-    """Of all families."""
+    """The candidates of all families."""
     return families.candidates(problem, arch)
 
 

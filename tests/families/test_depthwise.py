@@ -35,7 +35,7 @@ BASE = ConvProblem(
 
 
 def candidates(problem: ConvProblem, arch: Arch) -> Sequence[Any]:
-    """Of all families."""
+    """The candidates of all families."""
     return families.candidates(problem, arch)
 
 

@@ -22,7 +22,7 @@ def _problem(
 
 
 def candidates(problem: GemmProblem, arch: Arch) -> Sequence[Any]:
-    """Of all families."""
+    """The candidates of all families."""
     return families.candidates(problem, arch)
 
 

@@ -37,13 +37,13 @@ def _conv(tile: Shape, warp: Shape, stages: int) -> Conv2xConfig:
 
 
 def _gemm_tiles(k: int) -> set[Shape]:
-    """Of the candidates for rows of `k` values."""
+    """Tiles of the candidates for rows of `k` values."""
     problem = GemmProblem(1024, 512, k, DType.F16, DType.F16, ())
     return {config.tile for config in named("gemm_2x").candidates(problem, get(80))}
 
 
 def _conv_tiles(c: int) -> set[Shape]:
-    """Of the candidates for `c` input channels."""
+    """Tiles of the candidates for `c` input channels."""
     sizes = (8, 28, 28, c, 512, 3, 3, 28, 28)
     problem = ConvProblem(*sizes, (1,) * 4, (1, 1), (1, 1), 1, DType.F16, DType.F16, ())
     return {config.tile for config in named("conv_2x").candidates(problem, get(80))}

@@ -80,7 +80,7 @@ def test_both_forms_are_written_by_kernels_that_store_rows(padding: int) -> None
     ("channels", "dtype"), [(255, DType.F16), (12, DType.F16), (12, DType.BF16), (6, DType.F32)]
 )
 def test_rows_of_both_forms_are_whole_accesses(channels: int, dtype: DType) -> None:
-    """Where a reader of the rows takes no padding, there is none."""
+    """If a reader of the NHWC output accepts no padding, there is none."""
     assert not candidates(replace(LAST, k=channels, dtype=dtype, chain=("Bias", STORE)), HOPPER)
 
 

@@ -1,4 +1,5 @@
-"""What the GPU tests expect of a resizing is what ONNX Runtime and ONNX's reference compute."""
+"""The GPU tests' references for resizing agree with ONNX Runtime and with ONNX's reference
+implementation."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ STEM = ConvProblem(
 
 
 def candidates(problem: ConvProblem, arch: Arch) -> Sequence[Any]:
-    """Of all families."""
+    """The candidates of all families."""
     return families.candidates(problem, arch)
 
 

@@ -1,4 +1,4 @@
-"""What the GPU tests run: kernel instances, and the problems that each one solves.
+"""The cases of the GPU tests: kernel instances, and the problems that each of them solves.
 
 Every activation once per family and type at full alignment; each residual, scale and cast form and
 the alignments 4, 2, 1 with ReLU; the planner's tiles, clusters and walks in turn, so that each
@@ -187,7 +187,7 @@ FIRST_LAYERS = (
     ConvShape(2, 12, 9, 1, 2, 3, 3, (1, 0, 2, 1)),
     ConvShape(2, 16, 16, 1, 4, 4, 4, strides=(4, 4), gap=1),
 )
-# of a model's first convolution: output channels, filter rows, columns and channels, strides; its
+# stem convolutions: output channels, filter rows, columns and channels, strides; the
 # types and chain
 FIRST = (
     (64, (7, 7, 3), (2, 2), DType.F16, DType.F16, ("Bias", "Relu")),

@@ -44,7 +44,7 @@ _CONVS = (
     ((24, 40), 24),
 )
 _RESIDUALS: tuple[tuple[str, ...], ...] = ((), ("Add",), (), ("Mul", "Add"), ())
-_VECTORS = (("Scale", "Bias", "PRelu"), (), ("Bias",))  # of both layers
+_VECTORS = (("Scale", "Bias", "PRelu"), (), ("Bias",))  # the vector steps of both layers
 _TYPES = (
     (DType.F16, DType.F16),
     (DType.BF16, DType.F32),

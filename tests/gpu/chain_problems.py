@@ -78,7 +78,7 @@ def sm90_chains(library: Library, instance: Instance) -> list[Any]:
     config = instance.config
     assert isinstance(config, B2bConfig)
     short = (0, 8, 8, 0) if config.tma_rows else (1, 3, 6, 11)
-    rounds = 64 * 132 * max(config.consumers, 3)  # of all warpgroups of an H200
+    rounds = 64 * 132 * max(config.consumers, 3)  # rows of one round of all warpgroups of an H200
     shapes = ((1, 0, 0), (197, 8, 8), (rounds + 65, 0, 3), (1000, 8, 0))
     return [
         chain_problem(library, instance, (rows, k, inner, last))

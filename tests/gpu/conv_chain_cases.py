@@ -15,7 +15,7 @@ from onnxbolt.epilogues import PRODUCT
 from onnxbolt.families import Family, named
 from onnxbolt.problems import ConvProblem
 
-# of a first convolution and the 1x1 behind it: both layers' channels, filter rows, columns and
+# stem convolutions with the 1x1 behind them: both layers' channels, filter rows, columns and
 # channels, strides
 _FIRST = (
     ((48, 48), (3, 3, 3), (2, 2)),
@@ -28,7 +28,7 @@ _FIRST = (
 )
 
 
-# of other convolutions: all layers' channels, and input channels, which decide the k-block
+# other convolutions: all layers' channels, and input channels, which decide the k-block
 _CONV = (
     ((64, 64), 64),
     ((48, 48), 48),
@@ -57,7 +57,7 @@ _TYPES = ((DType.F16, DType.F16), (DType.BF16, DType.BF16), (DType.F16, DType.F3
 
 
 def instances(arch: int, activations: tuple[str, ...]) -> Iterator[Instance]:
-    """Of all three families."""
+    """Instances of all three families."""
     turns = itertools.count()
     for activation, (both, window, strides) in zip(
         activations, itertools.cycle(_FIRST), strict=False

@@ -43,8 +43,8 @@ class Fault:
 
 @dataclass(frozen=True)
 class Store:
-    """Where a kernel has its results in hand, in C++: the place in the source, and how row and
-    channel are said there.
+    """The place in a kernel's C++ source where its results are ready to be stored, and the names of
+    row and channel there.
 
     `value` is the i-th of `count` results there, `row` and `column` are its coordinates.
     """

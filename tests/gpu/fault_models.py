@@ -33,7 +33,7 @@ from tests.support import Net
 
 ARCH, PRECISION = 90, "fp16"
 SAME = [1, 1, 1, 1]
-SIDE = 128  # of an image of 16,384 pixels
+SIDE = 128  # height and width of an image of 16,384 pixels
 # whose candidates are taken where ARCH has none of a family: its mma.sync kernels compile for both
 _OLDER = 80
 
@@ -69,8 +69,8 @@ def prepare(family: Family[Any], original: onnx.ModelProto | None = None) -> Pre
 
 
 def _configs(chosen: Plan, family: Family[Any]) -> dict[int, list[KernelConfig]]:
-    """What the plan chose, but where a node can have a kernel of `family` the one of them that
-    is predicted to be fastest."""
+    """The planned configurations; a node that can have a kernel of `family` gets the one of them
+    with the best predicted time."""
     configs = dict(chosen.configs)
     for key, problem in chosen.problems.items():
         for arch in (get(ARCH), get(_OLDER)):

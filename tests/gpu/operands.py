@@ -1,5 +1,5 @@
-"""What problems of all families are made of: an epilogue's operands, and a problem as the tests
-run it."""
+"""Parts of the problems of all families: an epilogue's operands, and a problem in the form that the
+tests run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Problem:
 
 
 def parameters(instance: Instance) -> list[float]:
-    """Of all steps, in their order."""
+    """The parameters of all steps, in their order."""
     return [number for step in instance.chain for number in PARAMS.get(step, ())]
 
 

@@ -162,8 +162,8 @@ def judge(folder: Path, kinds: Sequence[str]) -> None:
 
 
 def verdicts(family: Family[Any], directory: Path) -> list[dict[str, Any]]:
-    """Of the unedited library and of each fault. A process that dies is the finding "crashed" of
-    the fault that it was at."""
+    """The verdict on the unedited library and on each fault. A process that dies is the finding
+    "crashed" for the fault that it was running."""
     pending = [UNEDITED, *(fault.kind for fault in FAULTS if fault.family is family)]
     found: list[dict[str, Any]] = []
     while pending:

@@ -85,7 +85,7 @@ SYMBOLIC = Case("resnet18", "batch")
 
 
 def manifests(cases: Sequence[Case]) -> Iterator[Manifest]:
-    """What the libraries of these cases hold."""
+    """The manifests of these cases' libraries."""
     with tempfile.TemporaryDirectory() as directory:
         for case in cases:
             yield manifest_of_model(onnx.load(case.optimize(Path(directory), library=False)))

@@ -1,4 +1,4 @@
-"""What the GPU tests ask of a kernel instance: problems on the device, with the answer in float64.
+"""The problems on which the GPU tests run a kernel instance, with the expected result in float64.
 
 `problems` has some for every family, tails and gaps among them; a new family has a builder in
 BUILDERS. Without pytest, so that run_family.py can use it under compute-sanitizer.

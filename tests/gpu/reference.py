@@ -1,5 +1,5 @@
-"""What the kernels should compute, in float64 with numpy: epilogue chains by the package's own
-table."""
+"""The results that kernels should compute, in float64 with numpy; epilogue steps are those of the
+package's registry."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def _cubic(at: np.ndarray, size: int, shape: ResizeShape) -> np.ndarray:
 def _positions(
     coordinates: str, output: np.ndarray, size: int, result: int, scale: np.float32
 ) -> np.ndarray:
-    """Where in the input each output pixel lies, float32."""
+    """The position of each output pixel in the input, in float32."""
     if coordinates == "asymmetric":
         return output / scale
     if coordinates == "align_corners":

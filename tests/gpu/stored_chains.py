@@ -1,4 +1,4 @@
-"""What the tests ask of kernels for two products whose first result is stored as well, or has
+"""Problems for kernels of two products whose first result is also stored, or which add
 residuals."""
 
 from __future__ import annotations

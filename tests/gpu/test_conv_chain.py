@@ -1,5 +1,5 @@
-"""What kernels for a convolution and 1x1 convolutions behind it refuse; test_chain.py has their
-answers."""
+"""Problems that kernels for a convolution and the 1x1 convolutions behind it refuse; test_chain.py
+compares their results."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def extended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _ran(source: onnx.ModelProto, out: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """What the optimized model's kernels answer; they are verified, too."""
+    """The outputs of the optimized model's kernels, which are verified, too."""
     result = verify(source, out, providers=[CUDA])
     assert result.passed, result.text()
     assert "kernels on" in result.text()

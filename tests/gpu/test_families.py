@@ -1,5 +1,5 @@
-"""What every form of every kernel family has to keep: the same bits in every run, and nothing
-that compute-sanitizer finds."""
+"""Requirements on every configuration of every kernel family: the same bits in every run, and no
+finding of compute-sanitizer."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ def test_first_convolution(library: Library, instance: Instance) -> None:
 
 @pytest.mark.parametrize("instance", KERNELS, ids=instance_name)
 def test_an_infinity_reaches_its_windows_alone(library: Library, instance: Instance) -> None:
-    """Where the product's depth is rounded up, neighbouring pixels meet weights of zero."""
+    """If the product's depth is rounded up, neighbouring pixels are multiplied by weights of
+    zero."""
     config = instance.config
     assert isinstance(config, StemSm90Config)
     (r, s, c), (stride_h, stride_w) = config.filter, config.strides

@@ -40,7 +40,7 @@ TMA = [config_3x(90, DType.F16, turn) for turn in (0, 3)] if ARCH == 90 else []
 PEAK = 2.3e9  # FLOP in a microsecond: more than any GPU of these architectures does
 
 
-# of threadblocks, and of their warps
+# tile shapes of threadblocks and of their warps
 TILES = (
     ((128, 128, 32), (64, 64, 32)),
     ((64, 64, 64), (32, 32, 64)),

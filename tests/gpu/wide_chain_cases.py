@@ -52,6 +52,6 @@ def instances(arch: int, activations: tuple[str, ...]) -> Iterator[Instance]:
 
 
 def _layers(activation: str, count: int) -> tuple[str, ...]:
-    """Of as many products."""
+    """Layers of as many products."""
     steps = ("Scale", "Bias", activation)
     return (*steps, *(step for _ in range(count - 1) for step in (PRODUCT, *steps)))

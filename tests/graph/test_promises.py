@@ -119,7 +119,7 @@ def test_stages_check_in_tests_and_nowhere_else(monkeypatch: pytest.MonkeyPatch)
 
 
 def _values(model: onnx.ModelProto, names: list[str]) -> list[np.ndarray]:
-    """What tensors of the model hold, for inputs that are always the same."""
+    """The values of tensors of the model, for inputs that are always the same."""
     exposed = onnx.ModelProto()
     exposed.CopyFrom(model)
     del exposed.graph.output[:]

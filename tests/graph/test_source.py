@@ -1,4 +1,5 @@
-"""What can be used as a source, and whose fault it is when a stage fails."""
+"""Models that can be used as a source, and whether a model or the package is blamed when a stage
+fails."""
 
 from __future__ import annotations
 

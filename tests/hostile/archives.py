@@ -1,5 +1,5 @@
-"""What comes out of an archive: models whose data, shapes or depth are not what they should be.
-Each is a command line, less the output."""
+"""Models as they might come out of an archive, whose data, shapes or depth are wrong. Each is a
+command line without the output."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def _some(items: Iterable[Item], share: int) -> Iterator[Item]:
 
 
 def whole_texts(text: str) -> Iterator[tuple[str, str]]:
-    """What a parser may not survive."""
+    """Files that a parser might not survive."""
     yield from {
         "empty": "",
         "deep lists": "[" * 200_000,

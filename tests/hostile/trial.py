@@ -17,12 +17,9 @@ from onnxbolt.cli import main
 
 
 def complaint(argv: Sequence[object], directory: Path, marker: Path, may_pass: bool = False) -> str:
-    """What is wrong with how onnxbolt took `argv`, whose files lie in `directory`; empty where it
-    refused them as it should.
-
-    `may_pass`: the command may succeed as well, since it does not use the hostile value or only
-    shows it.
-    """
+    """The fault of how onnxbolt treated `argv`, whose files are in `directory`; empty if it refused
+    them as it should. `may_pass`: the command may also succeed, because it does not use the hostile
+    value or only shows it."""
     before = _files(directory)
     out, err = io.StringIO(), io.StringIO()
     try:

@@ -157,7 +157,7 @@ def test_one_pixel_per_channel_is_only_relabelled() -> None:
 
 
 def test_a_cast_behind_a_view_is_part_of_what_computes_the_values() -> None:
-    """Of a pooling, and of a convolution, whose result is only reshaped afterwards."""
+    """For a pooling, and for a convolution, whose result is only reshaped afterwards."""
     for pool in (True, False):
         net = Net({"x": (2, 8, 5, 5)})
         y = net.conv("x", 8, 16)

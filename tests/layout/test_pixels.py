@@ -12,7 +12,7 @@ MOVES = ("Transpose", "NchwToNhwc", "NhwcToNchw")
 
 
 def moves(net: Net, *outputs: str, precision: str = "fp16") -> list[str]:
-    """What moves data in the optimized model, whose answer is checked."""
+    """The nodes that move data in the optimized model, whose outputs are checked."""
     optimized = assert_same(net.model(*outputs), limit=3e-3, precision=precision, arch=90)
     return [op for op in ops(optimized) if op.startswith(MOVES)]
 

@@ -15,7 +15,7 @@ SAME: dict[str, Any] = {"pads": [1, 1, 1, 1]}
 
 
 def channels(model: onnx.ModelProto) -> list[object]:
-    """Which channels each node reads that reads some of a tensor."""
+    """The channels that each node reads, for nodes that read a part of a tensor."""
     return [found for node in model.graph.node if (found := attribute(node, "channels"))]
 
 

@@ -92,7 +92,7 @@ SESSION = types.SimpleNamespace(
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Machine)])
 def test_a_session_s_key_has_all_that_is_known_of_the_machine(field: str) -> None:
-    """Of a region, and of the whole model."""
+    """For a region, and for the whole model."""
     found = []
     for machine in (
         MACHINE,

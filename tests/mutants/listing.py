@@ -18,7 +18,7 @@ class Mutant:
 
 
 def _mutants(file: str, tests: str, *changes: tuple[str, str, str]) -> list[Mutant]:
-    """Of one file: names, old and new texts; `tests` are separated by spaces."""
+    """The mutants of one file: names, old and new texts; `tests` are separated by spaces."""
     return [Mutant(name, file, old, new, tuple(tests.split())) for name, old, new in changes]
 
 

@@ -1,4 +1,4 @@
-"""Which convolutions write what leaves channels last, by the predicted times."""
+"""The convolutions that convert their output from NHWC to NCHW, chosen by predicted times."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def test_whatever_kernels_take_no_other_cover_is_cheaper(seed: int) -> None:
         if isinstance(problem, GemmProblem)
     }
     assert len(by_columns) == len(times)
-    ends = [DType.F16] * (len(widths) - 2) + [DType.F32]  # what each layer's result is
+    ends = [DType.F16] * (len(widths) - 2) + [DType.F32]  # the type of each layer's result
 
     def cheapest(start: int) -> float:
         return min(

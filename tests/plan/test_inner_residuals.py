@@ -96,8 +96,8 @@ def test_where_both_sides_of_a_residual_could_take_it_only_one_tells_of_what_fol
 
 
 def test_what_follows_a_kernel_that_another_one_ends_begins_one_of_its_own() -> None:
-    """Of two that could take a residual Add the longer one does, though it does not go on to the
-    product behind."""
+    """Two kernels could take a residual Add; the longer one does, though it does not include the
+    product behind it."""
     net = Net({"x": (32, 64, 56, 56)})
     left = net.conv("x", 64, 256, 3, pads=[1] * 4)
     for op in ("Sigmoid", "Relu", "Tanh") * 2:

@@ -12,7 +12,7 @@ from tests.support import Net, matched
 
 
 def problem(shape: tuple[int, ...], c: int, k: int, *kernel: int, **attributes: Any) -> ConvProblem:
-    """Of a single convolution."""
+    """The problem of a single convolution."""
     net = Net({"x": shape})
     weight = net.normal(k, c // attributes.get("group", 1), *kernel)
     (candidate,), _ = matched(

@@ -179,7 +179,7 @@ def test_without_options_a_sequence_is_long_enough_for_the_first_window() -> Non
         strides=[2],
     )
     y = net.linear(net.node("Transpose", y, perm=[0, 2, 1]), 8, 64)
-    assert rows_of(planned(net.model(y)))[0][0] == 8 * 11  # of 64 values
+    assert rows_of(planned(net.model(y)))[0][0] == 8 * 11  # rows of 64 values
     # nothing to compute, but a kernel
     assert rows_of(planned(net.model(y), Options(opt_shapes={"x": (1, 8, 8)})))[0] == [1]
 

@@ -1,4 +1,4 @@
-"""Results between two layers that others read, too: stored by a kernel for both where that pays."""
+"""The rules of the candidates, and the layers that stay apart from the previous layer."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_bodies_compute_what_the_original_does(
 
 
 def checked(model: onnx.ModelProto, optimized: onnx.ModelProto, node: onnx.NodeProto) -> list[Row]:
-    """What verification says of both outputs of a fused node, by the original's tensors."""
+    """The verdicts of verification on both outputs of a fused node, by the original's tensors."""
     rows = [
         row
         for row in verify(model, optimized).rows

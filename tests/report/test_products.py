@@ -1,4 +1,4 @@
-"""What counts as a product, and the FLOPs of each."""
+"""The operators that count as products, and the FLOPs of each."""
 
 from __future__ import annotations
 

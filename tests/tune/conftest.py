@@ -1,4 +1,4 @@
-"""What the stage's tests share."""
+"""Fixtures that tests of the tuning stage share."""
 
 from __future__ import annotations
 

@@ -85,8 +85,8 @@ class Builder:
 
 
 def true_us(problem: Problem, config: KernelConfig, spread: float = 0.2) -> float:
-    """What a kernel "takes"; the same in every process. No error is beyond two spreads, which
-    early stopping may miss."""
+    """The time that a kernel "takes"; the same in every process. No error exceeds two spreads,
+    which early stopping may miss."""
     error = random.Random(repr((problem, config.row()))).gauss(0.0, 1.0)
     return fused_us(problem, config, get(90)) * math.exp(0.1 + spread * max(-2.0, min(error, 2.0)))
 

@@ -29,8 +29,8 @@ def net() -> onnx.ModelProto:
 
 
 class Gpu:
-    """What the stage finds: a GPU whose kernels are fast, and ONNX Runtime's time for each
-    region."""
+    """The machine that the stage finds: a GPU whose kernels are fast, and ONNX Runtime's time for
+    each region."""
 
     def __init__(self) -> None:
         self.clock = fakes.Clock()

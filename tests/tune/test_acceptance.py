@@ -42,7 +42,7 @@ F16, BF16, F32 = (np.dtype(dtype.numpy) for dtype in (DType.F16, DType.BF16, DTy
 
 
 def test_they_are_those_of_level_two() -> None:
-    """Of a product with bias, whose bound the analysis of verification finds by itself."""
+    """For a product with bias, whose bound the analysis of verification finds without help."""
     rng = np.random.default_rng(0)
     x, w, bias = (
         rng.standard_normal(shape).astype(np.float16) for shape in ((64, 48), (48, 32), (32,))

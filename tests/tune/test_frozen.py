@@ -51,7 +51,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def lock(model: Path) -> Path:
-    """What the planner predicts, locked."""
+    """A lock file with the planner's predictions."""
     path = model.with_name("onnxbolt.lock")
     assert (
         main(

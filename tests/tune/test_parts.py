@@ -1,4 +1,5 @@
-"""Which parts of a region are worth measuring: by predicted times, and by what crosses a cut."""
+"""The parts of a region that are worth measuring: by predicted times, and by the tensors that cross
+a cut."""
 
 from __future__ import annotations
 

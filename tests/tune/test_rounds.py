@@ -33,7 +33,7 @@ def test_a_region_that_loses_is_not_fused(gpu: Gpu) -> None:
 def test_layers_whose_kernel_loses_are_tuned_and_compared_in_the_next_round(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two layers in one kernel, which loses, each by itself wins, though it is not predicted
+    """A kernel for two layers loses, while each layer by itself wins, though it is not predicted
     to."""
     rounds: list[list[int]] = []
 

@@ -1,4 +1,4 @@
-"""What is refused in files must be nothing that onnxbolt writes there itself."""
+"""Values that are refused in files are never written by onnxbolt itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxbolt.plan.cost import candidates
 from onnxbolt.problems import ConvProblem, GemmProblem, Problem
 from onnxbolt.tune.soundness import check_problem
 
-# what tests/same_results.py compares with
+# the measurements that tests/same_results.py compares with
 RECORD = Path(__file__).parents[1] / "same_results.json"
 UNITS = json.loads(RECORD.read_text())["units"]
 CHAIN = ("Bias", "Relu", "Gemm", "Bias", "Relu")
@@ -93,7 +93,7 @@ def test_a_warp_s_tile_divides_the_threadblock_s() -> None:
 
 
 def test_rows_that_earlier_commits_stored_are_sound() -> None:
-    """Of every family."""
+    """For every family."""
     units = [row for unit in UNITS.values() for row in unit["rows"]]
     lock = json.loads(RECORD.with_suffix(".lock").read_text())
     chosen = [choice["config"] for choice in lock["choices"]]

@@ -98,7 +98,7 @@ def test_an_interrupt_keeps_the_best_so_far() -> None:
 
 
 def test_a_kill_leaves_what_was_measured() -> None:
-    """Whatever ends the process: each measurement is in the database before the next one begins."""
+    """Each measurement is in the database before the next one begins, however the process ends."""
     records = Records()
 
     class Killed(BaseException):

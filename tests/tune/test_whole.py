@@ -67,7 +67,7 @@ def test_both_sides_run_as_sessions_and_are_remembered(
 ) -> None:
     subject, timings, chosen = planned(net(batch))
     assert len(chosen.candidates) == 4
-    monkeypatch.setattr(whole, "wins", lambda *_: False)  # whatever the clock says
+    monkeypatch.setattr(whole, "wins", lambda *_: False)  # independent of the measured times
     said: list[str] = []
     again, found = settle(
         subject, [90], "winning", timings, chosen, bench(timings, database, said=said)

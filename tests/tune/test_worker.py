@@ -147,7 +147,8 @@ def test_facts_of_the_device(process: Process) -> None:
 
 
 def test_a_kernel_is_checked_and_timed(process: Process, libraries: tuple[Path, Path]) -> None:
-    assert process.ask(PROBLEM) == {}  # what the library printed is no reply
+    # the library prints to the standard output; that is not taken for a reply
+    assert process.ask(PROBLEM) == {}
     assert process.ask(request("check", libraries[1])) == {"error": 1064.5, "excess": 0.25}
     assert process.ask(request("time", libraries[1], samples=3, overlap=True)) == {
         "samples": [128.0, 129.0, 130.0],

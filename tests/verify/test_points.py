@@ -64,7 +64,7 @@ def test_the_odd_size_lies_between() -> None:
 
 
 def test_where_odd_images_do_not_fit_the_batch_alone_is_odd() -> None:
-    """Of halves that are doubled again, only even images come back as they were."""
+    """The model halves and doubles the image, which only even sizes survive."""
     body = (
         'p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) u = Resize<mode="nearest">(p, , scales)'
         " y = Add(u, x)"
@@ -86,7 +86,7 @@ def test_sizes_that_the_original_does_not_take_are_named() -> None:
     )
     result = verify(baked, baked, providers=[CPU])
     assert [row.sizes for row in result.rows] == ["x:1x64"]
-    assert result.notes == ("CPU: not compared at x:3x64: the original does not run there",)
+    assert result.notes == ("CPU: not compared at x:3x64, because the original does not run there",)
     with pytest.raises(InputError, match=r"inputs='x\.npz'"):
         verify(
             model := model_of(
@@ -111,7 +111,7 @@ def test_shapes_that_do_not_fit_are_an_error(
 
 
 def test_a_fault_at_one_size_alone_is_found() -> None:
-    """What has more than five rows comes out too large."""
+    """Results with more than five rows are too large."""
     weights = {"one": np.float32(1), "least": np.float32(5)}
     right = model_of("(float[N,4] x) => (float[N,4] y)", "y = Abs(x)", {})
     body = (

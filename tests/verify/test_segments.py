@@ -162,7 +162,7 @@ def test_sequences_and_control_flow_stay_whole(precision: str) -> None:
 
 
 def verified(model: ModelProto, precision: str, path: Path) -> VerifyResult:
-    """What verification says of the optimized model, on the CPU."""
+    """The result of verification of the optimized model, on the CPU."""
     optimize(
         model, path, precision=precision, fuse="all", archs=("sm_80",), library=False, verify=False
     )

@@ -57,13 +57,13 @@ def on_images() -> ModelProto:
 
 @pytest.fixture(scope="module")
 def on_nothing() -> ModelProto:
-    """Whatever is drawn reaches the sine."""
+    """A model in which any random input, noise or image, reaches the sine."""
     return detector(noisy_from=-1.1)
 
 
 def in_fp16(model: ModelProto, times: float = 1.0) -> ModelProto:
-    """What a perfect optimizer makes of a model, or one whose only output is multiplied by
-    `times`."""
+    """The model as a perfect optimizer would write it in fp16, or with its only output multiplied
+    by `times`."""
     rounded = rounded_original(model, "fp16")
     rounded.metadata_props.add(key="onnxbolt.precision", value="fp16")
     if times != 1.0:

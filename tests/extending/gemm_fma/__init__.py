@@ -16,7 +16,7 @@ from onnxbolt.families.blocks.tiled import Step, k_steps, kernel_us
 from onnxbolt.families.row import at
 from onnxbolt.problems import GemmProblem
 
-_EFFICIENCY = 0.5  # of the CUDA cores' rate
+_EFFICIENCY = 0.5  # share of the CUDA cores' rate
 _WIDE_STORE = 0.5  # part of the rate of stores of 16 bytes
 _RESIDENT = 2.0  # blocks of one SM
 _FLOAT = 4  # bytes
@@ -34,7 +34,7 @@ class GemmFmaConfig(KernelConfig):
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return self.tile[0] // self.thread[0] * (self.tile[1] // self.thread[1])
 
     def mismatched(self) -> list[str]:

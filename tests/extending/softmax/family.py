@@ -13,8 +13,8 @@ from tests.extending.softmax.problem import ScaledSoftmaxProblem
 
 _ROWS = (1, 2, 4, 8, 16, 32)
 _LANES = 32
-_STEP_US = 0.003  # of a warp for one value of each of its lanes, all three passes
-_BLOCKS, _WARPS = 32, 64  # of one SM at a time
+_STEP_US = 0.003  # time of a warp for one value in each of its lanes, all three passes
+_BLOCKS, _WARPS = 32, 64  # blocks and warps that one SM runs at a time
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What kernels of the softmax solve."""
+"""The problem that kernels of the softmax solve."""
 
 from __future__ import annotations
 

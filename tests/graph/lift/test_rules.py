@@ -252,7 +252,7 @@ def test_report_and_file_of_a_model_that_cannot_be_lifted(tmp_path: Path) -> Non
         helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
         for t in model.graph.initializer
     ]
-    model.graph.input.extend(weights)  # which would be frozen
+    model.graph.input.extend(weights)  # initializers that are inputs would be frozen
     report = onnxbolt.optimize(model, f"{tmp_path}/out.onnx")
     assert "enlarges one axis" in report.passed_through
     assert f"written unchanged: {report.passed_through}" in report.text()
