@@ -119,7 +119,7 @@ def compile_each(
 
 
 def object_path(key: str) -> Path:
-    """Where the object of the unit with this key is, or would be."""
+    """The path of the object of the unit with this key, whether it exists or not."""
     return cache.objects() / key / _OBJECT
 
 

@@ -1,12 +1,11 @@
-"""Compilers run with limits, so that no source, whoever asked for it, takes a machine for itself.
+"""Limits for compilers, so that no source, wherever it comes from, takes a machine for itself.
 
 Each process of a build (nvcc, cicc, ptxas, g++, ld) may use `CPU_SECONDS` of processor time, which
 a busy machine does not use up faster, `MEMORY` bytes of address space and files of `FILE` bytes.
-The largest unit of a library takes some minutes and 3 GB. Limits of the user's own that are lower
-stay.
+The largest unit of a library takes some minutes and 3 GB. Lower limits of the user stay.
 
-This file is run as a script, too: it sets the limits and becomes the command. Python's `preexec_fn`
-is no way to do that, since it is not safe in a process with threads.
+This file also runs as a script, which sets the limits and becomes the command. Python's
+`preexec_fn` cannot do this, since it is not safe in a process with threads.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The CUDA toolchain: where nvcc and CUTLASS are, and the command lines that compile and link a
+"""The CUDA toolchain: the places of nvcc and CUTLASS, and the command lines that compile and link a
 library.
 
-Looked for in this order: the toolkit of CUDA_HOME, nvcc on the PATH, the pip wheels of the extra
-`onnxbolt[cuda]`.
+It is searched in this order: the toolkit of CUDA_HOME, nvcc on the PATH, the pip wheels of the
+extra `onnxbolt[cuda]`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from onnxbolt.errors import ToolchainError
 from onnxbolt.options import cuda_home
 from onnxbolt.spelling import option
 
-MINIMUM = (12, 8)  # CUTLASS 4.2 compiles sm_90a kernels without spills from here on
+MINIMUM = (12, 8)  # the first version with which CUTLASS 4.2 compiles sm_90a kernels without spills
 
-# one file of each wheel of the extra
+# one file of each wheel of the extra, whose absence shows that the wheel is missing
 _WHEEL_FILES = {
     "nvidia-cuda-nvcc": "bin/nvcc",
     "nvidia-nvvm": "nvvm/bin/cicc",
@@ -40,12 +40,12 @@ _COMPILE = (
     "--expt-relaxed-constexpr",
     "-Xcompiler=-fPIC,-fvisibility=hidden",
 )
-# The C++ runtime goes into the library, and nothing but the C functions of exports.map out of it:
-# it is loaded beside anything. libgcc_s does not: ONNX Runtime needs it as well, and the static one
-# asks for the linking machine's C library (_dl_find_object of glibc 2.35).
+# The library contains the C++ runtime and exports only the C functions of exports.map, since it is
+# loaded beside any other code. It does not contain libgcc_s: ONNX Runtime needs that as well, and
+# the static libgcc needs the linking machine's C library (_dl_find_object of glibc 2.35).
 _LINK = ("-shared", "-nodlink", "-cudart=static", "-Xcompiler=-static-libstdc++,-shared-libgcc")
-# the libraries in which an older glibc has the functions of custom_ops/runtime/portable.cc; in
-# newer ones they are empty
+# the libraries that hold the functions of custom_ops/runtime/portable.cc in an older glibc; a newer
+# glibc has them empty
 _OLD_LIBRARIES = (
     "-Xlinker=--push-state,--no-as-needed,"
     "-l:libpthread.so.0,-l:libdl.so.2,-l:librt.so.1,--pop-state"
@@ -53,7 +53,7 @@ _OLD_LIBRARIES = (
 
 
 def remedy() -> str:
-    """What to do where the toolchain lacks something."""
+    """The remedy for a missing part of the toolchain."""
     return (
         "Install the compiler with: pip install 'onnxbolt[cuda]', set CUDA_HOME to a CUDA"
         f" toolkit, or pass {option('library', False)} to compile nothing"
@@ -68,11 +68,12 @@ class Toolchain:
     version: str  # "13.0.88"
     cutlass: Path  # holds include/ and tools/util/include/
     library_dir: Path | None = None  # folder of libcudart_static.a, if nvcc does not know it
-    exports: str = "runtime/exports.map"  # in custom_ops/: what libraries show of themselves
+    exports: str = "runtime/exports.map"  # in custom_ops/: the symbols that libraries export
     include_dirs: tuple[Path, ...] = ()  # folders of extensions' headers
 
     def compile_command(self, source: str, output: str, arch: int = 0) -> list[str]:
-        """Compile CUDA source for `arch` (80, 90, ..), or host code where it is 0."""
+        """The command that compiles CUDA source for `arch` (80, 90, ..), or host code if it is
+        0."""
         return [
             str(self.nvcc),
             *_COMPILE,
@@ -85,8 +86,8 @@ class Toolchain:
         ]
 
     def link_command(self, objects: Sequence[str], output: str) -> list[str]:
-        """Link objects into a shared library that carries the CUDA runtime and needs no driver
-        to be loaded."""
+        """The command that links objects into a shared library, which contains the CUDA runtime and
+        can be loaded without a driver."""
         search = [f"-L{self.library_dir}"] if self.library_dir else []
         exports = f"-Xlinker=--version-script={resource_dir('custom_ops') / self.exports}"
         return [str(self.nvcc), *_LINK, exports, *search, *objects, "-o", output, _OLD_LIBRARIES]
@@ -101,13 +102,13 @@ def _target(arch: int) -> list[str]:
     if not arch:
         return []
     name = archs.get(arch).nvcc
-    # the tuner reads in the log where registers spill; a library takes the objects that the tuner
-    # made, so both compile alike
+    # the tuner reads from the log which kernels spill registers; libraries reuse the tuner's
+    # objects, so both use the same flags
     return [f"-gencode=arch=compute_{name},code=sm_{name}", "-Xptxas=-warn-spills"]
 
 
 def find_toolchain() -> Toolchain:
-    """The first usable toolchain. Raises ToolchainError that names what is missing and how to
+    """The first usable toolchain. Raises ToolchainError, which names the missing part and how to
     install it."""
     nvcc, library_dir = _find_nvcc()
     if shutil.which("g++") is None:
@@ -119,7 +120,8 @@ def find_toolchain() -> Toolchain:
 
 
 def _find_nvcc() -> tuple[Path, Path | None]:
-    """The path of nvcc, and the directory of the CUDA runtime where nvcc has to be told."""
+    """The path of nvcc, and the directory of the CUDA runtime if nvcc does not find it by
+    itself."""
     if home := cuda_home():
         nvcc = home / "bin" / "nvcc"
         if not nvcc.is_file():
@@ -146,7 +148,7 @@ def _find_nvcc() -> tuple[Path, Path | None]:
 
 
 def _wheel_root() -> Path | None:
-    """The directory that the compiler's wheels share; None where the compiler's wheel is not
+    """The directory that the compiler's wheels share; None if the compiler's wheel is not
     installed."""
     spec = importlib.util.find_spec("nvidia")
     for location in (spec.submodule_search_locations or ()) if spec else ():
@@ -164,7 +166,7 @@ def _wheel_root() -> Path | None:
 
 
 def _find_cutlass() -> Path:
-    # found without being imported: the wheel's package pulls in modules that nothing here needs
+    # found without an import, since the wheel's package imports modules that are not needed here
     spec = importlib.util.find_spec("cutlass_library")
     for location in (spec.submodule_search_locations or ()) if spec else ():
         source = Path(location) / "source"

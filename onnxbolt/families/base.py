@@ -81,7 +81,7 @@ class KernelConfig:
         return list(self._numbers)
 
     def instance(self) -> Self:
-        """What has to be compiled: the configuration without what a launch decides."""
+        """The compiled instance: the configuration without the fields that a launch decides."""
         places = self.family.places.items()
         compiled = {name: place.compiled for name, place in places if place.at_launch}
         return dataclasses.replace(self, **compiled)

@@ -1,1 +1,1 @@
-"""What several kernel families share: formulas of shared memory, tiles and times."""
+"""Formulas that several kernel families share: shared memory, tiles and times."""
