@@ -157,7 +157,7 @@ class Candidate:
         return tuple(dict.fromkeys(covered))
 
     @property
-    def chain(self) -> tuple[str, ...]:
+    def steps(self) -> tuple[str, ...]:
         """The names of the steps, a final cast included."""
         return tuple(link.step.name for link in self.links)
 
@@ -195,7 +195,7 @@ class Candidate:
     @property
     def rule(self) -> str:
         """The candidate's name in the report and in the node's provenance: `conv+Bias+Relu`."""
-        return "+".join((self.anchor.op.name, *self.chain))
+        return "+".join((self.anchor.op.name, *self.steps))
 
     @property
     def stands_for(self) -> str:
@@ -220,7 +220,7 @@ class Candidate:
             for n in range(count, own - 1, -1)
         )
         # without a Store at the end: the last result is written anyway
-        whole = (candidate for candidate in shorter if candidate.chain[-1:] != (STORE,))
+        whole = (candidate for candidate in shorter if candidate.steps[-1:] != (STORE,))
         return next(
             (candidate for candidate in whole if all(map(candidate.original, candidate.outputs))),
             None,

@@ -60,16 +60,16 @@ class Library:
     bias: bool  # for every type
     f32: tuple[tuple[str, ...], ...]  # for fp32, the longest first
 
-    def unfused(self, chain: tuple[str, ...], dtype: DType) -> tuple[str, ...]:
+    def unfused(self, steps: tuple[str, ...], dtype: DType) -> tuple[str, ...]:
         """The epilogue's steps that ONNX Runtime runs as kernels of their own, each repeated for
         each of its kernels."""
         if dtype is DType.F32:
             for fused in self.f32:
-                if chain[: len(fused)] == fused:
-                    return chain[len(fused) :]
+                if steps[: len(fused)] == fused:
+                    return steps[len(fused) :]
         kept = [
             step
-            for step, after in itertools.zip_longest(chain, chain[1:])
+            for step, after in itertools.zip_longest(steps, steps[1:])
             if not (step == BIAS and (self.bias or (after and EPILOGUES[after].in_ort.with_bias)))
         ]
         return tuple(step for step in kept for _ in range(EPILOGUES[step].in_ort.kernels))

@@ -13,11 +13,11 @@ MAX_STEPS = 64
 
 
 @functools.lru_cache(maxsize=4096)
-def layers(chain: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+def layers(steps: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """The steps that each layer computes: ("Bias", "Relu", "Store", "Gemm", "Bias") -> (("Bias",
     "Relu"), ("Bias",))."""
     found: list[tuple[str, ...]] = [()]
-    for step in chain:
+    for step in steps:
         if step == PRODUCT:
             found.append(())
         elif step != STORE:
@@ -25,23 +25,23 @@ def layers(chain: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     return tuple(found)
 
 
-def has_inner_residual(chain: tuple[str, ...]) -> bool:
+def has_inner_residual(steps: tuple[str, ...]) -> bool:
     """True if a layer before the last reads a tensor operand."""
-    *inner, _ = layers(chain)
+    *inner, _ = layers(steps)
     return any(EPILOGUES[step].operand == "tensor" for layer in inner for step in layer)
 
 
-def fits_several(chain: tuple[str, ...]) -> bool:
+def fits_several(steps: tuple[str, ...]) -> bool:
     """True if kernels that store no inner result can compute these steps: parameters of all layers
     share one argument block, residuals stand behind the last layer alone, and no inner result is
     stored (onnxbolt/families/b2b_stored_sm90/ does both)."""
     return (
-        not has_inner_residual(chain)
-        and STORE not in chain
-        and sum(len(EPILOGUES[step].params) for step in chain) <= MAX_PARAMS
+        not has_inner_residual(steps)
+        and STORE not in steps
+        and sum(len(EPILOGUES[step].params) for step in steps) <= MAX_PARAMS
     )
 
 
-def tensor_operands(chain: tuple[str, ...]) -> int:
+def tensor_operands(steps: tuple[str, ...]) -> int:
     """The number of steps that read a tensor of the output's size."""
-    return sum(EPILOGUES[step].operand == "tensor" for step in chain)
+    return sum(EPILOGUES[step].operand == "tensor" for step in steps)

@@ -82,7 +82,7 @@ def _fused(state: Assignment, candidate: Candidate) -> None:
     # without `sources`: if x has to be padded, its layout conversion includes that
     state.demand(anchor.x, reads)
     # the first layer's channels need no padding: its columns are whole accesses
-    if candidate.stored is not None or has_inner_residual(candidate.chain):
+    if candidate.stored is not None or has_inner_residual(candidate.steps):
         inner = Form(writes.last, None)
         for operand in candidate.tensors:
             state.demand(operand, inner)

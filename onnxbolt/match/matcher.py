@@ -107,67 +107,67 @@ def _follow(
     anchor: Anchor, links: tuple[Link, ...], pinned: set[str], several: bool
 ) -> Continuation:
     """The whole epilogue, which begins with the anchor's own `links`."""
-    chain, refusals = list(links), list[Refusal]()
+    followed, refusals = list(links), list[Refusal]()
     tensor, layer = anchor.output, anchor
     while True:
-        found = _next(layer, chain, tensor, pinned, several)
+        found = _next(layer, followed, tensor, pinned, several)
         refusals += found.refusals
         product = next((link for link in found.links if link.step.name == PRODUCT), None)
         if product is not None:
-            if not several or not _has_kernel(anchor, [*chain, *found.links]):
+            if not several or not _has_kernel(anchor, [*followed, *found.links]):
                 break
             layer = anchor.behind(product.operand)
         if not found.links:
             break
-        chain += found.links
+        followed += found.links
         tensor = found.links[-1].output
-    return Continuation(tuple(chain), tuple(refusals))
+    return Continuation(tuple(followed), tuple(refusals))
 
 
 def _next(
-    anchor: Anchor, chain: list[Link], tensor: gs.Tensor, pinned: set[str], several: bool
+    anchor: Anchor, before: list[Link], tensor: gs.Tensor, pinned: set[str], several: bool
 ) -> Continuation:
     """The links that the node behind `tensor` adds.
 
     A multi-use value or a graph output has to be written: it ends the epilogue, or, if a product
     follows, is stored in front of it.
     """
-    if chain and chain[-1].step.name in CASTS.values():
+    if before and before[-1].step.name in CASTS.values():
         return Continuation()
     if tensor.name in pinned or len(tensor.outputs) != 1:
-        return _past(anchor, chain, tensor) if several else Continuation()
-    return links_over(tensor.outputs[0], tensor, anchor, chain)
+        return _past(anchor, before, tensor) if several else Continuation()
+    return links_over(tensor.outputs[0], tensor, anchor, before)
 
 
-def _past(anchor: Anchor, chain: list[Link], tensor: gs.Tensor) -> Continuation:
+def _past(anchor: Anchor, before: list[Link], tensor: gs.Tensor) -> Continuation:
     """Links for the first product that reads the multi-use value `tensor`; none if there is no
     such product. That is no refusal, since such a value usually ends its epilogue."""
     store = Link(Step(STORE), None, (), tensor)
     for reader in tensor.outputs:
-        found = links_over(reader, tensor, anchor, [*chain, store]).links
+        found = links_over(reader, tensor, anchor, [*before, store]).links
         if found and found[0].step.name == PRODUCT:
             return Continuation((store, *found))
     return Continuation()
 
 
-def _has_kernel(anchor: Anchor, chain: Sequence[Link]) -> bool:
+def _has_kernel(anchor: Anchor, links: Sequence[Link]) -> bool:
     """True if some kernel may compute the products of these links together."""
     inner = [
         anchor.behind(link.operand).channels
-        for link in chain
+        for link in links
         if link.step.name == PRODUCT and link.operand is not None
     ]
-    widths, names = (anchor.channels, *inner), tuple(link.step.name for link in chain)
+    widths, names = (anchor.channels, *inner), tuple(link.step.name for link in links)
     depth = int(anchor.weight.shape[0])  # of a GEMM, whose weight is [K, N]
     layers = Layers(anchor.op.problem_type, anchor.pointwise, anchor.dtype, depth, widths, names)
     return joins(layers)
 
 
 def links_over(
-    node: gs.Node, tensor: gs.Tensor, anchor: Anchor, chain: Sequence[Link]
+    node: gs.Node, tensor: gs.Tensor, anchor: Anchor, before: Sequence[Link]
 ) -> Continuation:
-    """The links by which `node` continues the epilogue `chain`, whose result is `tensor`; none if
-    no pattern accepts the node, or the kernel's arguments are full.
+    """The links by which `node` continues an epilogue, whose links are `before` and whose result is
+    `tensor`; none if no pattern accepts the node, or the kernel's arguments are full.
 
     A refusal's reason is general up to a colon; names and numbers follow it.
     """
@@ -179,23 +179,23 @@ def links_over(
             refusals.append(Refusal(node.name, node.op, reason, tensor.name))
         elif found is not None:
             links = found if isinstance(found, tuple) else (found,)
-            if fits([*chain, *links]):
+            if fits([*before, *links]):
                 return Continuation(links, tuple(refusals))
             refusals.append(Refusal(node.name, node.op, _FULL, tensor.name))
     return Continuation(refusals=tuple(refusals))
 
 
-def fits(chain: Sequence[Link]) -> bool:
+def fits(links: Sequence[Link]) -> bool:
     """True if the kernel's arguments (custom_ops/runtime/declarations.h) have room for the links'
     operands and parameters: vectors are counted in the last layer, parameters in all layers
     together, and tensors may be read by the last layer or by those before it, not by both."""
-    if len(chain) > _STEPS:
+    if len(links) > _STEPS:
         return False
-    operands = [link.step.row.operand for link in chain]
-    params = sum(len(link.step.params) for link in chain)
+    operands = [link.step.row.operand for link in links]
+    params = sum(len(link.step.params) for link in links)
     begin = len(operands) - operands[::-1].index("weight") if "weight" in operands else 0
     inner, last = operands[:begin], operands[begin:]
-    stored = any(link.step.name == STORE for link in chain)
+    stored = any(link.step.name == STORE for link in links)
     tensors = operands.count("tensor") <= MAX_TENSORS and not (
         "tensor" in last and (stored or "tensor" in inner)
     )

@@ -271,7 +271,7 @@ def _assigned(
         if to_nchw or both:
             better = replace(premises, to_nchw=to_nchw, both=both)
             assignment = assign(graph, chosen, better)
-        joint = [c for c in chosen if len(c.widths) > 1 or MEAN in c.chain]
+        joint = [c for c in chosen if len(c.widths) > 1 or MEAN in c.steps]
         apart = dict.fromkeys(
             c for c in joint if not all(supports(problem_of(c, assignment, at), n) for n in archs)
         )
@@ -283,7 +283,7 @@ def _assigned(
 
 def _without_kernel(candidate: Candidate) -> Refusal:
     node = candidate.anchor.node
-    reason = _NO_KERNEL_FOR_MEAN if MEAN in candidate.chain else _NO_COMMON_KERNEL
+    reason = _NO_KERNEL_FOR_MEAN if MEAN in candidate.steps else _NO_COMMON_KERNEL
     return Refusal(node.name, node.op, reason, candidate.output.name, apart=True)
 
 

@@ -257,7 +257,7 @@ class _Chains:
             ((self._ending(whole, longer)[0], longer) for longer in later),
             key=lambda found: found[0],
         )
-        product, stores = whole.links[end].nodes[0], STORE in whole.chain
+        product, stores = whole.links[end].nodes[0], STORE in whole.steps
         if math.isinf(together) and stores:
             return None  # see multi_use_refusals
         if math.isinf(together):
@@ -299,7 +299,7 @@ class _Chains:
         """Why no kernel computes the first `layers` of a chain, and, if known, what a thread block
         lacks for it."""
         joint = whole.prefix(whole.ends[layers - 1])
-        if joint is not None and has_inner_residual(joint.chain) and self._takes_more(joint):
+        if joint is not None and has_inner_residual(joint.steps) and self._takes_more(joint):
             return _ONE_RESIDUAL
         lacking = "" if joint is None else self._lacking(joint)
         return f"{_NO_KERNEL}: {_columns(whole, layers)}{lacking}"

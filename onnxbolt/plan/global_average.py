@@ -81,7 +81,7 @@ def with_pooling(graph: gs.Graph, candidate: Candidate) -> Candidate | None:
     node = sole_use(graph, candidate.output) if candidate.anchor.op.takes_mean else None
     if node is None or not is_mean(node) or len(candidate.output.shape or ()) != 4:
         return None
-    if any(step == PRODUCT or step in CASTS.values() for step in candidate.chain):
+    if any(step == PRODUCT or step in CASTS.values() for step in candidate.steps):
         return None
     links = (*candidate.links, Link(Step(MEAN), None, (node,), node.outputs[0]))
     behind = sole_use(graph, node.outputs[0])
@@ -90,7 +90,7 @@ def with_pooling(graph: gs.Graph, candidate: Candidate) -> Candidate | None:
     found = dataclasses.replace(candidate, links=links, layers=()).prefix(len(links))
     return (
         dataclasses.replace(found, layers=(candidate,))
-        if found is not None and MEAN in found.chain
+        if found is not None and MEAN in found.steps
         else None
     )
 

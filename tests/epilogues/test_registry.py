@@ -85,7 +85,7 @@ def test_each_pattern_is_matched(entry: EpilogueStep, pattern: Pattern) -> None:
     infer(graph)
     ((candidate,), _) = match(graph)
     biased = isinstance(pattern, Unary) and pattern.bias
-    assert candidate.chain == (*(["Bias"] if biased else []), entry.name)
+    assert candidate.steps == (*(["Bias"] if biased else []), entry.name)
 
 
 def _to_half(value: onnx.ValueInfoProto | onnx.TensorProto) -> None:

@@ -47,7 +47,7 @@ def test_single_op_activations(
 ) -> None:
     net = Net({"x": (1, 8, 6, 6)})
     (candidate,), _ = matched(net.model(net.node(op, net.conv("x", 8, 8), **attributes)))
-    assert candidate.chain == ("Bias", step)
+    assert candidate.steps == ("Bias", step)
     assert candidate.links[-1].step.params == pytest.approx(params)
 
 
@@ -95,7 +95,7 @@ def test_scale_vector_behind_an_activation() -> None:
     net = Net({"x": (2, 16)})
     y = net.node("Mul", net.node("Relu", net.linear("x", 16, 8)), net.normal(8))
     (candidate,), _ = matched(net.model(y))
-    assert candidate.chain == ("Bias", "Relu", "Scale")
+    assert candidate.steps == ("Bias", "Relu", "Scale")
 
 
 def test_division_becomes_a_scale_by_the_reciprocal() -> None:
@@ -103,7 +103,7 @@ def test_division_becomes_a_scale_by_the_reciprocal() -> None:
     (candidate,), _ = matched(
         net.model(net.node("Div", net.node("Relu", net.linear("x", 16, 8)), net.const(4.0)))
     )
-    assert candidate.chain[-1] == "Scale"
+    assert candidate.steps[-1] == "Scale"
     assert candidate.links[-1].operand.values == pytest.approx(0.25)  # type: ignore[union-attr]
 
 

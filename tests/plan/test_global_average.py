@@ -56,7 +56,7 @@ def test_the_last_convolution_averages_its_images(batch: int | str, keepdims: in
 def test_a_cast_behind_the_mean_is_part_of_it() -> None:
     net, y = block()
     candidates, *_ = cover(prepare(net.model(mean(net, y)), "fp16"), (90,))
-    assert candidates[0].chain[-2:] == ("Mean", "CastF32")
+    assert candidates[0].steps[-2:] == ("Mean", "CastF32")
     assert [layer.rule for layer in candidates[0].layers] == [BLOCK]
 
 

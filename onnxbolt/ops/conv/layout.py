@@ -55,6 +55,6 @@ def _is_stem(candidate: Candidate, around: Around) -> bool:
         strides,
         dilations,
         anchor.groups,
-        candidate.chain,
+        candidate.steps,
     )
     return reads_nchw(stem, around.archs)

@@ -18,7 +18,7 @@ def problem_of(candidate: Candidate, x: Sequence[int], stored: Stored | None) ->
     """The problem for an x of these sizes; without `stored` for tensors as ONNX has them."""
     anchor, alignment = candidate.anchor, candidate.anchor.dtype.alignment
     c, k = int(anchor.weight.shape[1]) * anchor.groups, candidate.widths[-1]
-    chain = tuple(name for name in candidate.chain if name not in CASTS.values())
+    chain = tuple(name for name in candidate.steps if name not in CASTS.values())
     inner = tuple(-(-n // alignment) * alignment for n in candidate.widths[:-1])
     if stored is None:
         groups = c if anchor.depthwise else anchor.groups

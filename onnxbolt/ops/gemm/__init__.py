@@ -78,7 +78,7 @@ class Gemm(ProductOp):
             reads.count(int(anchor.weight.shape[0])),
             anchor.dtype,
             candidate.out,
-            tuple(name for name in candidate.chain if name not in CASTS.values()),
+            tuple(name for name in candidate.steps if name not in CASTS.values()),
             tuple(-(-n // alignment) * alignment for n in candidate.widths[:-1]),
         )
 

@@ -65,7 +65,7 @@ class SqueezeExcite(FusedOp):
             int(anchor.weight.shape[0]),
             anchor.dtype,
             candidate.out,
-            candidate.chain,
+            candidate.steps,
         )
 
     def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
