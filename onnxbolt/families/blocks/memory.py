@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-
 from onnxbolt.archs import Arch
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.kernel_time import US, bandwidth
 from onnxbolt.problems import Problem
+from onnxbolt.registry import cached
 
 
-@functools.lru_cache(maxsize=1024)  # each candidate of a problem asks
+@cached(maxsize=1024)  # every candidate of a problem asks
 def memory_us(problem: Problem, arch: Arch) -> float:
     """Microseconds of a copy that moves each tensor once through device memory."""
     return problem.bytes_moved / bandwidth(arch) * US
