@@ -1,4 +1,4 @@
-"""What stages require of a problem, whatever its class."""
+"""The interface of problems: all that planning, tuning and reports ask of one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Reference:
     """A problem as the profiler's reference computes it (custom_ops/profiler/profiler.cu)."""
 
     is_gemm: bool  # a GEMM; otherwise a convolution
-    extents: tuple[int, ...]  # of the first layer, in the order of profiler.cu
-    columns: tuple[int, ...]  # of the layers behind the first
-    terms: tuple[int, ...]  # products that are summed up for one output of each layer
-    averaged_pixels: int = 0  # of the image that an output is the mean of; 0: outputs are no means
-    rounded_twice: bool = False  # y is rounded to the type of x, and then to its own
+    extents: tuple[int, ...]  # sizes of the first layer, in the order of profiler.cu
+    columns: tuple[int, ...]  # columns of each layer behind the first
+    terms: tuple[int, ...]  # for each layer, the products that are summed up for one output
+    averaged_pixels: int = 0  # pixels that one output averages; 0: outputs are no means
+    rounded_twice: bool = False  # True: y is rounded to the type of x, and then to its own
 
 
 class Problem(abc.ABC):
@@ -35,19 +35,19 @@ class Problem(abc.ABC):
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
     operation: ClassVar[str]  # its name in reports: "gemm"
     from_zero: ClassVar[frozenset[str]] = frozenset()  # fields of int that may be 0; others may not
-    # microseconds that predictions lack for a layer by itself that is as narrow as those that one
-    # kernel computes together
+    # microseconds added to the predicted time of a single layer where it is compared with kernels
+    # of several layers, which are narrow: predictions for such layers are too short by that
     narrow_layer_us: ClassVar[float] = 0.0
 
-    dtype: DType  # of x
-    out: DType  # of y
+    dtype: DType  # element type of x
+    out: DType  # element type of y
     chain: tuple[str, ...]  # names of the epilogue's steps (onnxbolt/epilogues/)
-    inner: tuple[int, ...] = ()  # columns of the layers before the last, where there are several
+    inner: tuple[int, ...] = ()  # columns of the layers before the last, if there are several
 
     @property
     @abc.abstractmethod
     def rows(self) -> int:
-        """Rows of y as a matrix: what a configuration's range of m is about."""
+        """Rows of y as a matrix: the m by which a node chooses among its configurations."""
 
     @property
     @abc.abstractmethod

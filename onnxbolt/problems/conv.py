@@ -36,11 +36,11 @@ class ConvProblem(Product):
     out: DType
     chain: tuple[str, ...]
     nchw: bool = False  # x is NCHW: a stem convolution
-    # channels of the layers before the last, where `chain` holds 1x1 convolutions
+    # channels of the layers before the last, if `chain` has 1x1 convolutions
     inner: tuple[int, ...] = ()
     y_nchw: bool = False  # y is NCHW and has no padded channels
-    # padded channels among `k`, where `chain` ends with a Store: y is written in NHWC with them,
-    # and in NCHW without them
+    # padded channels among `k`, if `chain` ends with a Store: y is written in NHWC with them, and
+    # in NCHW without them
     padding: int = 0
 
     @property
@@ -50,12 +50,12 @@ class ConvProblem(Product):
 
     @property
     def in_rows(self) -> ConvProblem:
-        """Where y is written in both forms, the problem with the one in NHWC alone."""
+        """The problem with y in NHWC alone, of one that writes it in both layouts."""
         return replace(self, out=self.dtype, chain=self.chain[:-1], y_nchw=False, padding=0)
 
     @property
     def pixels(self) -> int:
-        """Of an image of y before an average: P x Q."""
+        """Pixels of an image of y, before an average: P x Q."""
         return self.p * self.q
 
     @property
@@ -65,12 +65,12 @@ class ConvProblem(Product):
 
     @property
     def rows(self) -> int:
-        """Of the implicit GEMM: output pixels."""
+        """Rows of the implicit GEMM: output pixels."""
         return self.n * self.pixels
 
     @property
     def columns(self) -> int:
-        """Of the implicit GEMM's output: channels."""
+        """Columns of the implicit GEMM: output channels."""
         return self.k
 
     @property
@@ -83,7 +83,7 @@ class ConvProblem(Product):
 
     @property
     def depth(self) -> int:
-        """Input channels that an output channel meets."""
+        """Input channels that an output channel reads."""
         return self.c // self.groups
 
     @property
@@ -119,7 +119,8 @@ class ConvProblem(Product):
 
     @property
     def shape(self) -> str:
-        """x, channels of each layer, filter, and what is not usual."""
+        """Sizes of x, channels of each layer, the filter, and unusual strides, dilations and
+        layouts."""
         kind = "conv" if self.groups == 1 else f"conv in {self.groups} groups"
         channels = "-".join(map(str, self.widths))
         parts = [

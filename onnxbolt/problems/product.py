@@ -1,4 +1,4 @@
-"""What matrix products and convolutions, which are implicit matrix products, have in common."""
+"""The interface that GEMMs share with convolutions, which are implicit matrix products."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from onnxbolt.problems.base import Problem
 
 
 class Product(Problem):
-    """D[rows, columns] = epilogue(A[rows, taps * depth] B[columns, taps * depth]^T), with `groups`
-    each of which has a part of the columns and its own `depth`; maybe with further products of D's
-    rows behind it, of which `inner` and `chain` tell."""
+    """D[rows, columns] = epilogue(A[rows, taps * depth] B[columns, taps * depth]^T).
 
-    library: ClassVar[Library]  # what ONNX Runtime computes it with
+    With `groups`, each group of columns reads its own `depth` values of x. Further products of D's
+    rows may follow in the same kernel: `inner` has the columns of all layers but the last one, and
+    `chain` the steps of all.
+    """
+
+    library: ClassVar[Library]  # the library by which ONNX Runtime computes it
 
     groups: int
     nchw: bool  # x is NCHW
