@@ -4,6 +4,8 @@
     python -m tests.structure [REVISION]
     # every place that is counted in the working tree
     python -m tests.structure --places
+    # files that adding something takes, by extensions and by earlier commits
+    python -m tests.structure --additions
 
 Python is counted from its syntax tree. A file names a kernel family by `Family.NAME`,
 `named("name")`, a number that `family` is compared with, the family's module or header, or the name
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import importlib
 import io
 import re
 import subprocess
@@ -263,6 +266,56 @@ def inner_imports(tree: Tree) -> Places:
         yield from (f"{path}:{line}" for line in sorted(lines))
 
 
+# --- additions ------------------------------------------------------------------------------------
+
+# what is added: its folder in tests/extending/, and commits that added such to the package before
+ADDITIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "an activation": ("activation", ()),
+    "a kernel family": ("gemm_fma", ("4ea3e97", "2bcdbf1", "bd69c2e")),
+    "an op with its family": ("softmax", ("c5f0d34",)),
+    "an architecture": ("architectures", ()),
+    "a strategy for the tuner": ("strategy", ()),
+}
+
+
+def files_of_commit(name: str) -> list[str]:
+    """The files of FOLDERS that a commit touched. Raises CalledProcessError if git does not know
+    it."""
+    command = ("git", "show", "--format=", "--name-only", name, "--", *FOLDERS)
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    return shown.split()
+
+
+def files_of_extension(folder: str) -> list[str]:
+    """The files of an extension of tests/extending/."""
+    paths = sorted((ROOT / "tests" / "extending" / folder).rglob("*"))
+    return [path.relative_to(ROOT).as_posix() for path in paths if path.suffix in SUFFIXES]
+
+
+def naming_extension(tree: Tree, folder: str) -> list[str]:
+    """The files of the package that name what an extension of tests/extending/ adds; a step by its
+    functor, since ONNX Runtime has operators of the same names."""
+    extension = importlib.import_module(f"tests.extending.{folder}").EXTENSION
+    names = [
+        getattr(entry, "functor", entry.name)
+        for part in ("archs", "epilogues", "ops", "families", "strategies")
+        for entry in getattr(extension, part)
+    ]
+    word = re.compile(rf"\b({'|'.join(names)})\b")
+    return [path for path, text in tree.items() if word.search(text)]
+
+
+def additions() -> Table:
+    """Files that adding each thing takes."""
+    titles = ("files to add", "before", "an extension's", "the package's")
+    rows, tree = Table(*titles, box=None, pad_edge=False), working_tree()
+    for title, (folder, commits) in ADDITIONS.items():
+        before = ", ".join(str(len(files_of_commit(name))) for name in commits)
+        counts = (files_of_extension(folder), naming_extension(tree, folder))
+        rows.add_row(title, before, *(str(len(files)) for files in counts))
+    return rows
+
+
 COUNTS: dict[str, Callable[[Tree], Places]] = {
     "files outside families' folders that name one": outsiders,
     "files of a family that name another one": neighbours,
@@ -289,6 +342,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("revision", nargs="?", default=BEFORE, help=f"default: {BEFORE}")
     parser.add_argument("--places", action="store_true", help="list what is counted here")
+    parser.add_argument("--additions", action="store_true", help="count files that additions take")
     chosen = parser.parse_args()
     console = Console(highlight=False, soft_wrap=True)
     if chosen.places:
@@ -297,7 +351,7 @@ def main() -> None:
             console.print(title, *(f"    {place}" for place in count(tree)), sep="\n")
         return
     try:
-        console.print(table(chosen.revision))
+        console.print(additions() if chosen.additions else table(chosen.revision))
     except subprocess.CalledProcessError as error:
         parser.error(f"{chosen.revision}: {error.stderr.decode().strip()}")
 

@@ -99,3 +99,21 @@ def test_a_commit_is_read_as_the_working_tree_is() -> None:
     assert "onnxbolt/pipeline.py" in structure.revision("HEAD")
     with pytest.raises(subprocess.CalledProcessError):
         structure.revision("no such commit")
+
+
+@pytest.mark.parametrize("folder", [folder for folder, _ in structure.ADDITIONS.values()])
+def test_an_extension_touches_nothing_of_the_package(folder: str) -> None:
+    tree = structure.working_tree()
+    assert structure.files_of_extension(folder)
+    assert structure.naming_extension(tree, folder) == []
+
+
+def test_files_that_name_an_extension_are_found() -> None:
+    tree = python("x = 'gemm_fma'")
+    assert structure.naming_extension(tree, "gemm_fma") == ["onnxbolt/some.py"]
+    assert structure.naming_extension(python("gemm_fmas"), "gemm_fma") == []
+
+
+def test_every_folder_of_extending_is_counted() -> None:
+    folders = {path.parent.name for path in (ROOT / "tests" / "extending").glob("*/__init__.py")}
+    assert folders == {folder for folder, _ in structure.ADDITIONS.values()}
