@@ -128,8 +128,8 @@ class Inspection:
 
 
 def describe(config: KernelConfig) -> str:
-    """A configuration in one line, without fields that have their default: 'sm_80 gemm_2x tile
-    128x128x32 warp 64x64x32 instruction 16x8x16 stages 3'."""
+    """A configuration in one line: architecture, family, and the fields that differ from their
+    default, such as 'tile 128x128x32 warp 64x64x32 instruction 16x8x16 stages 3'."""
     parts = [f"sm_{config.arch}", config.family.name]
     words = config.named()
     for field in dataclasses.fields(config):

@@ -34,7 +34,7 @@ def has_inner_residual(steps: tuple[str, ...]) -> bool:
 def fits_several(steps: tuple[str, ...]) -> bool:
     """True if kernels that store no inner result can compute these steps: parameters of all layers
     share one argument block, residuals stand behind the last layer alone, and no inner result is
-    stored (onnxbolt/families/b2b_stored_sm90/ does both)."""
+    stored."""
     return (
         not has_inner_residual(steps)
         and STORE not in steps

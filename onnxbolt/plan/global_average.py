@@ -1,5 +1,5 @@
-"""Global average poolings in the epilogue of the convolution before them, which then writes the
-means alone (onnxbolt/families/conv_sm90/).
+"""Global average poolings in the epilogue of the convolution before them (step Mean), whose kernel
+then writes the means alone.
 
 One kernel for both is taken if it is faster than two: by measured times if there are any, otherwise
 by predicted ones, as for several layers in one kernel (plan/cuts.py). A pooling's time is always

@@ -1,8 +1,8 @@
 """Multi-use values between layers: what it costs that no kernel computes both layers.
 
 A kernel for several layers keeps inner results to itself. If other nodes read one, the kernel ends
-there, unless it can store that result as well, as onnxbolt/families/b2b_stored_sm90/ does for two
-products. The report says what one kernel for both layers would take.
+there, unless its family can store that result as well (epilogue step Store). The report says what
+one kernel for both layers would take.
 """
 
 from __future__ import annotations

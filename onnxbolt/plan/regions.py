@@ -27,7 +27,7 @@ class Part:
 
     kind: str  # what is fused: "without" one problem, the "first" or the "last" candidates
     left_out: tuple[int, ...]  # positions among the region's candidates
-    cut: int = 0  # position of the first candidate behind the cut
+    cut: int = 0  # position of the first candidate behind the cut; 0: there is no cut
 
 
 @dataclass(frozen=True)

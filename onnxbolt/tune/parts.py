@@ -38,7 +38,7 @@ def promising(region: Region, timings: Timings) -> list[Part]:
         if (us := total.of(part)) <= limit
     )
     parts = [part for *_, part in ranked]
-    cuts, without = ([p for p in parts if (p.kind == "without") is kind] for kind in (False, True))
+    cuts, without = ([p for p in parts if bool(p.cut) is is_cut] for is_cut in (True, False))
     chosen = {*cuts[:_MOST_CUTS], *without[:_MOST_WITHOUT]}
     return [part for part in parts if part in chosen]
 

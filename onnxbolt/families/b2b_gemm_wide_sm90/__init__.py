@@ -30,7 +30,7 @@ from onnxbolt.kernel_time import overlapped
 from onnxbolt.problems import GemmProblem
 
 COLUMNS = (32, 64, 96, 128, 192, 256, 384, 512)  # of a layer, zeros included
-# the most columns that b2b_gemm_sm90, which keeps intermediate results in registers, serves well
+# the most columns for which kernels that keep intermediate results in registers are faster
 _NARROW = 192
 _ROWS = (64, 128)  # of a tile
 _STAGES = (8, 7, 6, 5, 4, 3)  # the deepest ring that fits is chosen
