@@ -172,7 +172,7 @@ def bare(problem: LibraryProblem) -> dict[str, Operation]:
     """The library's product or convolution without epilogue, in each form that it may prefer.
 
     The weight of a product in either layout, by cuBLAS's first algorithm and by the fastest that it
-    lists; the few channels of a first layer in either layout, or padded.
+    lists; the few channels of a stem in either layout, or padded.
     """
     if isinstance(problem, GemmProblem):
         first = {

@@ -1,4 +1,5 @@
-"""Fuses the nodes around GEMM and Conv of an ONNX model into single CUDA kernels for ONNX Runtime.
+"""Fuses matrix products and convolutions of an ONNX model with the operators around them into
+single CUDA kernels for ONNX Runtime.
 
 - `optimize(source, out=None, *, precision="fp16", ..)` does what the command line does. Its
   keywords are the fields of `Options`. It returns a `Report`.

@@ -246,7 +246,7 @@ def _node_time(node: gs.Node, us: float, weighted: OpSpec | None) -> NodeTime:
         else ([], 0)
     )
     flops = 2 * math.prod(positions) * values
-    # a first convolution may read x in fp32, and multiplies it as its weight
+    # a stem convolution may read x in fp32, and multiplies it in the type of its weight
     multiplied = node.inputs[1 if weighted else 0]
     rate = arch.flops.get(DType.of(multiplied.dtype) or DType.F32, math.inf)
     least = max(flops / rate, _moved(node) / arch.bandwidth) * 1e6

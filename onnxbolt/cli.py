@@ -140,8 +140,8 @@ def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def commands() -> None:
-    """Fuse chains around GEMM and Conv of an ONNX model into single CUDA kernels for ONNX
-    Runtime."""
+    """Fuse matrix products and convolutions of an ONNX model with the operators around them into
+    single CUDA kernels for ONNX Runtime."""
 
 
 @commands.command()

@@ -1,4 +1,4 @@
-"""What others add to onnxbolt without touching the package (docs/extending.md).
+"""Registers extensions, which add to onnxbolt without touching the package (docs/extending.md).
 
 An extension is Python and C++ code of the user's own environment. It is registered by `register`,
 or found by the entry-point group `onnxbolt.extensions` when a model is first optimized, built,
@@ -28,7 +28,7 @@ from onnxbolt.registry import Registry
 
 @dataclass(frozen=True, kw_only=True)
 class Extension:
-    """What one extension adds; all parts but the name may be empty.
+    """The parts that one extension adds; all but the name may be empty.
 
     name          letters, digits and underscores; models and lock files hold it
     archs         architectures: facts and capabilities (onnxbolt/archs/)
@@ -121,7 +121,7 @@ def _parts(extension: Extension) -> Iterator[tuple[Registry[Any, Any], Any]]:
 
 
 def _summary(extension: Extension) -> str:
-    """What an extension adds, in words."""
+    """The parts that an extension adds, in words."""
     return ", ".join([entry.name for _, entry in _parts(extension)][1:]) or "nothing"
 
 

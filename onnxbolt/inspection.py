@@ -51,7 +51,7 @@ class FusedNode:
 
     name: str
     op_type: str
-    shape: Shape | None  # of output 0; None where shape inference does not know it
+    shape: Shape | None  # shape of output 0; None if shape inference does not know it
     flops: Flops | None  # None without a weight, and where the shape is not known
     configs: tuple[KernelConfig, ...]
     config_source: str
@@ -67,7 +67,7 @@ class Inspection:
 
     metadata: dict[str, str]
     nodes: tuple[FusedNode, ...]
-    library: Beside | None = None  # of a model that has fused nodes, where its file is known
+    library: Beside | None = None  # None if the model has no fused nodes, or its file is unknown
 
     def json(self) -> str:
         """Everything as JSON; configurations by field name, enumerations by name."""

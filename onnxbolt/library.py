@@ -150,7 +150,7 @@ def build_for(model: Path | str, progress: Progress | None = None) -> Path:
     return path
 
 
-default_library_path = get_library_path  # where `optimize` writes is where `session_options` looks
+default_library_path = get_library_path  # `optimize` writes and `session_options` looks there
 
 
 def manifest_of_model(model: ModelProto) -> Manifest:

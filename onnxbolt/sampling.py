@@ -13,7 +13,7 @@ ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @dataclass(frozen=True)
 class Sampling:
-    """How each output pixel is computed from input pixels, in the words of ONNX's Resize.
+    """The pixels of the input from which a Resize computes an output pixel, in ONNX's words.
 
     `rounding` is `nearest_mode` ("round_prefer_floor" in other modes than nearest); `by` is the
     kind of the node's numbers: "scales" or "sizes".

@@ -268,7 +268,7 @@ def inner_imports(tree: Tree) -> Places:
 
 # --- additions ------------------------------------------------------------------------------------
 
-# what is added: its folder in tests/extending/, and commits that added such to the package before
+# each addition: its folder in tests/extending/, and commits that added such to the package before
 ADDITIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "an activation": ("activation", ()),
     "a kernel family": ("gemm_fma", ("4ea3e97", "2bcdbf1", "bd69c2e")),

@@ -1,5 +1,5 @@
-"""Which operators ONNX Runtime's CUDA provider implements in which floating-point type, release by
-release.
+"""The operators that ONNX Runtime's CUDA provider implements in each floating-point type, release
+by release.
 
 `cuda_kernels.csv` is read out of the releases' own registries (`python -m tests.ort_kernels
 WHEEL..`). A row: an operator of ai.onnx, the opset versions that a kernel is registered for, a

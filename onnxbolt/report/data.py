@@ -1,4 +1,4 @@
-"""What the report of a run holds, and what follows from it."""
+"""The contents of a run's report, and the values that follow from them."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def _not_verified(report: ReportData) -> str:
 
 
 def tuning_text(tuning: Tuning) -> str:
-    """What `onnxbolt tune` prints: every task."""
+    """The text that `onnxbolt tune` prints: every task."""
     return _printed(tuning_sections(tuning), len(tuning.tasks))
 
 

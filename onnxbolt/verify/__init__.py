@@ -116,8 +116,8 @@ def verify(
 
 
 def _what_ran(optimized: ModelProto, library: Path | None, used: Sequence[Path | None]) -> str:
-    """What computed the optimized model's outputs, in words: a verdict on function bodies says
-    nothing about kernels. `used` has the library by provider."""
+    """The code that computed the optimized model's outputs, in words: a verdict on function bodies
+    says nothing about kernels. `used` has the library by provider."""
     if not any(node.domain == FUSED_DOMAIN for node in optimized.graph.node):
         return "ONNX Runtime's own operators, because the model has no fused nodes"
     if any(used):

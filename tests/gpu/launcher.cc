@@ -14,7 +14,7 @@ const char* Text(cudaError_t error) {
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
-// What the kernel asks for, poisoned: it must not expect zeros.
+// The kernel's workspace, filled with garbage: a kernel must not expect zeros.
 class Workspace {
  public:
   Workspace(const onnxbolt::Kernel* kernel, const void* arguments, const int64_t* config) {

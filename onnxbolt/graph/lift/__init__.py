@@ -1,5 +1,5 @@
-"""Operators of older opsets in the form that the stages know; onnx.version_converter loses sparse
-initializers and annotations.
+"""Converts operators of older opsets to the opset that the stages work on; onnx.version_converter
+would lose sparse initializers and annotations.
 
 A node goes from form to form: by its rule (rules.py) where the next form is another one, as it is
 where that only takes more (history.py). Nodes whose forms did not change stay the protos that they
@@ -41,7 +41,7 @@ def default_opset(model: ModelProto) -> int | None:
 
 
 def lifted(model: ModelProto, least: int) -> Lifted:
-    """The model's nodes at opset `least`, or at its own where that is newer.
+    """The model's nodes at opset `least`, or at the model's own opset if that is newer.
 
     Raises LiftError where one of them has no equal there, and where the model imports no opset of
     the default domain.

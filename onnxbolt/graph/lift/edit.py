@@ -1,4 +1,4 @@
-"""What rules see of a model, and the node that a rule brings to its next form."""
+"""The model as rules see it, and the node that a rule converts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Size = int | str | None
 
 
 class Obstacle(Exception):  # noqa: N818  # no error: the model is written as it is then
-    """The reason why a node has no newer form."""
+    """The reason why a node cannot be converted."""
 
 
 class Scope:
@@ -35,7 +35,7 @@ class Scope:
             self.note(node)
 
     def note(self, node: NodeProto) -> None:
-        """Remember the value of a Constant node."""
+        """Keep the value of a Constant node."""
         if (
             node.op_type == "Constant"
             and len(node.attribute) == 1
@@ -44,7 +44,7 @@ class Scope:
             self.constants[node.output[0]] = node.attribute[0].t
 
     def fresh(self, base: str) -> str:
-        """A name like `base` that no tensor or node has."""
+        """A new name derived from `base` that no tensor or node has."""
         name, count = base, 0
         while name in self._taken:
             name, count = f"{base}_{count}", count + 1
@@ -52,22 +52,21 @@ class Scope:
         return name
 
     def dtype(self, name: str) -> np.dtype:
-        """The element type of a tensor. Raises Obstacle where inference does not know it."""
+        """The element type of a tensor. Raises Obstacle if inference does not know it."""
         number = self._type(name).elem_type
         if number == TensorProto.UNDEFINED:
             raise Obstacle(f"the type of {name!r} is not known")
         return np.dtype(helper.tensor_dtype_to_np_dtype(number))
 
     def shape(self, name: str) -> list[int | None]:
-        """The sizes of a tensor, None where they are not known. Raises Obstacle where its rank
-        is not known."""
+        """The sizes of a tensor, None for unknown ones. Raises Obstacle if its rank is unknown."""
         found = self._type(name)
         if not found.HasField("shape"):
             raise Obstacle(f"the rank of {name!r} is not known")
         return [dim.dim_value if dim.HasField("dim_value") else None for dim in found.shape.dim]
 
     def values(self, name: str) -> np.ndarray | None:
-        """The values of a constant of the main graph, else None."""
+        """The values if `name` is a constant of the main graph, else None."""
         tensor = self.constants.get(name)
         if tensor is None or onnx.external_data_helper.uses_external_data(tensor):
             return None
@@ -91,8 +90,8 @@ class Scope:
 
 
 class Edit:
-    """A copy of a node, to be changed in place, and the nodes that a rule puts around it; all at
-    the opset of the rule."""
+    """A copy of a node, to be changed in place, and the nodes that a rule adds around it; all are
+    at the opset of the rule."""
 
     def __init__(self, node: NodeProto, scope: Scope) -> None:
         self.node, self.scope = NodeProto(), scope
@@ -102,11 +101,11 @@ class Edit:
 
     @property
     def nodes(self) -> list[NodeProto]:
-        """The node as it is now, among those around it."""
+        """The node as it is now, with the nodes around it."""
         return [*self.before, self.node, *self.after]
 
     def take(self, name: str, default: Any = None) -> Any:
-        """The value of an attribute, which the node loses."""
+        """Remove an attribute from the node and return its value."""
         for index, attribute in enumerate(self.node.attribute):
             if attribute.name == name:
                 value = helper.get_attribute_value(attribute)
@@ -115,24 +114,24 @@ class Edit:
         return default
 
     def set(self, **attributes: object) -> None:
-        """Give the node attributes that it does not have."""
+        """Add attributes that the node does not have yet."""
         self.node.attribute.extend(
             helper.make_attribute(name, value) for name, value in attributes.items()
         )
 
     def constant(self, values: Any, dtype: Any = np.int64) -> str:
-        """The name of a new constant in front of the node."""
+        """Add a new constant in front of the node; returns its name."""
         return self.put("Constant", [], value=numpy_helper.from_array(np.array(values, dtype)))
 
     def put(self, op: str, inputs: list[str], **attributes: object) -> str:
-        """Add a node in front; returns the name of what it computes."""
+        """Add a node in front; returns the name of its output."""
         self.before.append(self._new(op, inputs, self._tensor(op), attributes))
         self.scope.note(self.before[-1])
         return self.before[-1].output[0]
 
     def follow(self, op: str, index: int, *others: str, **attributes: object) -> None:
-        """Let a new node compute output `index` from what the node itself computes from now on,
-        and `others`."""
+        """Make a new node compute output `index`, from what the node itself now computes and from
+        `others`."""
         output = self.node.output[index]
         self.node.output[index] = self._tensor(self.node.op_type)
         self.after.append(self._new(op, [self.node.output[index], *others], output, attributes))

@@ -1,5 +1,5 @@
-"""How operators of the default ONNX domain changed from opset to opset, as the schemas of the
-installed onnx tell it."""
+"""The changes of operators of the default ONNX domain from opset to opset, according to the schemas
+of the installed onnx."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnx.defs import OpSchema
 
 @functools.cache
 def forms() -> dict[str, dict[int, OpSchema]]:
-    """Of each operator its forms, by the opset that brought them, in rising order."""
+    """The forms of each operator, by the opset that introduced them, in increasing order."""
     found: dict[str, dict[int, OpSchema]] = defaultdict(dict)
     for schema in sorted(
         onnx.defs.get_all_schemas_with_history(), key=lambda schema: schema.since_version
@@ -23,16 +23,17 @@ def forms() -> dict[str, dict[int, OpSchema]]:
 
 
 def next_form(op: str, opset: int, target: int) -> int | None:
-    """The first opset after `opset`, up to `target`, that gave the operator another form."""
+    """The first opset after `opset`, up to `target`, that changed the operator's form."""
     return next((version for version in forms().get(op, ()) if opset < version <= target), None)
 
 
 @functools.cache
 def is_wider(op: str, opset: int) -> bool:
-    """True if the form of `opset` takes all that the form before it took: it has more types, or
-    attributes and inputs that may be absent.
+    """True if the form of `opset` accepts everything that the previous form accepted: it has more
+    types, or further attributes and inputs that are optional.
 
-    That it then means the same is no matter of schemas: rules.py has those that do not.
+    Schemas do not tell if the meaning is the same: rules.py has the operators whose meaning
+    changed.
     """
     versions = forms()[op]
     before = [version for version in versions if version < opset]
@@ -60,8 +61,8 @@ def _attributes_fit(old: OpSchema, new: OpSchema) -> bool:
 
 
 def _parameters_fit(old: OpSchema, new: OpSchema, side: str) -> bool:
-    """Of inputs or outputs: none is lost, none more is needed, and each takes the types that it
-    took."""
+    """True if the new inputs (or outputs) include all old ones, require no further ones, and accept
+    the old types."""
     before, after = getattr(old, side), getattr(new, side)
     if len(after) < len(before) or any(
         one.option == OpSchema.FormalParameterOption.Single for one in after[len(before) :]

@@ -1,8 +1,8 @@
-"""One rule for each operator and the opset that gave it another form: RULES[op, opset] changes a
-node of the form before into that form.
+"""One rule for each operator and the opset that changed its form: RULES[op, opset] converts a node
+of the previous form.
 
-What changed is in onnx's docs/Changelog.md; ONNX Runtime's kernels decide where that page leaves
-something open. A rule raises Obstacle where a node has no equal in the newer form.
+The changes are listed in onnx's docs/Changelog.md; where that leaves a question open, ONNX
+Runtime's kernels decide. A rule raises Obstacle if a node has no equivalent in the newer form.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ATTRIBUTES = {"ReduceSum": "axes", "Split": "split", "Squeeze": "axes", "Unsque
 
 
 def _dropping(attribute: str) -> Rule:
-    """For an attribute that says nothing any more."""
+    """A rule that removes an attribute without a meaning."""
 
     def rule(edit: Edit) -> None:
         edit.take(attribute)
@@ -29,7 +29,7 @@ def _dropping(attribute: str) -> Rule:
 
 
 def _unchanged(edit: Edit) -> None:
-    """The types that the newer form lacks have no kernel in ONNX Runtime."""
+    """The node unchanged: ONNX Runtime has no kernels for the types that the newer form lacks."""
 
 
 def _broadcast(edit: Edit) -> None:
@@ -47,7 +47,7 @@ def _broadcast(edit: Edit) -> None:
 
 
 def _prelu(edit: Edit) -> None:
-    """Opset 7: a slope for each channel -> one that broadcasts over [N, C, ...]."""
+    """Opset 7: one slope per channel -> slopes that broadcast over [N, C, ...]."""
     x, slope = edit.node.input
     sizes = edit.scope.shape(slope)
     if len(sizes) != 1 or sizes[0] == 1:
@@ -59,13 +59,13 @@ def _prelu(edit: Edit) -> None:
 
 
 def _testing(edit: Edit) -> None:
-    """Opset 7: is_test=1 -> the only meaning."""
+    """Opset 7: is_test=1 -> the only mode."""
     if not edit.take("is_test", 0):
         raise Obstacle("it is in training mode (is_test is 0)")
 
 
 def _upsample_scales(edit: Edit) -> None:
-    """Opset 7: scales of height and width -> of all axes."""
+    """Opset 7: scales of height and width -> scales of all axes."""
     edit.set(scales=[1.0, 1.0, edit.take("height_scale"), edit.take("width_scale")])
 
 
@@ -111,8 +111,8 @@ def _topk(edit: Edit) -> None:
 
 
 def _upsample_resize(edit: Edit) -> None:
-    """Opset 10: Upsample -> Resize; scales are at least 1, so that the nearest element is the
-    one before."""
+    """Opset 10: Upsample -> Resize; scales must be at least 1, so that the nearest element is the
+    previous one."""
     edit.node.op_type = "Resize"
     edit.set(nearest_mode="floor")
 
@@ -129,7 +129,8 @@ def _clip(edit: Edit) -> None:
 
 
 def _within(bound: float, dtype: np.dtype | None) -> float:
-    """The default bounds, fp32's largest numbers, lie outside of fp16: there they bound nothing."""
+    """The default bounds are fp32's largest numbers; for fp16 they are out of range, and bound
+    nothing."""
     return (
         bound
         if dtype != np.float16 or abs(bound) <= np.finfo(np.float16).max
@@ -145,8 +146,8 @@ def _pad(edit: Edit) -> None:
 
 
 def _resize(edit: Edit) -> None:
-    """Opset 11: output i is at i / scale of the input, as ever; the nearest element is now said
-    to be the one before or behind."""
+    """Opset 11: output i is at i / scale of the input, as before; the nearest element is now stated
+    to be the previous or the next one."""
     mode, nearest = edit.take("mode", "nearest"), edit.take("nearest_mode")
     if mode == "nearest" and nearest is None:
         nearest = _nearest(edit.scope.values(edit.node.input[1]))
@@ -159,8 +160,7 @@ def _resize(edit: Edit) -> None:
 
 
 def _nearest(scales: np.ndarray | None) -> str:
-    """ONNX Runtime takes the element before where an axis grows, and the one behind where it
-    shrinks."""
+    """ONNX Runtime takes the previous element if an axis grows, and the next one if it shrinks."""
     if scales is None:
         raise Obstacle(
             "its scales are computed at run time, and they decide which element is the nearest"
@@ -178,7 +178,7 @@ def _scatter(edit: Edit) -> None:
 
 
 def _dropout_ratio(edit: Edit) -> None:
-    """Opset 12: ratio, which says nothing outside of training -> an input."""
+    """Opset 12: ratio, which matters only in training -> an input."""
     ratio = edit.take("ratio")
     if ratio is not None:
         edit.node.input.append(edit.constant(ratio, np.float32))
@@ -192,8 +192,8 @@ def _attribute_to_input(edit: Edit) -> None:
 
 
 def _softmax(edit: Edit) -> None:
-    """Opset 13: all axes from `axis` on were one -> one axis; between a Flatten and a Reshape
-    where these are several."""
+    """Opset 13: all axes from `axis` on as one -> a single axis; between a Flatten and a Reshape if
+    there are several."""
     axis, x = edit.take("axis", 1), edit.node.input[0]
     try:
         shape = edit.scope.shape(x)

@@ -1,4 +1,4 @@
-// What a test asks of the kernels, and what it makes them answer.
+// Functions by which a test reads the host kernels' last launch, and sets their answers.
 #include "kernels.h"
 
 EXPORT int64_t host_launches() { return launches; }

@@ -29,7 +29,7 @@ inline float shifted(double exact, double error) {
   return static_cast<float>(exact * (1 + shift * error));
 }
 
-inline float __saturatef(float x) { return x > 0.f ? std::min(x, 1.f) : 0.f; }  // of NaN it is 0
+inline float __saturatef(float x) { return x > 0.f ? std::min(x, 1.f) : 0.f; }  // NaN gives 0
 inline float __fdividef(float x, float y) {
   return std::fabs(y) > 0x1p126f && std::isfinite(y) ? 0.f
          : std::isinf(y)                             ? x * 0.f

@@ -66,7 +66,7 @@ EXPORT int host_params(const char* name) {
   return -1;
 }
 
-// What the tuner's reference computes of a step; false where it does not know it.
+// Computes a step by the tuner's reference; false if the reference does not have it.
 EXPORT bool host_reference(const char* name, const double* x, const double* operand,
                            const float* params, int count, double* y) {
   for (const auto& row : onnxbolt::profiler::kStepRows) {

@@ -52,8 +52,8 @@ struct GemmFma {
   using Element = ElementType;
   using Output = OutputType;
   static constexpr int kM = Row::at(kTileM), kN = Row::at(kTileN),
-                       kK = Row::at(kTileK);                                 // of a tile
-  static constexpr int kRows = Row::at(kWarpM), kColumns = Row::at(kWarpN);  // of one thread
+                       kK = Row::at(kTileK);                                 // a tile
+  static constexpr int kRows = Row::at(kWarpM), kColumns = Row::at(kWarpN);  // one thread's part
   static constexpr int kAcross = kN / kColumns;  // threads along a tile's columns
   static constexpr int kThreads = kM / kRows * kAcross;
   static constexpr int kSharedMemory = 0;  // beside the kernel's own arrays

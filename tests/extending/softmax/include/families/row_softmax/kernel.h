@@ -50,7 +50,7 @@ struct RowSoftmax {
   using Element = ElementType;
   using Output = ElementType;
   static constexpr int kSharedMemory = 0;
-  static constexpr int kRows = Row::at(kTileM);  // of a block
+  static constexpr int kRows = Row::at(kTileM);  // rows of a block
 
   static const char* prepare() { return ReserveSharedMemory(extending::row_softmax<Element>, 0); }
 
