@@ -157,9 +157,19 @@ class Candidate:
         return tuple(dict.fromkeys(covered))
 
     @property
+    def epilogue(self) -> tuple[Step, ...]:
+        """The steps, a final cast included."""
+        return tuple(link.step for link in self.links)
+
+    @property
+    def parameters(self) -> dict[str, object]:
+        """The attribute that holds the steps' parameters."""
+        return {"epilogue_params": [param for step in self.epilogue for param in step.params]}
+
+    @property
     def steps(self) -> tuple[str, ...]:
         """The names of the steps, a final cast included."""
-        return tuple(link.step.name for link in self.links)
+        return tuple(step.name for step in self.epilogue)
 
     @property
     def products(self) -> list[gs.Node]:

@@ -6,6 +6,8 @@ op of an anchor, of a signature or of a kind that a file holds; they name none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from onnxbolt import checks
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.ops.conv import Conv
@@ -15,7 +17,7 @@ from onnxbolt.ops.layout import ToNchw, ToNhwc
 from onnxbolt.ops.pool import AveragePool, GlobalAveragePool, MaxPool
 from onnxbolt.ops.resize import Resize
 from onnxbolt.ops.squeeze_excite import SqueezeExcite
-from onnxbolt.registry import Registry
+from onnxbolt.registry import Registry, cached
 
 __all__ = ["ALONE", "OPS", "FusedOp", "conversion", "kinds", "named", "of_type"]
 
@@ -63,14 +65,19 @@ OPS: Registry[str, FusedOp] = _Ops(
 ALONE = OPS[Elementwise.name]  # computes an epilogue without a product before it, and copies
 
 
+@cached(1)
+def _by_kind() -> Mapping[str, FusedOp]:
+    return {kind: op for op in OPS.values() for kind in op.kinds}
+
+
 def kinds() -> frozenset[str]:
     """Every kind that a node may have in files."""
-    return frozenset(kind for op in OPS.values() for kind in op.kinds)
+    return frozenset(_by_kind())
 
 
 def named(kind: str) -> FusedOp:
     """The op whose nodes have this kind in files. Raises KeyError where there is none."""
-    return {each: op for op in OPS.values() for each in op.kinds}[kind]
+    return _by_kind()[kind]
 
 
 def of_type(op_type: str) -> FusedOp | None:

@@ -151,9 +151,10 @@ class Tensors(Protocol):
 class FusedOp:
     """A kind of fused op. Each is one instance of a subclass, in the registry (ops/__init__.py).
 
-    An op with a pattern of its own has to state `name`, `op_type`, `anchors`, `problem` and `body`,
-    and `channels` if its anchor has no weight; kernel families name its kinds (Family.kinds) and
-    its problem (Family.problems), and its C++ part registers itself under the same kinds
+    An op with a pattern of its own has to state `name`, `op_type`, `anchors`, `problem`,
+    `problem_type` and `body`, and mostly `operation`; one in the place of ordinary nodes `name`,
+    `op_type`, `operators`, `replacement` and `body`. Kernel families name its kinds (Family.kinds)
+    and its problem (Family.problems), and its C++ part registers itself under the same kinds
     (custom_ops/ops/). The defaults are those of an op that reads and writes tensors as ONNX has
     them, takes no epilogue and has no weight.
     """
@@ -197,8 +198,11 @@ class FusedOp:
         return ()
 
     def channels(self, anchor: Anchor) -> int:
-        """Channels of the result, as ONNX has it."""
-        return self.columns(anchor.weight)
+        """Channels of the result, as ONNX has it: without a weight those of x, which a pattern
+        has to know."""
+        if anchor.weight is not None:
+            return self.columns(anchor.weight)
+        return int(anchor.x.shape[self.channel_axis(len(anchor.x.shape))])
 
     def columns(self, weight: gs.Constant) -> int:
         """Channels that a product with `weight` makes."""
@@ -254,10 +258,10 @@ class FusedOp:
 
     def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
         """The node that takes the candidate's place: by default one that reads x alone."""
-        steps = tuple(link.step for link in candidate.links)
         return Operation(
-            Signature(self, candidate.anchor.dtype, 0, steps),
+            Signature(self, candidate.anchor.dtype, 0, candidate.epilogue),
             [tensors.get(candidate.anchor.x, stored.reads)],
+            candidate.parameters,
         )
 
     def body(self, body: Body, signature: Signature, opset: int) -> str:

@@ -99,7 +99,7 @@ class Softmin(FusedOp):
     def _match(self, node: gs.Node) -> Match:
         x = node.inputs[0]
         softmax = _reader(node.outputs[0], "Softmax")
-        if softmax is None or x.shape is None:
+        if softmax is None or not x.shape or not isinstance(x.shape[-1], int):
             return None
         if softmax.attrs.get("axis", -1) not in (-1, len(x.shape) - 1):
             return Refusal(node.name, node.op, "its softmax is over another axis than the last")
@@ -109,10 +109,6 @@ class Softmin(FusedOp):
         if dtype is None or factor is None or scalar(factor) is None:
             return None
         return Anchor(self, node, x, None, dtype, (factor,), (softmax, mul)), ()
-
-    def channels(self, anchor: Anchor) -> int:
-        """The last axis."""
-        return int(anchor.x.shape[-1])
 
     def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> SoftminProblem:
         """All leading axes are rows."""

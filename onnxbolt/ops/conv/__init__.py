@@ -89,11 +89,8 @@ class Conv(ProductOp):
             # kernels read fp32 and the weight's type
             x = source if DType.of(source.dtype) in (DType.F32, anchor.dtype) else x
             read_as_nchw = DType.of(x.dtype)
-        steps = tuple(link.step for link in candidate.links)
-        attributes: dict[str, object] = {
-            "epilogue_params": [p for step in steps for p in step.params],
-            **conv_attributes(anchor.node),
-        }
+        steps = candidate.epilogue
+        attributes = candidate.parameters | conv_attributes(anchor.node)
         if anchor.depthwise and writes.channels is not None:
             attributes["group"] = len(writes.channels)
         if anchor.grouped:

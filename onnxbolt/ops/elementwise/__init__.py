@@ -3,7 +3,7 @@ steps a copy."""
 
 from __future__ import annotations
 
-from onnxbolt.candidates import Anchor, Candidate
+from onnxbolt.candidates import Candidate
 from onnxbolt.ops.base import FusedOp, Operation, Signature, Stored, Tensors
 from onnxbolt.ops.body import Body, epilogue
 from onnxbolt.ops.products import operands
@@ -16,18 +16,14 @@ class Elementwise(FusedOp):
     channels_last = True
     takes_epilogue = True
 
-    def channels(self, anchor: Anchor) -> int:
-        """Those of x."""
-        return int(anchor.x.shape[1])
-
     def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
         """Attribute `epilogue_params`."""
-        anchor, steps = candidate.anchor, tuple(link.step for link in candidate.links)
+        anchor = candidate.anchor
         x = tensors.get(anchor.x, stored.reads)
         return Operation(
-            Signature(self, anchor.dtype, 0, steps),
+            Signature(self, anchor.dtype, 0, candidate.epilogue),
             [x, *operands(candidate, (stored.writes,), tensors)],
-            {"epilogue_params": [p for step in steps for p in step.params]},
+            candidate.parameters,
         )
 
     def body(self, body: Body, signature: Signature, opset: int) -> str:

@@ -87,12 +87,11 @@ class Gemm(ProductOp):
         anchor, reads = candidate.anchor, stored.reads
         columns = self.weight_columns(candidate, reads)
         padding = (columns.channels or ()).count(-1) if columns != reads else 0
-        steps = tuple(link.step for link in candidate.links)
         x = tensors.get(anchor.x, reads)
         return Operation(
-            Signature(self, anchor.dtype, 0, steps, padding),
+            Signature(self, anchor.dtype, 0, candidate.epilogue, padding),
             [x, *self.node_inputs(candidate, reads, stored.writes, tensors)],
-            {"epilogue_params": [p for step in steps for p in step.params]},
+            candidate.parameters,
         )
 
     def body(self, body: Body, signature: Signature, opset: int) -> str:

@@ -70,15 +70,15 @@ class SqueezeExcite(FusedOp):
 
     def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
         """Attribute `epilogue_params`."""
-        anchor, steps = candidate.anchor, tuple(link.step for link in candidate.links)
+        anchor = candidate.anchor
         constants = weights.stored(anchor, stored.writes)
         return Operation(
-            Signature(self, anchor.dtype, 4, steps),
+            Signature(self, anchor.dtype, 4, candidate.epilogue),
             [
                 tensors.get(anchor.x, stored.reads),
                 *(tensors.constant(name, values) for name, values in constants),
             ],
-            {"epilogue_params": [p for step in steps for p in step.params]},
+            candidate.parameters,
         )
 
     def inputs(self, signature: Signature) -> list[str]:
