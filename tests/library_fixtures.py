@@ -26,6 +26,7 @@ from onnxbolt.epilogues import MEAN, PRODUCT, STORE, Step
 from onnxbolt.families import Family, KernelConfig, named
 from onnxbolt.families.base import Schedule
 from onnxbolt.families.blocks.mma_sync import Walk
+from onnxbolt.families.row import SLOTS
 from onnxbolt.library import (
     Manifest,
     generated_sources,
@@ -373,9 +374,10 @@ def host_library(
     for i, (op, row) in enumerate(kernels):
         numbers = ", ".join(str(number) for number in row.row())
         key = ",".join(op.spec.steps)
+        launch = sum(1 << SLOTS.index(slot) for slot in row.family.at_launch)
         text += (
             f'static host::HostKernel<{ARGUMENTS[row.family]}> kernel{i}("{key}", {shared_memory},'
-            f" {{{numbers}}});\n"
+            f" {launch}, {{{numbers}}});\n"
         )
     units = [
         Unit("manifest.cc", generated_sources(manifest)["manifest.cc"]),

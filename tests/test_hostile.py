@@ -167,16 +167,19 @@ def test_templates_render_no_hostile_string(word: str) -> None:
     for archs, digest in (([arch], word), ([{**arch, "name": word}], "")):
         with pytest.raises(ValueError, match="is not rendered"):
             render("manifest.cc.j2", ops=[row], archs=archs, format=1, digest=digest)
-    kernel = {
+    kernel: dict[str, object] = {
         "name": "n",
         "key": "",
         "row": "",
         "types": "float, float",
+        "shared_memory": 1024,
     }
-    unit = {"family": "f", "type": "T", "arch": facts, "headers": [], "kernels": [kernel]}
+    unit: dict[str, object] = {"family": "f", "type": "T", "arch": facts, "headers": []}
+    unit |= {"at_launch": ["kMinM"], "kernels": [kernel]}
     assert render("unit.cu.j2", **unit)
     hostile: list[dict[str, object]] = [
         {"headers": [word]},
+        {"at_launch": [word]},
         {"arch": {**facts, "facts": [("int", word, 1)]}},
     ]
     hostile += [{"kernels": [{**kernel, field: word}]} for field in kernel]

@@ -2,7 +2,8 @@
 //
 // The reference must not call what it judges: nothing here comes from epilogue/. One row per step:
 // its name, its operand, how many parameters it has, and its value from x, the operand v and the
-// parameters p.
+// parameters p. The rows of extensions' steps are generated in front of the file
+// (templates/reference_steps.h.j2).
 #pragma once
 #include <cuda_runtime.h>
 
@@ -29,6 +30,10 @@
   X(Elu, kNone, 1, x < 0 ? p[0] * expm1(x) : x)                                                  \
   X(Mish, kNone, 0, x * tanh(LogOfOnePlusExp(x)))
 // clang-format on
+#ifndef ONNXBOLT_EXTENSION_STEPS
+#define ONNXBOLT_EXTENSION_STEPS(X)
+#endif
+#define ONNXBOLT_STEPS(X) ONNXBOLT_REFERENCE_STEPS(X) ONNXBOLT_EXTENSION_STEPS(X)
 
 namespace onnxbolt {
 namespace profiler {
@@ -36,7 +41,7 @@ namespace profiler {
 enum class OperandKind { kNone, kVector, kTensor };
 
 #define ONNXBOLT_CODE(Name, ...) k##Name,
-enum Code { ONNXBOLT_REFERENCE_STEPS(ONNXBOLT_CODE) };
+enum Code { ONNXBOLT_STEPS(ONNXBOLT_CODE) };
 #undef ONNXBOLT_CODE
 
 struct StepRow {
@@ -47,7 +52,7 @@ struct StepRow {
 };
 
 #define ONNXBOLT_ROW(Name, kind, params, ...) {#Name, k##Name, OperandKind::kind, params},
-constexpr StepRow kStepRows[] = {ONNXBOLT_REFERENCE_STEPS(ONNXBOLT_ROW)};
+constexpr StepRow kStepRows[] = {ONNXBOLT_STEPS(ONNXBOLT_ROW)};
 #undef ONNXBOLT_ROW
 
 // NaN passes through all of them.
@@ -64,7 +69,7 @@ __host__ __device__ inline double ReferenceStep(int code, double x, double v, co
 #define ONNXBOLT_CASE(Name, kind, params, ...) \
   case k##Name:                                \
     return __VA_ARGS__;
-    ONNXBOLT_REFERENCE_STEPS(ONNXBOLT_CASE)
+    ONNXBOLT_STEPS(ONNXBOLT_CASE)
 #undef ONNXBOLT_CASE
   }
   return x;

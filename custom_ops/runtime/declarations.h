@@ -45,38 +45,6 @@ enum Column {
   kResident,
 };
 
-// Kernel families.
-enum class Family : int64_t {
-  kGemm2x = 1,
-  kGemm3x = 2,
-  kConv2x = 3,
-  kPool = 4,
-  kGemmSm90 = 5,
-  kConvSm90 = 6,
-  kHaloSm90 = 7,
-  kStemSm90 = 8,
-  kDepthwise = 9,
-  kSqueezeExcite = 10,
-  kElementwise = 11,
-  kLayout = 12,
-  kB2bGemmSm90 = 13,
-  kB2bConvSm90 = 14,
-  kB2bHaloSm90 = 15,
-  kB2bStemSm90 = 16,
-  kB2bGemmSmall = 17,
-  kB2bGemm2x = 18,
-  kResize = 19,
-  kB2bGemmWideSm90 = 20,
-  kB2bStoredSm90 = 21,
-  kGemmRowsSm90 = 22,
-  kB2bConv2x = 23,
-};
-
-// Families whose swizzle, or whose warp columns, are read at launch: rows of one kernel
-// differ in them.
-constexpr Family kSwizzledAtLaunch[] = {Family::kGemm3x, Family::kGemmSm90, Family::kConvSm90};
-constexpr Family kTiledAtLaunch[] = {Family::kHaloSm90, Family::kB2bHaloSm90};
-
 enum Schedule {
   kNoSchedule = 0,
   kCooperative = 1,

@@ -80,9 +80,10 @@ inline const char* CheckExtents(int64_t m, int64_t n, int64_t k) {
 }
 
 // One instance in the library's list. Instance has Row, Element, Output, kSharedMemory and the four
-// functions of Kernel.
-template <class Instance>
+// functions of Kernel; a launch decides the columns AtLaunch of its configuration.
+template <class Instance, Column... AtLaunch>
 struct Registered {
+  static_assert(kConfigWidth <= 32, "a column is a bit of Kernel::at_launch");
   Kernel kernel;
 
   explicit Registered(const char* epilogue)
@@ -90,6 +91,7 @@ struct Registered {
                OnnxType<typename Instance::Element>::value,
                OnnxType<typename Instance::Output>::value,
                {},
+               (0u | ... | (1u << AtLaunch)),
                Instance::kSharedMemory,
                Instance::prepare,
                Instance::can_implement,

@@ -32,6 +32,7 @@ struct Kernel {
   const char* epilogue;  // the chain's key, e.g. "Bias,Add,Relu"
   int element, output;   // ONNX element types of inputs and of the output
   int64_t config[kConfigWidth];
+  uint32_t at_launch;        // a bit for each column of the configuration that a launch decides
   int shared_memory;         // bytes of dynamic shared memory of one block
   const char* (*prepare)();  // once per device, at kernel creation
   const char* (*can_implement)(const void* arguments);  // GemmArguments, ConvArguments, ..

@@ -2,29 +2,16 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 
 namespace onnxbolt {
 namespace {
 
-template <size_t Count>
-bool Contains(const Family (&families)[Count], int64_t family) {
-  return std::find(std::begin(families), std::end(families), static_cast<Family>(family)) !=
-         std::end(families);
-}
-
 Kernel* head = nullptr;  // constant-initialized, hence ready before the units' static registrations
 
-bool DecidedAtLaunch(int column, int64_t family) {
-  const bool is_tile = column == kWarpM || column == kWarpN || column == kWarpK;
-  return column == kMinM || column == kMaxM || column == kSplitK ||
-         (column == kSwizzle && Contains(kSwizzledAtLaunch, family)) ||
-         (is_tile && Contains(kTiledAtLaunch, family));
-}
-
-bool SameInstance(const int64_t* a, const int64_t* b) {
+bool IsFor(const Kernel& kernel, const int64_t* config) {
   for (int column = 0; column < kConfigWidth; ++column) {
-    if (a[column] != b[column] && !DecidedAtLaunch(column, a[kFamily])) return false;
+    const bool at_launch = kernel.at_launch >> column & 1;
+    if (!at_launch && config[column] != kernel.config[column]) return false;
   }
   return true;
 }
@@ -41,7 +28,7 @@ const Kernel* FirstKernel() { return head; }
 const Kernel* FindKernel(const Op& op, const int64_t* config) {
   for (const Kernel* kernel = head; kernel; kernel = kernel->next) {
     if (kernel->element == op.element && kernel->output == op.output &&
-        !std::strcmp(kernel->epilogue, op.epilogue) && SameInstance(config, kernel->config)) {
+        !std::strcmp(kernel->epilogue, op.epilogue) && IsFor(*kernel, config)) {
       return kernel;
     }
   }

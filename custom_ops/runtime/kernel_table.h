@@ -5,8 +5,8 @@
 
 namespace onnxbolt {
 
-// The kernel compiled for this op and configuration row, or null. What a launch decides (range of
-// m, split_k, and the swizzle of 3.x kernels) is no part of the comparison.
+// The kernel compiled for this op and configuration row, or null. Columns that a launch decides
+// (the range of m, for instance) are not compared.
 const Kernel* FindKernel(const Op& op, const int64_t* config);
 
 // Bytes that the most demanding kernel of an architecture asks for.

@@ -16,7 +16,6 @@ from onnxbolt import archs, domains, names, sampling
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MAX_LAYERS, MAX_PARAMS, MAX_TENSORS, MAX_VECTORS
-from onnxbolt.families import FAMILIES
 from onnxbolt.families.base import Schedule
 from onnxbolt.families.blocks.mma_sync import Walk
 from onnxbolt.families.row import SLOTS, WIDTH
@@ -70,13 +69,6 @@ def _configuration() -> Iterable[str]:
         "// Columns of a configuration row (onnxbolt/families/row.py).\n"
         f"constexpr int kConfigWidth = {WIDTH};\n" + _enumeration("enum Column", columns())
     )
-    yield "// Kernel families.\n" + _enumeration("enum class Family : int64_t", _families())
-    yield (
-        "// Families whose swizzle, or whose warp columns, are read at launch: rows of one kernel\n"
-        "// differ in them.\n"
-        + _list("Family", "kSwizzledAtLaunch", _decided_at_launch("swizzle"))
-        + _list("Family", "kTiledAtLaunch", _decided_at_launch("warp_m"))
-    )
     yield _enumeration("enum Schedule", _members(Schedule, none="kNoSchedule"))
     yield _enumeration("enum Iterator", _members(Walk, none="kNoIterator"))
 
@@ -84,15 +76,6 @@ def _configuration() -> Iterable[str]:
 def columns() -> list[str]:
     """C++ names of a row's columns."""
     return [constant(slot) for slot in SLOTS]
-
-
-def _decided_at_launch(slot: str) -> list[str]:
-    """The names of the families whose launches decide the number in a slot."""
-    return [
-        family.type_name
-        for family in FAMILIES.values()
-        if any(place.at_launch and slot in place.slots for place in family.places.values())
-    ]
 
 
 def _resizing() -> Iterable[str]:
@@ -140,15 +123,6 @@ def _members(kind: type[enum.IntEnum], none: str = "") -> list[str]:
         f"{none if none and member == 0 else constant(member.name)} = {member.value}"
         for member in kind
     ]
-
-
-def _families() -> list[str]:
-    return [f"k{family.type_name} = {family.number}" for family in FAMILIES.values()]
-
-
-def _list(kind: str, name: str, members: Iterable[str]) -> str:
-    values = ", ".join(f"{kind}::k{member}" for member in members)
-    return f"constexpr {kind} {name}[] = {{{values}}};\n"
 
 
 def _rows(rows: Iterable[str]) -> str:

@@ -83,6 +83,7 @@ def render_unit(instances: Sequence[Instance]) -> str:
         type=family.type_name,
         arch=_facts(get(instances[0].config.arch)),
         headers=_headers(instances),
+        at_launch=[constant(slot) for slot in family.at_launch],
         kernels=[_fields(instance) for instance in instances],
     )
 
@@ -116,6 +117,30 @@ def _facts(arch: Arch) -> dict[str, object]:
     }
 
 
+def reference_steps() -> tuple[str, tuple[Path, ...]]:
+    """Source in front of the tuner's reference that adds the steps of extensions, and the folders
+    of their headers; empty where there are none."""
+    found = [step for step in EPILOGUES.values() if step.definition]
+    if not found:
+        return "", ()
+    owners = sorted({EPILOGUES.owner(step.name) for step in found} - {""})
+    text = render(
+        "reference_steps.h.j2",
+        headers=sorted({step.definition.header for step in found if step.definition}),
+        steps=[
+            {
+                "name": step.name,
+                "operand": constant(step.operand or "none"),
+                "params": len(step.params),
+                "function": step.definition.function,
+            }
+            for step in found
+            if step.definition
+        ],
+    )
+    return text, include_dirs(owners)
+
+
 def _headers(instances: Sequence[Instance]) -> list[str]:
     """The headers that declare the functors of extensions."""
     steps = {step for instance in instances for step in instance.chain}
@@ -131,11 +156,12 @@ def render(template: str, **values: object) -> str:
     return _environment().get_template(template).render(values)
 
 
-def _fields(instance: Instance) -> dict[str, str]:
+def _fields(instance: Instance) -> dict[str, object]:
     """The template's fields of an instance."""
     return {
         "name": instance_name(instance),
         "key": instance.key,
+        "shared_memory": instance.config.family.shared_memory(instance),
         "row": ", ".join(str(number) for number in instance.config.row()),
         "types": ", ".join(
             part for takes in instance.config.family.takes for part in _PARTS[takes](instance)

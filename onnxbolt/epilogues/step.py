@@ -83,6 +83,24 @@ class InOrt:
     all_types: bool = True
 
 
+@dataclass(frozen=True)
+class Definition:
+    """What the tuner judges kernels with an extension's step by: a C++ function in fp64, for host
+    and device, `double f(double x, double operand, const float* params)`. Its header must not use
+    the functor. Raises ValueError for what names no function or header.
+    """
+
+    function: str  # qualified, as generated code names it
+    header: str
+
+    def __post_init__(self) -> None:
+        if _FUNCTOR.fullmatch(self.function) is None or _HEADER.fullmatch(self.header) is None:
+            raise ValueError(
+                f"definition {self.function!r} of {self.header!r}: the name of a C++ function and"
+                " of a file without directories are expected"
+            )
+
+
 @dataclass(frozen=True, eq=False)
 class EpilogueStep:
     """One kind of step: the ONNX nodes that it is recognized by, its definition in ONNX, C++ and
@@ -100,6 +118,7 @@ class EpilogueStep:
     cost: float  # fp32 instructions per element, for the cost model
     functor: str = ""
     header: str = ""  # a file name in the include path, without a directory
+    definition: Definition | None = None  # of extensions' steps; others: profiler/steps.h
     operand: str = ""  # one of OPERANDS
     params: tuple[Parameter, ...] = ()
     patterns: tuple[Pattern, ...] = ()

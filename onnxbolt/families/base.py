@@ -7,7 +7,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from onnxbolt.archs import ARCHS, Arch, Capability
 from onnxbolt.dtypes import DType
@@ -101,6 +101,19 @@ class KernelConfig:
 C = TypeVar("C", bound=KernelConfig)
 
 
+class Compiled(Protocol):
+    """What a compiled kernel is made of (codegen's `Instance`)."""
+
+    @property
+    def config(self) -> Any: ...
+    @property
+    def dtype(self) -> DType: ...
+    @property
+    def out(self) -> DType: ...
+    @property
+    def chain(self) -> tuple[str, ...]: ...
+
+
 class Family(Generic[C]):
     """A kernel family, as planning, tuning and code generation use it. Each family is one instance
     of a subclass, listed in the registry (families/__init__.py)."""
@@ -191,6 +204,19 @@ class Family(Generic[C]):
 
     # parts that are the C++ template's arguments (codegen/render.py)
     takes: tuple[str, ...] = ("element", "output", "epilogue")
+
+    @property
+    def at_launch(self) -> list[str]:
+        """The slots of a row that a launch decides: rows of one compiled kernel differ in them."""
+        decided = {
+            slot for place in self.places.values() if place.at_launch for slot in place.slots
+        }
+        return [slot for slot in row.SLOTS if slot in decided]
+
+    def shared_memory(self, kernel: Compiled) -> int | None:
+        """Bytes of dynamic shared memory that a block of the compiled kernel takes; generated units
+        assert it. None where C++ alone knows: CUTLASS's layout, or a launch, decides."""
+        return None
 
     def words(self, config: C) -> list[str]:
         """The words in an instance's C++ name that tell it from the family's other instances."""

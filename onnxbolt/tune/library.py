@@ -33,7 +33,13 @@ from onnxbolt.codegen.artifacts import (
     unit_key,
 )
 from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
-from onnxbolt.codegen.render import Instance, include_dirs_of, instance_name, render_unit
+from onnxbolt.codegen.render import (
+    Instance,
+    include_dirs_of,
+    instance_name,
+    reference_steps,
+    render_unit,
+)
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.errors import BuildError
 from onnxbolt.families import Family
@@ -76,7 +82,8 @@ def profiler_library(arch: int, progress: Progress | None = None) -> Path:
     Raises BuildError, ToolchainError."""
     toolchain = profiling_toolchain()
     sources = sorted((resource_dir("custom_ops") / "profiler").glob("*.cu"))
-    units = [Unit(path.name, path.read_text(), arch) for path in sources]
+    steps, include_dirs = reference_steps()
+    units = [Unit(path.name, steps + path.read_text(), arch, include_dirs) for path in sources]
     return link_library(compile_units(units, toolchain, progress), toolchain)
 
 

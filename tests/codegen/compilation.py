@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from onnxbolt.archs import OWN
+from onnxbolt.archs import ARCHS
 from onnxbolt.codegen.artifacts import Progress, Unit, compile_units
 from onnxbolt.codegen.nvcc import Toolchain, find_toolchain
 from onnxbolt.codegen.render import Instance, arch_source, render_unit
@@ -82,13 +82,14 @@ def slow_code(compiled: Path) -> list[str]:
     )
 
 
-def compile_program(source: Path, text: str) -> Path:
+def compile_program(source: Path, text: str, include_dirs: tuple[Path, ...] = ()) -> Path:
     """A program for the host from CUDA source for sm_90, which may name what the kernels'
     headers have; `source` is written beside it. A line ARCHS becomes what generated units say of
     their architectures."""
-    facts = "".join(map(arch_source, OWN))
+    facts = "".join(map(arch_source, ARCHS.values()))
     source.write_text(re.sub(r"^ARCHS$", facts, text, flags=re.MULTILINE))
-    program, toolchain = source.with_suffix(""), find_toolchain()
+    program = source.with_suffix("")
+    toolchain = dataclasses.replace(find_toolchain(), include_dirs=include_dirs)
     command = [
         part for part in toolchain.compile_command(str(source), str(program), 90) if part != "-c"
     ]

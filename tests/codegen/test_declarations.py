@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any
 
 import pytest
 
 from onnxbolt import archs, domains, names
 from onnxbolt.codegen import declarations
 from onnxbolt.codegen.resources import resource_dir
-from onnxbolt.families import FAMILIES, Family
 from onnxbolt.families.row import WIDTH
 
 
@@ -23,12 +21,6 @@ def test_the_header_is_renewed() -> None:
 def test_each_column_has_a_name() -> None:
     assert len(set(declarations.columns())) == WIDTH
     assert declarations.columns()[4:8] == ["kTileM", "kTileN", "kTileK", "kWarpM"]
-
-
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
-def test_families_have_their_numbers(family: Family[Any]) -> None:
-    name = "".join(word.capitalize() for word in family.name.split("_"))
-    assert f"  k{name} = {family.number}," in declarations.declarations()
 
 
 def test_the_package_s_architectures_have_their_names() -> None:
@@ -54,9 +46,10 @@ def test_names_stand_once_in_the_sources(name: str) -> None:
     assert found == ["runtime/declarations.h"]
 
 
-def test_the_table_of_kernels_knows_no_numbers_of_families() -> None:
-    table = (resource_dir("custom_ops") / "runtime" / "kernel_table.cc").read_text()
-    assert not re.search(r"family == \d|arch == \d", table)
+def test_the_runtime_knows_no_families() -> None:
+    """A kernel says by itself what its family is."""
+    for path in sorted((resource_dir("custom_ops") / "runtime").iterdir()):
+        assert not re.search(r"family == \d|Family::", path.read_text()), path.name
 
 
 def test_sources_know_no_numbers_of_architectures() -> None:

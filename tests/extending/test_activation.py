@@ -4,6 +4,7 @@ and verified."""
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from onnxbolt.archs import get
 from onnxbolt.codegen import artifacts
 from onnxbolt.codegen.artifacts import Unit, compile_units, unit_key
 from onnxbolt.codegen.nvcc import find_toolchain
-from onnxbolt.codegen.render import Instance, include_dirs_of, render_unit
+from onnxbolt.codegen.render import Instance, include_dirs_of, reference_steps, render_unit
 from onnxbolt.dtypes import DType
+from onnxbolt.epilogues.step import Definition
 from onnxbolt.errors import InputError
 from onnxbolt.families import only
 from onnxbolt.inspection import inspect_model
@@ -27,7 +29,7 @@ from onnxbolt.library import manifest_of_model, units
 from onnxbolt.plan.cost import ranked
 from onnxbolt.problems import GemmProblem
 from onnxbolt.tune.acceptance import limits_of
-from tests.codegen.compilation import DeviceToolchain, slow_code, watchful
+from tests.codegen.compilation import DeviceToolchain, compile_program, slow_code, watchful
 from tests.epilogues.written import write
 from tests.extending import extended_by
 from tests.extending.activation import CELU, EXTENSION, QUICK_GELU
@@ -35,6 +37,21 @@ from tests.support import Net
 
 ROWS, INNER, COLUMNS = 512, 128, 256
 STEP = QUICK_GELU.name
+
+
+_REFERENCE = """
+#include <cstdio>
+#include "profiler/steps.h"
+using namespace onnxbolt::profiler;
+int main() {
+  const float alpha = 0.5f;
+  for (int i = 0; i <= 32; ++i) {
+    const double x = -4 + i / 4.0;
+    std::printf("%.17g %.17g %.17g\\n", x, ReferenceStep(kQuickGelu, x, 0, nullptr),
+                ReferenceStep(kCelu, x, 0, &alpha));
+  }
+}
+"""
 
 
 @pytest.fixture
@@ -120,6 +137,29 @@ def test_its_units_include_its_header(tmp_path: Path) -> None:
 def test_the_functors_compile() -> None:
     (compiled,) = compile_units([_unit()], watchful(DeviceToolchain))
     assert slow_code(compiled) == []
+
+
+@pytest.mark.usefixtures("extended")
+def test_the_tuner_s_reference_has_their_definitions(tmp_path: Path) -> None:
+    """The generated rows in front of the reference, compiled for the host."""
+    steps, include_dirs = reference_steps()
+    program = compile_program(tmp_path / "steps.cu", steps + _REFERENCE, include_dirs)
+    lines = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout
+    found = np.array([line.split() for line in lines.splitlines()], dtype=float)
+    x = np.linspace(-4, 4, 33)
+    assert found[:, 0] == pytest.approx(x)
+    assert found[:, 1] == pytest.approx(QUICK_GELU.reference(x, None), rel=1e-12, abs=1e-15)
+    assert found[:, 2] == pytest.approx(CELU.reference(x, None, 0.5), rel=1e-12, abs=1e-15)
+
+
+def test_without_extensions_the_reference_is_as_it_lies() -> None:
+    assert reference_steps() == ("", ())
+
+
+@pytest.mark.parametrize("wrong", [("f()", "a.h"), ("f", "folder/a.h"), ("", "a.h")])
+def test_definitions_are_names(wrong: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"name of a C\+\+ function"):
+        Definition(*wrong)
 
 
 @pytest.mark.usefixtures("extended")

@@ -20,6 +20,7 @@ namespace {
 using b2b_conv_2x_sm80_f16_f16_later_64x0x0_rows_64_columns_128_depth_32_warp_32x64_stages_4_access_k_8_access_n_8_walk_optimized_bias_relu_gemm_bias_add_relu = onnxbolt::B2bConv2x<
     onnxbolt::Config<80, 0, 2147483647, 23, 64, 128, 32, 64, 0, 0, 32, 64, 0, 4, 1, 1, 1, 0, 8, 8, 8, 2, 1, 0, 0>,
     cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Add, onnxbolt::epilogue::Relu>>;
-onnxbolt::Registered<b2b_conv_2x_sm80_f16_f16_later_64x0x0_rows_64_columns_128_depth_32_warp_32x64_stages_4_access_k_8_access_n_8_walk_optimized_bias_relu_gemm_bias_add_relu> b2b_conv_2x_sm80_f16_f16_later_64x0x0_rows_64_columns_128_depth_32_warp_32x64_stages_4_access_k_8_access_n_8_walk_optimized_bias_relu_gemm_bias_add_relu_kernel("Bias,Relu,Gemm,Bias,Add,Relu");
+static_assert(b2b_conv_2x_sm80_f16_f16_later_64x0x0_rows_64_columns_128_depth_32_warp_32x64_stages_4_access_k_8_access_n_8_walk_optimized_bias_relu_gemm_bias_add_relu::kSharedMemory == 67072, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<b2b_conv_2x_sm80_f16_f16_later_64x0x0_rows_64_columns_128_depth_32_warp_32x64_stages_4_access_k_8_access_n_8_walk_optimized_bias_relu_gemm_bias_add_relu, onnxbolt::kMinM, onnxbolt::kMaxM> b2b_conv_2x_sm80_f16_f16_later_64x0x0_rows_64_columns_128_depth_32_warp_32x64_stages_4_access_k_8_access_n_8_walk_optimized_bias_relu_gemm_bias_add_relu_kernel("Bias,Relu,Gemm,Bias,Add,Relu");
 
 }  // namespace

@@ -20,6 +20,7 @@ namespace {
 using b2b_conv_sm90_sm90_f16_f16_rows_128_columns_64_k_64_stages_4_schedule_pingpong_consumers_2_resident_1_later_256x0x0_access_8_bias_relu_gemm_bias_add_relu = onnxbolt::B2bConvSm90<
     onnxbolt::Config<90, 0, 2147483647, 14, 128, 64, 64, 256, 0, 0, 0, 0, 0, 4, 1, 1, 1, 2, 8, 8, 8, 0, 1, 2, 1>,
     cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Add, onnxbolt::epilogue::Relu>>;
-onnxbolt::Registered<b2b_conv_sm90_sm90_f16_f16_rows_128_columns_64_k_64_stages_4_schedule_pingpong_consumers_2_resident_1_later_256x0x0_access_8_bias_relu_gemm_bias_add_relu> b2b_conv_sm90_sm90_f16_f16_rows_128_columns_64_k_64_stages_4_schedule_pingpong_consumers_2_resident_1_later_256x0x0_access_8_bias_relu_gemm_bias_add_relu_kernel("Bias,Relu,Gemm,Bias,Add,Relu");
+static_assert(b2b_conv_sm90_sm90_f16_f16_rows_128_columns_64_k_64_stages_4_schedule_pingpong_consumers_2_resident_1_later_256x0x0_access_8_bias_relu_gemm_bias_add_relu::kSharedMemory == 224480, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<b2b_conv_sm90_sm90_f16_f16_rows_128_columns_64_k_64_stages_4_schedule_pingpong_consumers_2_resident_1_later_256x0x0_access_8_bias_relu_gemm_bias_add_relu, onnxbolt::kMinM, onnxbolt::kMaxM> b2b_conv_sm90_sm90_f16_f16_rows_128_columns_64_k_64_stages_4_schedule_pingpong_consumers_2_resident_1_later_256x0x0_access_8_bias_relu_gemm_bias_add_relu_kernel("Bias,Relu,Gemm,Bias,Add,Relu");
 
 }  // namespace

@@ -20,6 +20,7 @@ namespace {
 using b2b_gemm_2x_sm80_bf16_bf16_later_64x0x0_rows_64_columns_128_depth_32_warp_32x64_stages_4_access_k_8_access_n_8_bias_geluerf_gemm_bias_add = onnxbolt::B2bGemm2x<
     onnxbolt::Config<80, 0, 2147483647, 18, 64, 128, 32, 64, 0, 0, 32, 64, 0, 4, 1, 1, 1, 0, 8, 8, 8, 0, 1, 0, 0>,
     cutlass::bfloat16_t, cutlass::bfloat16_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::GeluErf>, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Add>>;
-onnxbolt::Registered<b2b_gemm_2x_sm80_bf16_bf16_later_64x0x0_rows_64_columns_128_depth_32_warp_32x64_stages_4_access_k_8_access_n_8_bias_geluerf_gemm_bias_add> b2b_gemm_2x_sm80_bf16_bf16_later_64x0x0_rows_64_columns_128_depth_32_warp_32x64_stages_4_access_k_8_access_n_8_bias_geluerf_gemm_bias_add_kernel("Bias,GeluErf,Gemm,Bias,Add");
+static_assert(b2b_gemm_2x_sm80_bf16_bf16_later_64x0x0_rows_64_columns_128_depth_32_warp_32x64_stages_4_access_k_8_access_n_8_bias_geluerf_gemm_bias_add::kSharedMemory == 67072, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<b2b_gemm_2x_sm80_bf16_bf16_later_64x0x0_rows_64_columns_128_depth_32_warp_32x64_stages_4_access_k_8_access_n_8_bias_geluerf_gemm_bias_add, onnxbolt::kMinM, onnxbolt::kMaxM> b2b_gemm_2x_sm80_bf16_bf16_later_64x0x0_rows_64_columns_128_depth_32_warp_32x64_stages_4_access_k_8_access_n_8_bias_geluerf_gemm_bias_add_kernel("Bias,GeluErf,Gemm,Bias,Add");
 
 }  // namespace

@@ -20,6 +20,7 @@ namespace {
 using b2b_gemm_sm90_sm90_f16_f32_later_16x0x0_rows_64_columns_64_depth_256_stages_8_tma_rows_1_consumers_2_resident_1_bias_relu_gemm_bias_clip = onnxbolt::B2bGemmSm90<
     onnxbolt::Config<90, 0, 2147483647, 13, 64, 64, 256, 16, 0, 0, 0, 0, 0, 8, 1, 1, 1, 0, 8, 8, 8, 0, 1, 2, 1>,
     cutlass::half_t, float, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Clip>>;
-onnxbolt::Registered<b2b_gemm_sm90_sm90_f16_f32_later_16x0x0_rows_64_columns_64_depth_256_stages_8_tma_rows_1_consumers_2_resident_1_bias_relu_gemm_bias_clip> b2b_gemm_sm90_sm90_f16_f32_later_16x0x0_rows_64_columns_64_depth_256_stages_8_tma_rows_1_consumers_2_resident_1_bias_relu_gemm_bias_clip_kernel("Bias,Relu,Gemm,Bias,Clip");
+static_assert(b2b_gemm_sm90_sm90_f16_f32_later_16x0x0_rows_64_columns_64_depth_256_stages_8_tma_rows_1_consumers_2_resident_1_bias_relu_gemm_bias_clip::kSharedMemory == 182928, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<b2b_gemm_sm90_sm90_f16_f32_later_16x0x0_rows_64_columns_64_depth_256_stages_8_tma_rows_1_consumers_2_resident_1_bias_relu_gemm_bias_clip, onnxbolt::kMinM, onnxbolt::kMaxM> b2b_gemm_sm90_sm90_f16_f32_later_16x0x0_rows_64_columns_64_depth_256_stages_8_tma_rows_1_consumers_2_resident_1_bias_relu_gemm_bias_clip_kernel("Bias,Relu,Gemm,Bias,Clip");
 
 }  // namespace

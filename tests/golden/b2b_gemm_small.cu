@@ -20,6 +20,7 @@ namespace {
 using b2b_gemm_small_sm80_f16_f16_later_4x0x0_rows_128_columns_8_depth_4_access_k_4_access_n_4_bias_relu_gemm_bias_add = onnxbolt::B2bGemmSmall<
     onnxbolt::Config<80, 0, 2147483647, 17, 128, 8, 4, 4, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 4, 8, 4, 0, 1, 0, 0>,
     cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Add>>;
-onnxbolt::Registered<b2b_gemm_small_sm80_f16_f16_later_4x0x0_rows_128_columns_8_depth_4_access_k_4_access_n_4_bias_relu_gemm_bias_add> b2b_gemm_small_sm80_f16_f16_later_4x0x0_rows_128_columns_8_depth_4_access_k_4_access_n_4_bias_relu_gemm_bias_add_kernel("Bias,Relu,Gemm,Bias,Add");
+static_assert(b2b_gemm_small_sm80_f16_f16_later_4x0x0_rows_128_columns_8_depth_4_access_k_4_access_n_4_bias_relu_gemm_bias_add::kSharedMemory == 304, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<b2b_gemm_small_sm80_f16_f16_later_4x0x0_rows_128_columns_8_depth_4_access_k_4_access_n_4_bias_relu_gemm_bias_add, onnxbolt::kMinM, onnxbolt::kMaxM> b2b_gemm_small_sm80_f16_f16_later_4x0x0_rows_128_columns_8_depth_4_access_k_4_access_n_4_bias_relu_gemm_bias_add_kernel("Bias,Relu,Gemm,Bias,Add");
 
 }  // namespace

@@ -20,6 +20,7 @@ namespace {
 using b2b_gemm_wide_sm90_sm90_f16_f16_later_256x64x0_rows_64_columns_512_depth_16_stages_4_tma_rows_0_consumers_2_bias_relu_gemm_bias_relu_gemm_bias = onnxbolt::B2bGemmWideSm90<
     onnxbolt::Config<90, 0, 2147483647, 20, 64, 512, 16, 256, 64, 0, 0, 0, 0, 4, 1, 1, 1, 0, 1, 8, 8, 0, 1, 2, 0>,
     cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias>>;
-onnxbolt::Registered<b2b_gemm_wide_sm90_sm90_f16_f16_later_256x64x0_rows_64_columns_512_depth_16_stages_4_tma_rows_0_consumers_2_bias_relu_gemm_bias_relu_gemm_bias> b2b_gemm_wide_sm90_sm90_f16_f16_later_256x64x0_rows_64_columns_512_depth_16_stages_4_tma_rows_0_consumers_2_bias_relu_gemm_bias_relu_gemm_bias_kernel("Bias,Relu,Gemm,Bias,Relu,Gemm,Bias");
+static_assert(b2b_gemm_wide_sm90_sm90_f16_f16_later_256x64x0_rows_64_columns_512_depth_16_stages_4_tma_rows_0_consumers_2_bias_relu_gemm_bias_relu_gemm_bias::kSharedMemory == 224704, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<b2b_gemm_wide_sm90_sm90_f16_f16_later_256x64x0_rows_64_columns_512_depth_16_stages_4_tma_rows_0_consumers_2_bias_relu_gemm_bias_relu_gemm_bias, onnxbolt::kMinM, onnxbolt::kMaxM> b2b_gemm_wide_sm90_sm90_f16_f16_later_256x64x0_rows_64_columns_512_depth_16_stages_4_tma_rows_0_consumers_2_bias_relu_gemm_bias_relu_gemm_bias_kernel("Bias,Relu,Gemm,Bias,Relu,Gemm,Bias");
 
 }  // namespace

@@ -20,6 +20,7 @@ namespace {
 using b2b_halo_sm90_sm90_f16_f16_later_256x0_channels_64_positions_96_k_block_64_stage_pixels_144_stages_3_schedule_pingpong_consumers_3_resident_1_bias_relu_gemm_bias_add_relu = onnxbolt::B2bHaloSm90<
     onnxbolt::Config<90, 0, 2147483647, 15, 64, 96, 64, 0, 0, 0, 144, 256, 0, 3, 1, 1, 1, 2, 8, 8, 8, 0, 1, 3, 1>,
     cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Add, onnxbolt::epilogue::Relu>>;
-onnxbolt::Registered<b2b_halo_sm90_sm90_f16_f16_later_256x0_channels_64_positions_96_k_block_64_stage_pixels_144_stages_3_schedule_pingpong_consumers_3_resident_1_bias_relu_gemm_bias_add_relu> b2b_halo_sm90_sm90_f16_f16_later_256x0_channels_64_positions_96_k_block_64_stage_pixels_144_stages_3_schedule_pingpong_consumers_3_resident_1_bias_relu_gemm_bias_add_relu_kernel("Bias,Relu,Gemm,Bias,Add,Relu");
+static_assert(b2b_halo_sm90_sm90_f16_f16_later_256x0_channels_64_positions_96_k_block_64_stage_pixels_144_stages_3_schedule_pingpong_consumers_3_resident_1_bias_relu_gemm_bias_add_relu::kSharedMemory == 226304, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<b2b_halo_sm90_sm90_f16_f16_later_256x0_channels_64_positions_96_k_block_64_stage_pixels_144_stages_3_schedule_pingpong_consumers_3_resident_1_bias_relu_gemm_bias_add_relu, onnxbolt::kMinM, onnxbolt::kMaxM, onnxbolt::kWarpM, onnxbolt::kWarpN, onnxbolt::kWarpK> b2b_halo_sm90_sm90_f16_f16_later_256x0_channels_64_positions_96_k_block_64_stage_pixels_144_stages_3_schedule_pingpong_consumers_3_resident_1_bias_relu_gemm_bias_add_relu_kernel("Bias,Relu,Gemm,Bias,Add,Relu");
 
 }  // namespace

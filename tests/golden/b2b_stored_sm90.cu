@@ -20,11 +20,13 @@ namespace {
 using b2b_stored_sm90_sm90_f16_f16_rows_192_columns_256_depth_64_last_columns_64_stages_4_consumers_3_resident_1_bias_add_relu_store_gemm_bias_relu = onnxbolt::B2bStoredSm90<
     onnxbolt::Config<90, 0, 2147483647, 21, 192, 256, 64, 64, 0, 0, 0, 0, 0, 4, 1, 1, 1, 0, 8, 8, 8, 0, 1, 3, 1>,
     cutlass::half_t, cutlass::half_t, true, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Add, onnxbolt::epilogue::Relu>, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>>;
-onnxbolt::Registered<b2b_stored_sm90_sm90_f16_f16_rows_192_columns_256_depth_64_last_columns_64_stages_4_consumers_3_resident_1_bias_add_relu_store_gemm_bias_relu> b2b_stored_sm90_sm90_f16_f16_rows_192_columns_256_depth_64_last_columns_64_stages_4_consumers_3_resident_1_bias_add_relu_store_gemm_bias_relu_kernel("Bias,Add,Relu,Store,Gemm,Bias,Relu");
+static_assert(b2b_stored_sm90_sm90_f16_f16_rows_192_columns_256_depth_64_last_columns_64_stages_4_consumers_3_resident_1_bias_add_relu_store_gemm_bias_relu::kSharedMemory == 217136, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<b2b_stored_sm90_sm90_f16_f16_rows_192_columns_256_depth_64_last_columns_64_stages_4_consumers_3_resident_1_bias_add_relu_store_gemm_bias_relu, onnxbolt::kMinM, onnxbolt::kMaxM> b2b_stored_sm90_sm90_f16_f16_rows_192_columns_256_depth_64_last_columns_64_stages_4_consumers_3_resident_1_bias_add_relu_store_gemm_bias_relu_kernel("Bias,Add,Relu,Store,Gemm,Bias,Relu");
 
 using b2b_stored_sm90_sm90_f16_f16_rows_192_columns_256_depth_64_last_columns_64_stages_4_consumers_3_resident_1_bias_add_relu_gemm_bias_relu = onnxbolt::B2bStoredSm90<
     onnxbolt::Config<90, 0, 2147483647, 21, 192, 256, 64, 64, 0, 0, 0, 0, 0, 4, 1, 1, 1, 0, 8, 8, 8, 0, 1, 3, 1>,
     cutlass::half_t, cutlass::half_t, false, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Add, onnxbolt::epilogue::Relu>, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>>;
-onnxbolt::Registered<b2b_stored_sm90_sm90_f16_f16_rows_192_columns_256_depth_64_last_columns_64_stages_4_consumers_3_resident_1_bias_add_relu_gemm_bias_relu> b2b_stored_sm90_sm90_f16_f16_rows_192_columns_256_depth_64_last_columns_64_stages_4_consumers_3_resident_1_bias_add_relu_gemm_bias_relu_kernel("Bias,Add,Relu,Gemm,Bias,Relu");
+static_assert(b2b_stored_sm90_sm90_f16_f16_rows_192_columns_256_depth_64_last_columns_64_stages_4_consumers_3_resident_1_bias_add_relu_gemm_bias_relu::kSharedMemory == 217136, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<b2b_stored_sm90_sm90_f16_f16_rows_192_columns_256_depth_64_last_columns_64_stages_4_consumers_3_resident_1_bias_add_relu_gemm_bias_relu, onnxbolt::kMinM, onnxbolt::kMaxM> b2b_stored_sm90_sm90_f16_f16_rows_192_columns_256_depth_64_last_columns_64_stages_4_consumers_3_resident_1_bias_add_relu_gemm_bias_relu_kernel("Bias,Add,Relu,Gemm,Bias,Relu");
 
 }  // namespace

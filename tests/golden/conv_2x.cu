@@ -20,6 +20,7 @@ namespace {
 using conv_2x_sm80_bf16_bf16_tile_128x128x32_warp_64x64x32_instruction_16x8x16_stages_4_swizzle_1_access_k_8_access_n_8_walk_optimized_bias_clip = onnxbolt::Conv2x<
     onnxbolt::Config<80, 0, 2147483647, 3, 128, 128, 32, 64, 64, 32, 16, 8, 16, 4, 1, 1, 1, 0, 8, 8, 8, 2, 1, 0, 0>,
     cutlass::bfloat16_t, cutlass::bfloat16_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Clip>>;
-onnxbolt::Registered<conv_2x_sm80_bf16_bf16_tile_128x128x32_warp_64x64x32_instruction_16x8x16_stages_4_swizzle_1_access_k_8_access_n_8_walk_optimized_bias_clip> conv_2x_sm80_bf16_bf16_tile_128x128x32_warp_64x64x32_instruction_16x8x16_stages_4_swizzle_1_access_k_8_access_n_8_walk_optimized_bias_clip_kernel("Bias,Clip");
+static_assert(conv_2x_sm80_bf16_bf16_tile_128x128x32_warp_64x64x32_instruction_16x8x16_stages_4_swizzle_1_access_k_8_access_n_8_walk_optimized_bias_clip::kSharedMemory == 65536, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<conv_2x_sm80_bf16_bf16_tile_128x128x32_warp_64x64x32_instruction_16x8x16_stages_4_swizzle_1_access_k_8_access_n_8_walk_optimized_bias_clip, onnxbolt::kMinM, onnxbolt::kMaxM> conv_2x_sm80_bf16_bf16_tile_128x128x32_warp_64x64x32_instruction_16x8x16_stages_4_swizzle_1_access_k_8_access_n_8_walk_optimized_bias_clip_kernel("Bias,Clip");
 
 }  // namespace

@@ -20,26 +20,31 @@ namespace {
 using conv_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_64_columns_64_k_64_stages_4_schedule_pingpong_consumers_3_resident_1_access_in_8_access_out_8_bias_add_relu = onnxbolt::ConvSm90<
     onnxbolt::Config<90, 0, 2147483647, 6, 64, 64, 64, 0, 0, 0, 0, 0, 0, 4, 1, 1, 1, 2, 8, 8, 8, 0, 1, 3, 1>,
     cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Add, onnxbolt::epilogue::Relu>, false>;
-onnxbolt::Registered<conv_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_64_columns_64_k_64_stages_4_schedule_pingpong_consumers_3_resident_1_access_in_8_access_out_8_bias_add_relu> conv_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_64_columns_64_k_64_stages_4_schedule_pingpong_consumers_3_resident_1_access_in_8_access_out_8_bias_add_relu_kernel("Bias,Add,Relu");
+static_assert(conv_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_64_columns_64_k_64_stages_4_schedule_pingpong_consumers_3_resident_1_access_in_8_access_out_8_bias_add_relu::kSharedMemory == 230344, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<conv_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_64_columns_64_k_64_stages_4_schedule_pingpong_consumers_3_resident_1_access_in_8_access_out_8_bias_add_relu, onnxbolt::kMinM, onnxbolt::kMaxM, onnxbolt::kSwizzle, onnxbolt::kSplitK> conv_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_64_columns_64_k_64_stages_4_schedule_pingpong_consumers_3_resident_1_access_in_8_access_out_8_bias_add_relu_kernel("Bias,Add,Relu");
 
 using conv_sm90_sm90_f16_f16_cluster_1x1_swapped_1_rows_96_columns_128_k_64_stages_0_schedule_cooperative_consumers_1_resident_0_access_in_8_access_out_8_bias = onnxbolt::ConvSm90<
     onnxbolt::Config<90, 0, 2147483647, 6, 96, 128, 64, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 1, 8, 8, 8, 0, 1, 1, 0>,
     cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias>, false>;
-onnxbolt::Registered<conv_sm90_sm90_f16_f16_cluster_1x1_swapped_1_rows_96_columns_128_k_64_stages_0_schedule_cooperative_consumers_1_resident_0_access_in_8_access_out_8_bias> conv_sm90_sm90_f16_f16_cluster_1x1_swapped_1_rows_96_columns_128_k_64_stages_0_schedule_cooperative_consumers_1_resident_0_access_in_8_access_out_8_bias_kernel("Bias");
+static_assert(conv_sm90_sm90_f16_f16_cluster_1x1_swapped_1_rows_96_columns_128_k_64_stages_0_schedule_cooperative_consumers_1_resident_0_access_in_8_access_out_8_bias::kSharedMemory == 225448, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<conv_sm90_sm90_f16_f16_cluster_1x1_swapped_1_rows_96_columns_128_k_64_stages_0_schedule_cooperative_consumers_1_resident_0_access_in_8_access_out_8_bias, onnxbolt::kMinM, onnxbolt::kMaxM, onnxbolt::kSwizzle, onnxbolt::kSplitK> conv_sm90_sm90_f16_f16_cluster_1x1_swapped_1_rows_96_columns_128_k_64_stages_0_schedule_cooperative_consumers_1_resident_0_access_in_8_access_out_8_bias_kernel("Bias");
 
 using conv_sm90_sm90_f16_f32_cluster_1x1_swapped_0_rows_64_columns_256_k_64_stages_0_schedule_pingpong_consumers_2_resident_0_access_in_8_access_out_1_bias = onnxbolt::ConvSm90<
     onnxbolt::Config<90, 0, 2147483647, 6, 64, 256, 64, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 8, 8, 1, 0, 1, 2, 0>,
     cutlass::half_t, float, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias>, false>;
-onnxbolt::Registered<conv_sm90_sm90_f16_f32_cluster_1x1_swapped_0_rows_64_columns_256_k_64_stages_0_schedule_pingpong_consumers_2_resident_0_access_in_8_access_out_1_bias> conv_sm90_sm90_f16_f32_cluster_1x1_swapped_0_rows_64_columns_256_k_64_stages_0_schedule_pingpong_consumers_2_resident_0_access_in_8_access_out_1_bias_kernel("Bias");
+static_assert(conv_sm90_sm90_f16_f32_cluster_1x1_swapped_0_rows_64_columns_256_k_64_stages_0_schedule_pingpong_consumers_2_resident_0_access_in_8_access_out_1_bias::kSharedMemory == 207024, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<conv_sm90_sm90_f16_f32_cluster_1x1_swapped_0_rows_64_columns_256_k_64_stages_0_schedule_pingpong_consumers_2_resident_0_access_in_8_access_out_1_bias, onnxbolt::kMinM, onnxbolt::kMaxM, onnxbolt::kSwizzle, onnxbolt::kSplitK> conv_sm90_sm90_f16_f32_cluster_1x1_swapped_0_rows_64_columns_256_k_64_stages_0_schedule_pingpong_consumers_2_resident_0_access_in_8_access_out_1_bias_kernel("Bias");
 
 using conv_sm90_sm90_f16_f32_cluster_1x1_swapped_0_rows_64_columns_64_k_64_stages_4_schedule_pingpong_consumers_3_resident_1_access_in_8_access_out_8_bias_add_store = onnxbolt::ConvSm90<
     onnxbolt::Config<90, 0, 2147483647, 6, 64, 64, 64, 0, 0, 0, 0, 0, 0, 4, 1, 1, 1, 2, 8, 8, 8, 0, 1, 3, 1>,
     cutlass::half_t, float, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Add>, true>;
-onnxbolt::Registered<conv_sm90_sm90_f16_f32_cluster_1x1_swapped_0_rows_64_columns_64_k_64_stages_4_schedule_pingpong_consumers_3_resident_1_access_in_8_access_out_8_bias_add_store> conv_sm90_sm90_f16_f32_cluster_1x1_swapped_0_rows_64_columns_64_k_64_stages_4_schedule_pingpong_consumers_3_resident_1_access_in_8_access_out_8_bias_add_store_kernel("Bias,Add,Store");
+static_assert(conv_sm90_sm90_f16_f32_cluster_1x1_swapped_0_rows_64_columns_64_k_64_stages_4_schedule_pingpong_consumers_3_resident_1_access_in_8_access_out_8_bias_add_store::kSharedMemory == 230344, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<conv_sm90_sm90_f16_f32_cluster_1x1_swapped_0_rows_64_columns_64_k_64_stages_4_schedule_pingpong_consumers_3_resident_1_access_in_8_access_out_8_bias_add_store, onnxbolt::kMinM, onnxbolt::kMaxM, onnxbolt::kSwizzle, onnxbolt::kSplitK> conv_sm90_sm90_f16_f32_cluster_1x1_swapped_0_rows_64_columns_64_k_64_stages_4_schedule_pingpong_consumers_3_resident_1_access_in_8_access_out_8_bias_add_store_kernel("Bias,Add,Store");
 
 using conv_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_64_columns_64_k_64_stages_4_schedule_pingpong_consumers_3_resident_1_access_in_8_access_out_8_bias_relu_mean = onnxbolt::ConvSm90<
     onnxbolt::Config<90, 0, 2147483647, 6, 64, 64, 64, 0, 0, 0, 0, 0, 0, 4, 1, 1, 1, 2, 8, 8, 8, 0, 1, 3, 1>,
     cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu, onnxbolt::epilogue::Mean>, false>;
-onnxbolt::Registered<conv_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_64_columns_64_k_64_stages_4_schedule_pingpong_consumers_3_resident_1_access_in_8_access_out_8_bias_relu_mean> conv_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_64_columns_64_k_64_stages_4_schedule_pingpong_consumers_3_resident_1_access_in_8_access_out_8_bias_relu_mean_kernel("Bias,Relu,Mean");
+static_assert(conv_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_64_columns_64_k_64_stages_4_schedule_pingpong_consumers_3_resident_1_access_in_8_access_out_8_bias_relu_mean::kSharedMemory == 230344, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<conv_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_64_columns_64_k_64_stages_4_schedule_pingpong_consumers_3_resident_1_access_in_8_access_out_8_bias_relu_mean, onnxbolt::kMinM, onnxbolt::kMaxM, onnxbolt::kSwizzle, onnxbolt::kSplitK> conv_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_64_columns_64_k_64_stages_4_schedule_pingpong_consumers_3_resident_1_access_in_8_access_out_8_bias_relu_mean_kernel("Bias,Relu,Mean");
 
 }  // namespace

@@ -20,6 +20,7 @@ namespace {
 using depthwise_sm90_f16_f16_rows_2_columns_4_threads_128_filter_3x3x1_access_4_bias_hardswish = onnxbolt::Depthwise<
     onnxbolt::Config<90, 0, 2147483647, 9, 2, 4, 128, 3, 3, 1, 0, 0, 0, 0, 1, 1, 1, 0, 4, 4, 4, 0, 1, 0, 0>,
     cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::HardSwish>>;
-onnxbolt::Registered<depthwise_sm90_f16_f16_rows_2_columns_4_threads_128_filter_3x3x1_access_4_bias_hardswish> depthwise_sm90_f16_f16_rows_2_columns_4_threads_128_filter_3x3x1_access_4_bias_hardswish_kernel("Bias,HardSwish");
+static_assert(depthwise_sm90_f16_f16_rows_2_columns_4_threads_128_filter_3x3x1_access_4_bias_hardswish::kSharedMemory == 49152, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<depthwise_sm90_f16_f16_rows_2_columns_4_threads_128_filter_3x3x1_access_4_bias_hardswish, onnxbolt::kMinM, onnxbolt::kMaxM> depthwise_sm90_f16_f16_rows_2_columns_4_threads_128_filter_3x3x1_access_4_bias_hardswish_kernel("Bias,HardSwish");
 
 }  // namespace

@@ -20,11 +20,13 @@ namespace {
 using gemm_2x_sm80_f16_f16_tile_128x128x32_warp_64x64x32_instruction_16x8x16_stages_4_swizzle_1_access_k_8_access_n_8_bias_relu = onnxbolt::Gemm2x<
     onnxbolt::Config<80, 0, 2147483647, 1, 128, 128, 32, 64, 64, 32, 16, 8, 16, 4, 1, 1, 1, 0, 8, 8, 8, 0, 1, 0, 0>,
     cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>>;
-onnxbolt::Registered<gemm_2x_sm80_f16_f16_tile_128x128x32_warp_64x64x32_instruction_16x8x16_stages_4_swizzle_1_access_k_8_access_n_8_bias_relu> gemm_2x_sm80_f16_f16_tile_128x128x32_warp_64x64x32_instruction_16x8x16_stages_4_swizzle_1_access_k_8_access_n_8_bias_relu_kernel("Bias,Relu");
+static_assert(gemm_2x_sm80_f16_f16_tile_128x128x32_warp_64x64x32_instruction_16x8x16_stages_4_swizzle_1_access_k_8_access_n_8_bias_relu::kSharedMemory == 65536, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<gemm_2x_sm80_f16_f16_tile_128x128x32_warp_64x64x32_instruction_16x8x16_stages_4_swizzle_1_access_k_8_access_n_8_bias_relu, onnxbolt::kMinM, onnxbolt::kMaxM> gemm_2x_sm80_f16_f16_tile_128x128x32_warp_64x64x32_instruction_16x8x16_stages_4_swizzle_1_access_k_8_access_n_8_bias_relu_kernel("Bias,Relu");
 
 using gemm_2x_sm80_f16_f32_tile_128x128x32_warp_64x64x32_instruction_16x8x16_stages_4_swizzle_1_access_k_8_access_n_8 = onnxbolt::Gemm2x<
     onnxbolt::Config<80, 0, 2147483647, 1, 128, 128, 32, 64, 64, 32, 16, 8, 16, 4, 1, 1, 1, 0, 8, 8, 8, 0, 1, 0, 0>,
     cutlass::half_t, float, onnxbolt::epilogue::Chain<>>;
-onnxbolt::Registered<gemm_2x_sm80_f16_f32_tile_128x128x32_warp_64x64x32_instruction_16x8x16_stages_4_swizzle_1_access_k_8_access_n_8> gemm_2x_sm80_f16_f32_tile_128x128x32_warp_64x64x32_instruction_16x8x16_stages_4_swizzle_1_access_k_8_access_n_8_kernel("");
+static_assert(gemm_2x_sm80_f16_f32_tile_128x128x32_warp_64x64x32_instruction_16x8x16_stages_4_swizzle_1_access_k_8_access_n_8::kSharedMemory == 65536, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<gemm_2x_sm80_f16_f32_tile_128x128x32_warp_64x64x32_instruction_16x8x16_stages_4_swizzle_1_access_k_8_access_n_8, onnxbolt::kMinM, onnxbolt::kMaxM> gemm_2x_sm80_f16_f32_tile_128x128x32_warp_64x64x32_instruction_16x8x16_stages_4_swizzle_1_access_k_8_access_n_8_kernel("");
 
 }  // namespace

@@ -20,6 +20,6 @@ namespace {
 using gemm_3x_sm90_f16_f16_tile_128x128x64_cluster_2x1_schedule_cooperative_access_8_bias_add_geluerf = onnxbolt::Gemm3x<
     onnxbolt::Config<90, 0, 2147483647, 2, 128, 128, 64, 0, 0, 0, 0, 0, 0, 0, 1, 2, 1, 1, 8, 8, 8, 0, 1, 0, 0>,
     cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Add, onnxbolt::epilogue::GeluErf>>;
-onnxbolt::Registered<gemm_3x_sm90_f16_f16_tile_128x128x64_cluster_2x1_schedule_cooperative_access_8_bias_add_geluerf> gemm_3x_sm90_f16_f16_tile_128x128x64_cluster_2x1_schedule_cooperative_access_8_bias_add_geluerf_kernel("Bias,Add,GeluErf");
+onnxbolt::Registered<gemm_3x_sm90_f16_f16_tile_128x128x64_cluster_2x1_schedule_cooperative_access_8_bias_add_geluerf, onnxbolt::kMinM, onnxbolt::kMaxM, onnxbolt::kSwizzle> gemm_3x_sm90_f16_f16_tile_128x128x64_cluster_2x1_schedule_cooperative_access_8_bias_add_geluerf_kernel("Bias,Add,GeluErf");
 
 }  // namespace

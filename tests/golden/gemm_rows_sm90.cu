@@ -20,6 +20,7 @@ namespace {
 using gemm_rows_sm90_sm90_f16_f16_rows_128_columns_256_depth_448_stages_3_tma_rows_0_consumers_2_resident_0_bias_relu = onnxbolt::GemmRowsSm90<
     onnxbolt::Config<90, 0, 2147483647, 22, 128, 256, 448, 0, 0, 0, 0, 0, 0, 3, 1, 1, 1, 0, 1, 8, 8, 0, 1, 2, 0>,
     cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>>;
-onnxbolt::Registered<gemm_rows_sm90_sm90_f16_f16_rows_128_columns_256_depth_448_stages_3_tma_rows_0_consumers_2_resident_0_bias_relu> gemm_rows_sm90_sm90_f16_f16_rows_128_columns_256_depth_448_stages_3_tma_rows_0_consumers_2_resident_0_bias_relu_kernel("Bias,Relu");
+static_assert(gemm_rows_sm90_sm90_f16_f16_rows_128_columns_256_depth_448_stages_3_tma_rows_0_consumers_2_resident_0_bias_relu::kSharedMemory == 187512, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<gemm_rows_sm90_sm90_f16_f16_rows_128_columns_256_depth_448_stages_3_tma_rows_0_consumers_2_resident_0_bias_relu, onnxbolt::kMinM, onnxbolt::kMaxM> gemm_rows_sm90_sm90_f16_f16_rows_128_columns_256_depth_448_stages_3_tma_rows_0_consumers_2_resident_0_bias_relu_kernel("Bias,Relu");
 
 }  // namespace

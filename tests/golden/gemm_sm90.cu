@@ -20,6 +20,7 @@ namespace {
 using gemm_sm90_sm90_f16_f16_cluster_2x1_swapped_0_rows_128_columns_256_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_bias_geluerf = onnxbolt::GemmSm90<
     onnxbolt::Config<90, 0, 2147483647, 5, 128, 256, 64, 0, 0, 0, 0, 0, 0, 0, 1, 2, 1, 1, 8, 8, 8, 0, 1, 2, 0>,
     cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::GeluErf>>;
-onnxbolt::Registered<gemm_sm90_sm90_f16_f16_cluster_2x1_swapped_0_rows_128_columns_256_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_bias_geluerf> gemm_sm90_sm90_f16_f16_cluster_2x1_swapped_0_rows_128_columns_256_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_bias_geluerf_kernel("Bias,GeluErf");
+static_assert(gemm_sm90_sm90_f16_f16_cluster_2x1_swapped_0_rows_128_columns_256_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_bias_geluerf::kSharedMemory == 182416, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<gemm_sm90_sm90_f16_f16_cluster_2x1_swapped_0_rows_128_columns_256_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_bias_geluerf, onnxbolt::kMinM, onnxbolt::kMaxM, onnxbolt::kSwizzle, onnxbolt::kSplitK> gemm_sm90_sm90_f16_f16_cluster_2x1_swapped_0_rows_128_columns_256_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_bias_geluerf_kernel("Bias,GeluErf");
 
 }  // namespace

@@ -20,16 +20,19 @@ namespace {
 using halo_sm90_sm90_f16_f16_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_8_bias_relu = onnxbolt::HaloSm90<
     onnxbolt::Config<90, 0, 2147483647, 7, 64, 224, 64, 0, 0, 0, 304, 0, 0, 3, 1, 1, 1, 2, 8, 8, 8, 0, 1, 2, 1>,
     cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>>;
-onnxbolt::Registered<halo_sm90_sm90_f16_f16_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_8_bias_relu> halo_sm90_sm90_f16_f16_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_8_bias_relu_kernel("Bias,Relu");
+static_assert(halo_sm90_sm90_f16_f16_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_8_bias_relu::kSharedMemory == 226304, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<halo_sm90_sm90_f16_f16_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_8_bias_relu, onnxbolt::kMinM, onnxbolt::kMaxM, onnxbolt::kWarpM, onnxbolt::kWarpN, onnxbolt::kWarpK> halo_sm90_sm90_f16_f16_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_8_bias_relu_kernel("Bias,Relu");
 
 using halo_sm90_sm90_bf16_f32_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_8 = onnxbolt::HaloSm90<
     onnxbolt::Config<90, 0, 2147483647, 7, 64, 224, 64, 0, 0, 0, 304, 0, 0, 3, 1, 1, 1, 2, 8, 8, 8, 0, 1, 2, 1>,
     cutlass::bfloat16_t, float, onnxbolt::epilogue::Chain<>>;
-onnxbolt::Registered<halo_sm90_sm90_bf16_f32_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_8> halo_sm90_sm90_bf16_f32_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_8_kernel("");
+static_assert(halo_sm90_sm90_bf16_f32_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_8::kSharedMemory == 226304, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<halo_sm90_sm90_bf16_f32_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_8, onnxbolt::kMinM, onnxbolt::kMaxM, onnxbolt::kWarpM, onnxbolt::kWarpN, onnxbolt::kWarpK> halo_sm90_sm90_bf16_f32_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_8_kernel("");
 
 using halo_sm90_sm90_f16_f32_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_1_bias = onnxbolt::HaloSm90<
     onnxbolt::Config<90, 0, 2147483647, 7, 64, 224, 64, 0, 0, 0, 304, 0, 0, 3, 1, 1, 1, 2, 8, 8, 1, 0, 1, 2, 1>,
     cutlass::half_t, float, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias>>;
-onnxbolt::Registered<halo_sm90_sm90_f16_f32_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_1_bias> halo_sm90_sm90_f16_f32_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_1_bias_kernel("Bias");
+static_assert(halo_sm90_sm90_f16_f32_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_1_bias::kSharedMemory == 226304, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<halo_sm90_sm90_f16_f32_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_1_bias, onnxbolt::kMinM, onnxbolt::kMaxM, onnxbolt::kWarpM, onnxbolt::kWarpN, onnxbolt::kWarpK> halo_sm90_sm90_f16_f32_sharing_1_channels_64_positions_224_k_block_64_stage_pixels_304_stages_3_schedule_pingpong_consumers_2_resident_1_access_out_1_bias_kernel("Bias");
 
 }  // namespace

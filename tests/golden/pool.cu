@@ -20,11 +20,13 @@ namespace {
 using pool_sm80_f16_f16_threads_256_access_8 = onnxbolt::Pool<
     onnxbolt::Config<80, 0, 2147483647, 4, 256, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 8, 8, 8, 0, 1, 0, 0>,
     cutlass::half_t, cutlass::half_t>;
-onnxbolt::Registered<pool_sm80_f16_f16_threads_256_access_8> pool_sm80_f16_f16_threads_256_access_8_kernel("");
+static_assert(pool_sm80_f16_f16_threads_256_access_8::kSharedMemory == 0, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<pool_sm80_f16_f16_threads_256_access_8, onnxbolt::kMinM, onnxbolt::kMaxM> pool_sm80_f16_f16_threads_256_access_8_kernel("");
 
 using pool_sm80_f32_f32_threads_256_access_8 = onnxbolt::Pool<
     onnxbolt::Config<80, 0, 2147483647, 4, 256, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 8, 8, 8, 0, 1, 0, 0>,
     float, float>;
-onnxbolt::Registered<pool_sm80_f32_f32_threads_256_access_8> pool_sm80_f32_f32_threads_256_access_8_kernel("");
+static_assert(pool_sm80_f32_f32_threads_256_access_8::kSharedMemory == 0, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<pool_sm80_f32_f32_threads_256_access_8, onnxbolt::kMinM, onnxbolt::kMaxM> pool_sm80_f32_f32_threads_256_access_8_kernel("");
 
 }  // namespace

@@ -20,6 +20,7 @@ namespace {
 using resize_sm80_f16_f16_threads_256 = onnxbolt::Resize<
     onnxbolt::Config<80, 0, 2147483647, 19, 256, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 0, 0>,
     cutlass::half_t, cutlass::half_t>;
-onnxbolt::Registered<resize_sm80_f16_f16_threads_256> resize_sm80_f16_f16_threads_256_kernel("");
+static_assert(resize_sm80_f16_f16_threads_256::kSharedMemory == 0, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<resize_sm80_f16_f16_threads_256, onnxbolt::kMinM, onnxbolt::kMaxM> resize_sm80_f16_f16_threads_256_kernel("");
 
 }  // namespace

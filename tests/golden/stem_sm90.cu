@@ -20,6 +20,7 @@ namespace {
 using stem_sm90_sm90_f16_f16_pixels_128_columns_64_depth_176_filter_7x7x3_strides_2x2_consumers_4_bias_relu = onnxbolt::StemSm90<
     onnxbolt::Config<90, 0, 2147483647, 8, 128, 64, 176, 7, 7, 3, 2, 2, 1, 0, 1, 1, 1, 0, 1, 1, 8, 0, 1, 4, 1>,
     cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>>;
-onnxbolt::Registered<stem_sm90_sm90_f16_f16_pixels_128_columns_64_depth_176_filter_7x7x3_strides_2x2_consumers_4_bias_relu> stem_sm90_sm90_f16_f16_pixels_128_columns_64_depth_176_filter_7x7x3_strides_2x2_consumers_4_bias_relu_kernel("Bias,Relu");
+static_assert(stem_sm90_sm90_f16_f16_pixels_128_columns_64_depth_176_filter_7x7x3_strides_2x2_consumers_4_bias_relu::kSharedMemory == 109376, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<stem_sm90_sm90_f16_f16_pixels_128_columns_64_depth_176_filter_7x7x3_strides_2x2_consumers_4_bias_relu, onnxbolt::kMinM, onnxbolt::kMaxM> stem_sm90_sm90_f16_f16_pixels_128_columns_64_depth_176_filter_7x7x3_strides_2x2_consumers_4_bias_relu_kernel("Bias,Relu");
 
 }  // namespace

@@ -54,13 +54,16 @@ const char* Pixel(const void* arguments, const Launch& launch) {
   return nullptr;
 }
 
+// a launch decides the range of m alone
+constexpr uint32_t kRange = 1u << onnxbolt::kMinM | 1u << onnxbolt::kMaxM;
+
 const char* Agree() { return nullptr; }
 const char* AgreeTo(const void*) { return nullptr; }
 size_t NoWorkspace(const void*, const int64_t*) { return 0; }
 
 }  // namespace
 
-#define PLANT(Run, Epilogue, ...)                                                               \
-  static onnxbolt::Kernel kernel_##Run{Epilogue, 10,      10,          {__VA_ARGS__}, 0,        \
-                                       Agree,    AgreeTo, NoWorkspace, Run,           nullptr}; \
+#define PLANT(Run, Epilogue, ...)                                                                \
+  static onnxbolt::Kernel kernel_##Run{Epilogue, 10,      10,          {__VA_ARGS__}, kRange, 0, \
+                                       Agree,    AgreeTo, NoWorkspace, Run,           nullptr};  \
   static const bool registered_##Run = (onnxbolt::RegisterKernel(&kernel_##Run), true);

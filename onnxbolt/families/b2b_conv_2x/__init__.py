@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch, Capability
 from onnxbolt.epilogues import MEAN, fits_several
-from onnxbolt.families.base import Family, Layers
+from onnxbolt.families.base import Compiled, Family, Layers
 from onnxbolt.families.blocks import b2b, b2b_mma
 from onnxbolt.families.blocks.b2b_mma import B2bMmaConfig
 from onnxbolt.families.blocks.memory import memory_us
@@ -53,6 +53,9 @@ class B2bConv2x(Family[B2bConv2xConfig]):
             if _image_rows(config, problem) <= MAX_IMAGE_ROWS
             and b2b_mma.registers(config, gemm) <= most
         )
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        return b2b_mma.shared_memory(kernel.config, kernel)
 
     def predicted_us(self, problem: ConvProblem, config: B2bConv2xConfig, arch: Arch) -> float:
         """Each k-block belongs to one filter position."""

@@ -15,14 +15,20 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 
-from onnxbolt.archs import Arch, Capability
+from onnxbolt.archs import Arch, Capability, get
 from onnxbolt.epilogues import MAX_LAYERS, MEAN, fits_several, layers
-from onnxbolt.families.base import Family, Layers, Schedule, access
+from onnxbolt.families.base import Compiled, Family, Layers, Schedule, access
 from onnxbolt.families.blocks import b2b, sm90
 from onnxbolt.families.blocks.b2b import COLUMNS, padded
 from onnxbolt.families.blocks.memory import epilogue_cost, memory_us, vector_operands
 from onnxbolt.families.blocks.sm90 import ProductConfig
-from onnxbolt.families.blocks.staging import loads_residual, staging_bytes
+from onnxbolt.families.blocks.staging import (
+    BARRIER,
+    Typed,
+    buffers,
+    loads_residual,
+    staging_bytes,
+)
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide, round_up
 from onnxbolt.problems import ConvProblem
@@ -106,6 +112,16 @@ class B2bConvSm90(Family[B2bConvSm90Config]):
         fitting = (_with_stages(config, problem, arch) for config in configs)
         return tuple(config for config in fitting if config is not None)
 
+    def shared_memory(self, kernel: Compiled) -> int:
+        config, size, columns = kernel.config, kernel.dtype.bytes, kernel.config.widths[-1]
+        layout = columns, kernel.out, loads_residual(kernel), config.group_rows // 64
+        *_, last = layers(kernel.chain)
+        finish = sm90.Finish(
+            staging_bytes(*layout), vector_operands(last) * columns * 4, buffers(*layout)
+        )
+        extra = inner_bytes(config, kernel)
+        return sm90.block_bytes(config, size, finish, get(config.arch), extra)
+
     def predicted_us(self, problem: ConvProblem, config: B2bConvSm90Config, arch: Arch) -> float:
         alone, rows, k = problem.layers[0], config.rows, config.k
         aligned = replace(alone, c=ceil_divide(alone.c, k) * k)  # the same number of k-blocks
@@ -151,6 +167,17 @@ def registers(config: B2bConvSm90Config) -> int:
     sums = [*widths[1:-1], min(widths[-1], _PART)]
     multiplying = [before // 4 + after // 2 for before, after in zip(widths, sums, strict=False)]
     return _BASE_REGISTERS + (blocks - 1) * widths[0] // 2 + max(*finishing, *multiplying)
+
+
+def inner_bytes(config: B2bConvSm90Config, kernel: Typed) -> int:
+    """Shared memory of the layers behind the first: weights that stay, the vectors of all layers
+    but the last, and a barrier."""
+    widths, size, weights = config.widths, kernel.dtype.bytes, 0
+    if not stages_behind(config, size):
+        weights = sum(round_up(n * k * size, 1024) for k, n in itertools.pairwise(widths))
+    inner = zip(layers(kernel.chain)[:-1], widths, strict=False)
+    vectors = sum(vector_operands(steps) * n * 4 for steps, n in inner)
+    return weights + round_up(round_up(vectors, BARRIER) + BARRIER, 1024)
 
 
 def fixed_bytes(config: B2bConvSm90Config, problem: ConvProblem) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxbolt.archs import Arch, Capability
-from onnxbolt.families.base import Family, Layers
+from onnxbolt.families.base import Compiled, Family, Layers
 from onnxbolt.families.blocks import b2b, b2b_mma
 from onnxbolt.families.blocks.b2b_mma import B2bMmaConfig
 from onnxbolt.families.blocks.memory import memory_us
@@ -29,6 +29,9 @@ class B2bGemm2x(Family[B2bGemm2xConfig]):
 
     def candidates(self, problem: GemmProblem, arch: Arch) -> tuple[B2bGemm2xConfig, ...]:
         return b2b_mma.candidates(B2bGemm2xConfig, problem, arch) if problem.inner else ()
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        return b2b_mma.shared_memory(kernel.config, kernel)
 
     def predicted_us(self, problem: GemmProblem, config: B2bGemm2xConfig, arch: Arch) -> float:
         return b2b_mma.predicted_us(problem, config, arch, memory_us(problem, arch))

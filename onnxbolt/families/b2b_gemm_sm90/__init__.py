@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxbolt.archs import Arch, Capability
-from onnxbolt.families.base import Family, Layers
+from onnxbolt.families.base import Compiled, Family, Layers
 from onnxbolt.families.blocks import b2b
 from onnxbolt.families.blocks.b2b import B2bConfig
 from onnxbolt.families.blocks.memory import memory_us
@@ -34,6 +34,9 @@ class B2bGemmSm90(Family[B2bGemmSm90Config]):
         if not served or not b2b.serves(problem.dtype, problem.widths, problem.chain):
             return ()
         return b2b.configs(B2bGemmSm90Config, problem, arch)
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        return b2b.compiled_bytes(kernel.config, kernel)
 
     def predicted_us(self, problem: GemmProblem, config: B2bGemmSm90Config, arch: Arch) -> float:
         return b2b.predicted_us(problem, config, arch, memory_us(problem, arch))

@@ -6,11 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
-from onnxbolt.epilogues import MAX_LAYERS, fits_several
-from onnxbolt.families.base import Family, Layers, access
+from onnxbolt.epilogues import MAX_LAYERS, fits_several, layers
+from onnxbolt.families.base import Compiled, Family, Layers, access
 from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.blocks.b2b import LayersConfig, layer_flops, padded
-from onnxbolt.families.blocks.memory import memory_us
+from onnxbolt.families.blocks.memory import memory_us, vector_operands
 from onnxbolt.families.row import at
 from onnxbolt.kernel_time import US, overlapped
 from onnxbolt.problems import GemmProblem
@@ -57,6 +57,12 @@ class B2bGemmSmall(Family[B2bGemmSmallConfig]):
                 access_n=alignment(problem.n, problem.dtype),
             ),
         )
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        config = kernel.config
+        depths = (config.depth, *config.widths)
+        steps = zip(config.widths, depths, layers(kernel.chain), strict=False)
+        return 4 * sum(n * (depth + vector_operands(layer)) for n, depth, layer in steps)
 
     def predicted_us(self, problem: GemmProblem, config: B2bGemmSmallConfig, arch: Arch) -> float:
         """Each thread computes one row on the CUDA cores."""

@@ -16,14 +16,14 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from onnxbolt.archs import Arch, Capability
+from onnxbolt.archs import Arch, Capability, get
 from onnxbolt.epilogues import MAX_LAYERS, layers, tensor_operands
-from onnxbolt.families.base import Family, Layers, stage_count, warpgroups
+from onnxbolt.families.base import Compiled, Family, Layers, stage_count, warpgroups
 from onnxbolt.families.blocks import b2b
 from onnxbolt.families.blocks.b2b import TMA_ROWS, LayersConfig, first_depth, padded
 from onnxbolt.families.blocks.memory import memory_us, vector_operands
 from onnxbolt.families.blocks.sm90 import CLOCKS_PER_US
-from onnxbolt.families.blocks.staging import staging_bytes
+from onnxbolt.families.blocks.staging import BARRIER, Typed, staging_bytes
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide, round_up
 from onnxbolt.kernel_time import overlapped
@@ -34,7 +34,8 @@ COLUMNS = (32, 64, 96, 128, 192, 256, 384, 512)  # of a layer, zeros included
 _NARROW = 192
 _ROWS = (64, 128)  # of a tile
 _STAGES = (8, 7, 6, 5, 4, 3)  # the deepest ring that fits is chosen
-_ROW_STAGES = 2  # the least stages of the ring of rows, which gets the remaining memory
+# stages of the ring of rows, which gets the remaining memory: the least and the most
+_ROW_STAGES, _MOST_ROW_STAGES = 2, 8
 _GROUPS = 2  # consumer warpgroups
 _MAX_BLOCK = 256  # columns of one product
 # bytes of a stage of weights for tiles of 64 rows; half for 128, whose activations leave less room
@@ -113,6 +114,9 @@ class B2bGemmWideSm90(Family[B2bGemmWideSm90Config]):
             found += itertools.islice(feasible, 1)
         return tuple(found)
 
+    def shared_memory(self, kernel: Compiled) -> int:
+        return compiled_bytes(kernel.config, kernel)
+
     def predicted_us(
         self, problem: GemmProblem, config: B2bGemmWideSm90Config, arch: Arch
     ) -> float:
@@ -134,7 +138,7 @@ def is_feasible(config: B2bGemmWideSm90Config, problem: GemmProblem, arch: Arch)
     return fits and registers(config, problem) <= _REGISTERS
 
 
-def boxes(config: B2bGemmWideSm90Config, problem: GemmProblem) -> tuple[int, ...]:
+def boxes(config: B2bGemmWideSm90Config, problem: Typed) -> tuple[int, ...]:
     """For each layer, the elements along k of a stage."""
     widths, limit = config.widths, _STAGE_BYTES // (config.rows // 64)
     depths = (config.depth, *widths)
@@ -158,9 +162,26 @@ def registers(config: B2bGemmWideSm90Config, problem: GemmProblem) -> int:
     return _BASE_REGISTERS + max(accumulators[0] + rows, *accumulators, finishing)
 
 
-def shared_memory(config: B2bGemmWideSm90Config, problem: GemmProblem) -> int:
-    """Bytes of a block: both rings, activations (or the staged output in their place), vectors,
-    barriers."""
+def shared_memory(config: B2bGemmWideSm90Config, problem: Typed) -> int:
+    """Bytes of a block, at least: both rings, activations (or the staged output in their place),
+    vectors, barriers."""
+    fixed, row_stage, vectors = _parts(config, problem)
+    return fixed + _ROW_STAGES * row_stage + vectors + _BARRIERS
+
+
+def compiled_bytes(config: B2bGemmWideSm90Config, kernel: Typed) -> int:
+    """Bytes of a block of the compiled kernel: the rows' ring has what is left."""
+    fixed, row_stage, vectors = _parts(config, kernel)
+    vectors = round_up(vectors, 16)
+    free = get(config.arch).shared_memory_per_block - fixed - vectors
+    free -= 2 * (config.stages + _MOST_ROW_STAGES) * BARRIER
+    stages = min(free // row_stage, _MOST_ROW_STAGES)
+    return fixed + stages * row_stage + vectors + 2 * (config.stages + stages) * BARRIER
+
+
+def _parts(config: B2bGemmWideSm90Config, problem: Typed) -> tuple[int, int, int]:
+    """Bytes of the weights' ring with the activations, of a stage of the rows' ring, and of all
+    vectors."""
     size, widths, along = problem.dtype.bytes, config.widths, boxes(config, problem)
     stage = max(
         n // config.passes(layer) * box * size
@@ -175,9 +196,8 @@ def shared_memory(config: B2bGemmWideSm90Config, problem: GemmProblem) -> int:
     vectors = sum(
         vector_operands(layer) * n for layer, n in zip(layers(problem.chain), widths, strict=True)
     )
-    rings = config.stages * round_up(stage, 1024)
-    rings += _ROW_STAGES * round_up(config.rows * row, 1024)
-    return rings + config.rows // 64 * activations + vectors * 4 + _BARRIERS
+    fixed = config.stages * round_up(stage, 1024) + config.rows // 64 * activations
+    return fixed, round_up(config.rows * row, 1024), vectors * 4
 
 
 def _tile_clocks(problem: GemmProblem, config: B2bGemmWideSm90Config) -> float:

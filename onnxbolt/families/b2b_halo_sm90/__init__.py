@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from onnxbolt.archs import Arch, Capability
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, fits_several, layers, tensor_operands
-from onnxbolt.families.base import Family, Layers, Schedule
+from onnxbolt.families.base import Compiled, Family, Layers, Schedule
 from onnxbolt.families.blocks import b2b, halo
 from onnxbolt.families.blocks.halo import HaloConfig
 from onnxbolt.families.blocks.memory import memory_us
@@ -73,6 +73,9 @@ class B2bHaloSm90(Family[B2bHaloSm90Config]):
         found = dict.fromkeys(_configs(problem, arch))
         ranked = sorted(found, key=lambda config: (cycles(problem, config, arch), config))
         return tuple(ranked[:_KEPT])
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        return halo.compiled_bytes(kernel)
 
     def predicted_us(self, problem: ConvProblem, config: B2bHaloSm90Config, arch: Arch) -> float:
         compute = cycles(problem, config, arch) / arch.clock * US

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from onnxbolt.archs import Arch, Capability
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, fits_several, layers, tensor_operands
-from onnxbolt.families.base import Family, Stem, positive
+from onnxbolt.families.base import Compiled, Family, Stem, positive
 from onnxbolt.families.blocks import stem
 from onnxbolt.families.blocks.memory import vector_operands
+from onnxbolt.families.blocks.staging import BARRIER
 from onnxbolt.families.blocks.stem import StemConfig, is_served
 from onnxbolt.families.row import at
+from onnxbolt.integers import round_up
 from onnxbolt.problems import ConvProblem
 
 COLUMNS = (16, 32, 48, 64, 80, 96, 112, 128)  # of either product
@@ -46,6 +48,13 @@ class B2bStemSm90(Family[B2bStemSm90Config]):
         alone = _first(problem, inner)
         found = stem.configurations(B2bStemSm90Config, alone, arch, later_columns=columns)
         return stem.busiest([config for config in found if _fits(config, problem, arch)])
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        config, (inner, last) = kernel.config, layers(kernel.chain)
+        columns, size = config.later_columns, kernel.dtype.bytes
+        first = round_up(stem.block_bytes(config, kernel.out, last, columns), 1024)
+        weights = config.columns * columns * size
+        return first + weights + vector_operands(inner) * config.columns * 4 + BARRIER
 
     def predicted_us(self, problem: ConvProblem, config: B2bStemSm90Config, arch: Arch) -> float:
         return stem.predicted_us(problem, config, arch)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from onnxbolt.archs import Arch, Capability
+from onnxbolt.archs import Arch, Capability, get
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import (
     EPILOGUES,
@@ -25,9 +25,11 @@ from onnxbolt.epilogues import (
     STORE,
     has_inner_residual,
     layers,
+    tensor_operands,
 )
 from onnxbolt.families.base import (
     FLAG,
+    Compiled,
     Family,
     KernelConfig,
     Layers,
@@ -38,7 +40,7 @@ from onnxbolt.families.base import (
 )
 from onnxbolt.families.blocks.b2b import COLUMNS
 from onnxbolt.families.blocks.memory import memory_us, vector_operands
-from onnxbolt.families.blocks.staging import stored_columns
+from onnxbolt.families.blocks.staging import BARRIER, MOST_BUFFERS, Typed, stored_columns
 from onnxbolt.families.row import at
 from onnxbolt.integers import round_up
 from onnxbolt.kernel_time import US, overlapped
@@ -127,6 +129,9 @@ class B2bStoredSm90(Family[B2bStoredSm90Config]):
             config for config in feasible if config.resident or config.consumers not in resident
         )
 
+    def shared_memory(self, kernel: Compiled) -> int:
+        return compiled_bytes(kernel.config, kernel)
+
     def predicted_us(self, problem: Product, config: B2bStoredSm90Config, arch: Arch) -> float:
         """A warpgroup computes the blocks of the stored result one after another."""
         tiles = -(-problem.rows // ROWS)
@@ -174,6 +179,25 @@ def shared_memory(config: B2bStoredSm90Config, problem: Product) -> int:
     rows = ROWS * (depth * size + _LEAST_UNITS * BLOCK * size + unit)
     group = rows + 4 * (first * inner + last * columns)
     return weights + config.rows // ROWS * group + _BARRIERS
+
+
+def compiled_bytes(config: B2bStoredSm90Config, kernel: Typed) -> int:
+    """Bytes of a block of the compiled kernel: beside the weights, each warpgroup has one or two
+    tiles of rows, and as many units of the first result as it can use."""
+    size, groups, (inner, columns) = kernel.dtype.bytes, config.consumers, config.widths
+    first, last = layers(kernel.chain)
+    stages = inner // BLOCK if config.resident else config.stages
+    rows, unit = ROWS * config.depth * size, ROWS * BLOCK * size
+    weights = stages * (rows + columns * BLOCK * size)
+    staging = ROWS * stored_columns(columns, kernel.out, residual=False) * kernel.out.bytes
+    vectors = 4 * (vector_operands(first) * inner + vector_operands(last) * columns)
+    free = get(config.arch).shared_memory_per_block - _BARRIERS - weights
+    group = free // groups - vectors - staging
+    tiles = 2 if group >= 2 * rows + _LEAST_UNITS * unit else 1
+    most = MOST_BUFFERS if tensor_operands(first) else _LEAST_UNITS
+    units = min((group - tiles * rows) // unit, most)
+    barriers = 2 * stages + 2 * groups * (tiles + units)
+    return weights + groups * (tiles * rows + units * unit + staging + vectors) + barriers * BARRIER
 
 
 def _box(k: int) -> int:

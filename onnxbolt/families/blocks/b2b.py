@@ -30,7 +30,13 @@ from onnxbolt.families.base import (
     warpgroups,
 )
 from onnxbolt.families.blocks.memory import vector_operands
-from onnxbolt.families.blocks.staging import loads_residual, staging_bytes
+from onnxbolt.families.blocks.staging import (
+    BARRIER,
+    Typed,
+    buffers,
+    loads_residual,
+    staging_bytes,
+)
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide, round_up
 from onnxbolt.kernel_time import US, overlapped
@@ -165,7 +171,7 @@ def registers(config: B2bConfig) -> int:
     return _BASE_REGISTERS + max([first, *(before // 4 + after // 2 for before, after in pairs)])
 
 
-def shared_memory(config: B2bConfig, problem: GemmProblem) -> int:
+def shared_memory(config: B2bConfig, problem: Typed) -> int:
     """Bytes of a block: resident weights, rings, staging of the output, vectors and barriers."""
     size, widths = problem.dtype.bytes, config.widths
     depths = (config.depth, *widths)
@@ -186,6 +192,17 @@ def shared_memory(config: B2bConfig, problem: GemmProblem) -> int:
         + vectors * 4
         + _BARRIERS
     )
+
+
+def compiled_bytes(config: B2bConfig, kernel: Typed) -> int:
+    """Bytes of a block of the compiled kernel: as `shared_memory`, with the barriers that it
+    has."""
+    residual, rings = config.tma_rows and loads_residual(kernel), 1
+    if config.resident:
+        rings = config.consumers
+    units = buffers(config.widths[-1], kernel.out, residual)
+    barriers = len(config.widths) + 2 * rings * config.stages + 2 * config.consumers * units
+    return round_up(shared_memory(config, kernel) - _BARRIERS, 16) + barriers * BARRIER
 
 
 def _box(config: B2bConfig) -> int:

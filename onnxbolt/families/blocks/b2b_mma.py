@@ -28,6 +28,7 @@ from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.blocks.b2b import LayersConfig, padded
 from onnxbolt.families.blocks.memory import epilogue_cost, vector_operands
 from onnxbolt.families.blocks.mma_sync import MAX_PREDICATES, needs_two_stages
+from onnxbolt.families.blocks.staging import Typed
 from onnxbolt.families.blocks.tiled import FP32_LANES
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide
@@ -197,7 +198,7 @@ def registers(config: B2bMmaConfig, problem: GemmProblem) -> int:
     return _BASE_REGISTERS + max(begin, *behind, end)
 
 
-def shared_memory(config: B2bMmaConfig, problem: GemmProblem) -> int:
+def shared_memory(config: B2bMmaConfig, problem: Typed) -> int:
     """Bytes of a block: one space that the first product's ring, the results between layers and the
     last epilogue's staging use in turn; resident weights; and inner layers' vectors."""
     rows, widths, size = config.rows, config.widths, problem.dtype.bytes

@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, get
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import tensor_operands
 from onnxbolt.families.base import (
     FLAG,
     SCHEDULES,
+    Compiled,
     KernelConfig,
     Schedule,
     positive,
@@ -153,11 +154,19 @@ def supports(problem: ConvProblem) -> bool:
     )
 
 
-def shared_memory(config: HaloConfig, tensors: int, size: int, out_size: int) -> int:
-    """Bytes of a block whose epilogue reads `tensors` tensor operands; `size` and `out_size` are
-    bytes of an element."""
+def shared_memory(
+    config: HaloConfig, tensors: int, size: int, out_size: int, most: int = _BLOCK_BYTES
+) -> int:
+    """Bytes of a block, `most` at most, whose epilogue reads `tensors` tensor operands; `size` and
+    `out_size` are bytes of an element."""
     fixed, filter_bytes = _fixed_bytes(config, tensors, size, out_size), _filter_bytes(config, size)
-    return fixed + _fitting_filters(_BLOCK_BYTES - fixed, filter_bytes) * filter_bytes
+    return fixed + _fitting_filters(most - fixed, filter_bytes) * filter_bytes
+
+
+def compiled_bytes(kernel: Compiled) -> int:
+    """Bytes of a block of the compiled kernel."""
+    tensors, most = tensor_operands(kernel.chain), get(kernel.config.arch).shared_memory_per_block
+    return shared_memory(kernel.config, tensors, kernel.dtype.bytes, kernel.out.bytes, most)
 
 
 def filter_stages(config: HaloConfig, tensors: int, size: int, out_size: int) -> int:
@@ -224,7 +233,8 @@ def with_stages(problem: ConvProblem, config: H, arch: Arch) -> Iterator[H]:
     if stages < 2:
         return
     config = replace(config, stages=stages)
-    if _last_byte(problem, config) <= shared_memory(config, tensors, size, out_size):
+    most = arch.shared_memory_per_block
+    if _last_byte(problem, config) <= shared_memory(config, tensors, size, out_size, most):
         yield config
 
 

@@ -40,16 +40,18 @@ from onnxbolt.families.base import (
 )
 from onnxbolt.families.blocks.memory import epilogue_cost, vector_operands
 from onnxbolt.families.blocks.staging import (
+    BARRIER,
     MOST_BUFFERS,
     SWIZZLED_ROWS,
     Typed,
+    buffers,
     loads_residual,
     staged,
     staging_bytes,
     stored_columns,
 )
 from onnxbolt.families.row import at
-from onnxbolt.integers import ceil_divide
+from onnxbolt.integers import ceil_divide, round_up
 from onnxbolt.kernel_time import overlapped
 from onnxbolt.problems import ConvProblem, Product
 
@@ -412,6 +414,44 @@ def _free_bytes(config: ProductConfig, kernel: Typed, arch: Arch) -> int:
     staging = staging_bytes(columns, staged(kernel), loads_residual(kernel), blocks)
     vectors = vector_operands(kernel.chain) * columns * 4
     return free - config.consumers * (staging + vectors)
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What a warpgroup's epilogue has in shared memory: bytes of staging and of vectors, and how
+    many units the staging holds."""
+
+    staging: int
+    vectors: int
+    buffers: int
+
+
+def shared_memory(config: Sm90Config, kernel: Typed, arch: Arch, staged_in_rows: bool) -> int:
+    """Bytes of a block of the compiled kernel; tiles are staged where y has its channels last."""
+    if config.swapped:
+        finish = Finish(2 * config.rows * 64 * kernel.out.bytes, 0, 2)
+    else:
+        layout = config.columns, staged(kernel), loads_residual(kernel), config.group_rows // 64
+        vectors = vector_operands(kernel.chain) * config.columns * 4
+        finish = Finish(staging_bytes(*layout) * staged_in_rows, vectors, buffers(*layout))
+    return block_bytes(config, kernel.dtype.bytes, finish, arch)
+
+
+def block_bytes(
+    config: ProductConfig, size: int, finish: Finish, arch: Arch, extra: int = 0
+) -> int:
+    """Bytes of a block whose operands' elements have `size` bytes: the ring of A, the weights (a
+    ring, or resident), `extra` for further layers, each warpgroup's epilogue, barriers."""
+    groups = config.consumers
+    rows, weights = config.rows * config.k * size, config.columns * config.k * size
+    stage = rows + (0 if config.resident else weights)
+    epilogues = groups * (finish.staging + finish.vectors)
+    free = arch.shared_memory_per_block - _FIXED_BYTES - extra - epilogues
+    stages = config.stages or min(free // stage, _MAX_STAGES)
+    blocks = (free - stages * stage) // weights if config.resident else stages
+    barriers = 2 * stages + 2 + groups + 2 * groups * finish.buffers
+    operands = round_up(stages * rows + blocks * weights, 1024)
+    return operands + extra + epilogues + barriers * BARRIER
 
 
 def tiles(config: ProductConfig, problem: Product) -> int:

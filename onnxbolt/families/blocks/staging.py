@@ -11,6 +11,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, STORE
 
 SWIZZLED_ROWS = (128, 64, 32)  # bytes; the widest that divides a tile's row
+BARRIER = 8  # bytes of an mbarrier
 MOST_BUFFERS = 4  # units that a warpgroup stages at a time
 _MAX_STORED_ROW = 256  # bytes of a row of a unit that is not swizzled
 
@@ -39,12 +40,18 @@ def loads_residual(kernel: Typed) -> bool:
     )
 
 
+def buffers(columns: int, out: DType, residual: bool, blocks: int = 1) -> int:
+    """Units that a warpgroup stages at a time."""
+    several = blocks * columns > stored_columns(columns, out, residual)
+    return MOST_BUFFERS if residual and several else 2
+
+
 def staging_bytes(columns: int, out: DType, residual: bool, blocks: int = 1) -> int:
     """Bytes in which a warpgroup stages the output of `blocks` of 64 rows: two units, or four if a
     residual has several units, which are loaded ahead (as EpilogueShape in
     custom_ops/sm90/epilogue.h)."""
-    unit = stored_columns(columns, out, residual)
-    return (MOST_BUFFERS if residual and blocks * columns > unit else 2) * 64 * unit * out.bytes
+    unit = 64 * stored_columns(columns, out, residual) * out.bytes
+    return buffers(columns, out, residual, blocks) * unit
 
 
 def stored_columns(columns: int, out: DType, residual: bool) -> int:

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, TypeVar
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.families.base import KernelConfig, Stem, positive, tile_size, warpgroups
-from onnxbolt.families.blocks.memory import memory_us
+from onnxbolt.families.blocks.memory import memory_us, vector_operands
 from onnxbolt.families.blocks.staging import staging_bytes
 from onnxbolt.families.row import at
-from onnxbolt.integers import ceil_divide
+from onnxbolt.integers import ceil_divide, round_up
 from onnxbolt.kernel_time import SHARED_BYTES_PER_CLOCK, US, overlapped
 from onnxbolt.problems import ConvProblem
 
@@ -149,6 +149,18 @@ def shared_memory(config: StemConfig, columns: int = 0) -> int:
     channels = _stored_channels(config.filter[2], config.strides[1])
     patch = (rows * quads * _QUAD * channels + 2 * _CHUNK) * 2
     return config.consumers * (staging + vectors + patch) + 2 * n * k
+
+
+def block_bytes(config: StemConfig, out: DType, steps: tuple[str, ...], columns: int) -> int:
+    """Bytes of a block of the compiled kernel, whose output has `columns` channels behind the
+    epilogue `steps`: each warpgroup's staging, the weights, then vectors and pixels."""
+    groups, (rows, quads) = config.consumers, _patch(config)
+    staging = groups * staging_bytes(columns, out, residual=False)
+    vectors = groups * vector_operands(steps) * columns * 4
+    channels = _stored_channels(config.filter[2], config.strides[1])
+    patch = round_up((1 + rows * quads * _QUAD * channels + _CHUNK) * 2, 16)
+    weights = 2 * config.columns * config.depth
+    return round_up(staging + weights + vectors, 16) + groups * patch
 
 
 def _stored_channels(channels: int, stride: int) -> int:

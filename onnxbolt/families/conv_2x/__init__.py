@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from onnxbolt.archs import Arch, Capability
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN
-from onnxbolt.families.base import Family
+from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks import mma_sync
 from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.blocks.mma_sync import MASK_BITS, MAX_IMAGE_ROWS, WALKS, MmaConfig, Walk
@@ -49,6 +49,9 @@ class Conv2x(Family[Conv2xConfig]):
             if mma_sync.is_feasible(config, dtype, arch)
             and image_rows(config, dtype) <= MAX_IMAGE_ROWS
         )
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        return mma_sync.shared_memory(kernel.config, kernel.dtype)
 
     def predicted_us(self, problem: ConvProblem, config: Conv2xConfig, arch: Arch) -> float:
         packed = config.walk is Walk.FIXED_CHANNELS

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from onnxbolt.archs import Arch, Capability
+from onnxbolt.archs import Arch, Capability, get
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, tensor_operands
-from onnxbolt.families.base import Family
+from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks import sm90
 from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.nchw_output import in_rows
@@ -80,6 +80,10 @@ class ConvSm90(Family[ConvSm90Config]):
         if tensor_operands(problem.chain):
             return ()
         return tuple(replace(config, access_out=1) for config in found)
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        config, arch = kernel.config, get(kernel.config.arch)
+        return sm90.shared_memory(config, kernel, arch, staged_in_rows=config.access_out > 1)
 
     def predicted_us(self, problem: ConvProblem, config: ConvSm90Config, arch: Arch) -> float:
         if problem.both_forms:

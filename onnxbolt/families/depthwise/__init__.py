@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
 from onnxbolt.epilogues import MEAN
-from onnxbolt.families.base import Family, KernelConfig, access, tile_size
+from onnxbolt.families.base import Compiled, Family, KernelConfig, access, tile_size
 from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.blocks.memory import epilogue_cost, memory_us
 from onnxbolt.families.row import at
@@ -96,6 +96,9 @@ class Depthwise(Family[DepthwiseConfig]):
             if width <= most and 4 * problem.r * problem.s * width <= _SHARED_MEMORY
         )
         return tuple(config for config in found if known == _ANY or _fits(config))
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        return _SHARED_MEMORY
 
     def predicted_us(self, problem: ConvProblem, config: DepthwiseConfig, arch: Arch) -> float:
         """Instructions count besides bytes."""

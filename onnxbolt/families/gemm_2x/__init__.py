@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxbolt.archs import Arch, Capability
-from onnxbolt.families.base import Family
+from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks import mma_sync
 from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.blocks.mma_sync import MAX_PREDICATES, MmaConfig
@@ -38,6 +38,9 @@ class Gemm2x(Family[Gemm2xConfig]):
             for config in dict.fromkeys(found)
             if mma_sync.is_feasible(config, dtype, arch) and predicates(config) <= MAX_PREDICATES
         )
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        return mma_sync.shared_memory(kernel.config, kernel.dtype)
 
     def predicted_us(self, problem: GemmProblem, config: Gemm2xConfig, arch: Arch) -> float:
         return mma_sync.predicted_us(problem, config, arch)

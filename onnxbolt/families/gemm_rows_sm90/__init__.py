@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch, Capability
 from onnxbolt.dtypes import DType
-from onnxbolt.families.base import Family
+from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks import b2b
 from onnxbolt.families.blocks.b2b import B2bConfig
 from onnxbolt.families.blocks.memory import memory_us
@@ -36,6 +36,9 @@ class GemmRowsSm90(Family[GemmRowsSm90Config]):
         if not serves(problem.dtype, problem.n) or problem.k % problem.dtype.alignment == 0:
             return ()
         return b2b.configs(GemmRowsSm90Config, problem, arch)
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        return b2b.compiled_bytes(kernel.config, kernel)
 
     def predicted_us(self, problem: GemmProblem, config: GemmRowsSm90Config, arch: Arch) -> float:
         return b2b.predicted_us(problem, config, arch, memory_us(problem, arch))

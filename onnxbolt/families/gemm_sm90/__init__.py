@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxbolt.archs import Arch, Capability
-from onnxbolt.families.base import Family
+from onnxbolt.archs import Arch, Capability, get
+from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks import sm90
 from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.sm90 import Sm90Config
@@ -30,6 +30,11 @@ class GemmSm90(Family[GemmSm90Config]):
 
     def candidates(self, problem: GemmProblem, arch: Arch) -> tuple[GemmSm90Config, ...]:
         return () if problem.inner else sm90.candidates(GemmSm90Config, problem, arch, _BAND)
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        return sm90.shared_memory(
+            kernel.config, kernel, get(kernel.config.arch), staged_in_rows=True
+        )
 
     def predicted_us(self, problem: GemmProblem, config: GemmSm90Config, arch: Arch) -> float:
         return sm90.predicted_us(problem, config, arch, memory_us(problem, arch))

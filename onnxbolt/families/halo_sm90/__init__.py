@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from onnxbolt.archs import Arch, Capability
 from onnxbolt.epilogues import MEAN, tensor_operands
-from onnxbolt.families.base import Family, Schedule, access, clusters
+from onnxbolt.families.base import Compiled, Family, Schedule, access, clusters
 from onnxbolt.families.blocks import halo
 from onnxbolt.families.blocks.halo import HaloConfig
 from onnxbolt.families.blocks.memory import memory_us
@@ -53,6 +53,9 @@ class HaloSm90(Family[HaloSm90Config]):
         if problem.groups > 1 or tensor_operands(problem.chain) or problem.nchw:
             return ()
         return tuple(replace(config, access_out=1) for config in _ranked(in_rows(problem), arch))
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        return halo.compiled_bytes(kernel)
 
     def predicted_us(self, problem: ConvProblem, config: HaloSm90Config, arch: Arch) -> float:
         compute = halo.cycles(problem, config, arch) / arch.clock * US

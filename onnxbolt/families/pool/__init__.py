@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
-from onnxbolt.families.base import Family, KernelConfig, access, tile_size
+from onnxbolt.families.base import Compiled, Family, KernelConfig, access, tile_size
 from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.row import at
 from onnxbolt.onnxruntime_time import pool_us
@@ -35,6 +35,9 @@ class Pool(Family[PoolConfig]):
     def candidates(self, problem: PoolProblem, arch: Arch) -> tuple[PoolConfig, ...]:
         """The one configuration."""
         return (PoolConfig(arch=arch.number, access=alignment(problem.c, problem.dtype)),)
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        return 0
 
     def predicted_us(self, problem: PoolProblem, config: PoolConfig, arch: Arch) -> float:
         read, written = problem.x_elements, problem.rows * problem.columns

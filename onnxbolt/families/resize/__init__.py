@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnxbolt.families.base import Family
+from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks.one_kernel import ANY_ACCESS, OneKernelConfig
 
 
@@ -20,3 +20,6 @@ class Resize(Family[ResizeConfig]):
     takes = ("element", "output")
     kinds, fixed = frozenset({"resize"}), ANY_ACCESS
     tensor_cores = False
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        return 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnxbolt.archs import Arch
-from onnxbolt.families.base import Family
+from onnxbolt.archs import Arch, get
+from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks.one_kernel import ANY_ACCESS, OneKernelConfig
 from onnxbolt.problems import SqueezeExciteProblem
 
@@ -38,6 +38,9 @@ class SqueezeExcite(Family[SqueezeExciteConfig]):
         if problem.c + problem.s > _MOST_CHANNELS:
             return ()
         return (SqueezeExciteConfig(arch=arch.number),)
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        return get(kernel.config.arch).shared_memory_per_block
 
     def predicted_us(
         self, problem: SqueezeExciteProblem, config: SqueezeExciteConfig, arch: Arch

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch, Capability
 from onnxbolt.epilogues import MEAN
-from onnxbolt.families.base import Family, Stem
+from onnxbolt.families.base import Compiled, Family, Stem
 from onnxbolt.families.blocks import stem
 from onnxbolt.families.blocks.stem import StemConfig, is_served
 from onnxbolt.problems import ConvProblem
@@ -39,6 +39,9 @@ class StemSm90(Family[StemSm90Config]):
                 if stem.fits(config, arch, stem.registers(config), stem.shared_memory(config))
             ]
         )
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        return stem.block_bytes(kernel.config, kernel.out, kernel.chain, kernel.config.columns)
 
     def predicted_us(self, problem: ConvProblem, config: StemSm90Config, arch: Arch) -> float:
         return stem.predicted_us(problem, config, arch)

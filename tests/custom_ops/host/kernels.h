@@ -258,11 +258,13 @@ template <class Arguments>
 struct HostKernel {
   Kernel kernel;
 
-  HostKernel(const char* epilogue, int shared_memory, const int64_t (&row)[kConfigWidth])
+  HostKernel(const char* epilogue, int shared_memory, uint32_t at_launch,
+             const int64_t (&row)[kConfigWidth])
       : kernel{epilogue,
                1,
                1,
                {},
+               at_launch,
                shared_memory,
                [] { return prepare_error; },
                Check,

@@ -13,7 +13,15 @@ import numpy as np
 
 from onnxbolt.epilogues.formula import X, apply
 from onnxbolt.epilogues.patterns import Unary
-from onnxbolt.epilogues.step import FUNCTION, Accuracy, Emit, EpilogueStep, Parameter, unary
+from onnxbolt.epilogues.step import (
+    FUNCTION,
+    Accuracy,
+    Definition,
+    Emit,
+    EpilogueStep,
+    Parameter,
+    unary,
+)
 from onnxbolt.extensions import Extension
 
 _FACTOR = 1.702
@@ -35,6 +43,7 @@ QUICK_GELU = EpilogueStep(
     cost=8,
     functor="extending::QuickGelu",
     header="activations.h",
+    definition=Definition("extending::DefineQuickGelu", "definitions.h"),
     forms=(X * apply("Sigmoid", _FACTOR * X),),
     accuracy=Accuracy(slope=1.1, own=2 * FUNCTION),
 )
@@ -46,6 +55,7 @@ CELU = EpilogueStep(
     cost=7,
     functor="extending::Celu",
     header="activations.h",
+    definition=Definition("extending::DefineCelu", "definitions.h"),
     params=(Parameter("alpha", default=1.0, typical=1.0),),
     patterns=(Unary("Celu"),),
     accuracy=Accuracy(slope=1.0, own=FUNCTION),
