@@ -1,5 +1,5 @@
-// What orders the threads of a block and of a cluster on sm_90 (PTX ISA: mbarrier, barrier.cluster,
-// fence.proxy.async).
+// Synchronization of the threads of a block and of a cluster on sm_90 (PTX ISA: mbarrier,
+// barrier.cluster, fence.proxy.async).
 #pragma once
 #include <cstdint>
 
@@ -10,15 +10,15 @@ __device__ inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// An mbarrier in shared memory. Its phases alternate in parity; a wait returns once the phase of
-// the given parity is complete, so that it can look one phase ahead and no further.
+// An mbarrier in shared memory. Its phases alternate in parity. A wait returns once the phase of
+// the given parity is complete, so that it cannot tell a phase from the one two before.
 class Barrier {
  public:
   __device__ void init(int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(arrivals));
   }
 
-  // Beside its arrivals, the phase waits for that many bytes to be copied into shared memory.
+  // Arrives, and makes the phase wait for this many bytes to be copied into shared memory.
   __device__ void arrive_and_expect(int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()),
                  "r"(bytes)
@@ -29,7 +29,7 @@ class Barrier {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
   }
 
-  // At the barrier of the same name in block `rank` of the cluster.
+  // Arrives at the same barrier of block `rank` of the cluster.
   __device__ void arrive_at(int rank) {
     asm volatile(
         "{\n.reg .b32 remote;\n"
@@ -72,11 +72,11 @@ __device__ inline void SyncThreads(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-// All of a block's consumer warpgroups; the barriers of single ones, and of some together, come
-// before.
+// Waits for all of a block's consumer warpgroups. Barriers of single warpgroups, and of pairs, have
+// lower numbers.
 __device__ inline void SyncConsumers(int warpgroups) { SyncThreads(15, 128 * warpgroups); }
 
-// All threads of all blocks of the cluster, but those that have exited.
+// Waits for all threads of all blocks of the cluster, except those that have exited.
 __device__ inline void SyncCluster() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
                    : "memory");
@@ -88,7 +88,7 @@ __device__ inline int ClusterRank() {
   return rank;
 }
 
-// One thread of a converged warp.
+// True for one thread of a converged warp.
 __device__ inline bool ElectOne() {
   uint32_t elected;
   asm volatile(
@@ -109,7 +109,7 @@ __device__ void ClaimRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
-// A place in a ring of stages, and the parity of the phase in which a consumer meets it.
+// A place in a ring of stages, and the parity of the phase that a consumer waits for there.
 template <int Stages>
 struct RingCursor {
   int stage = 0;

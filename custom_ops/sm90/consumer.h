@@ -1,4 +1,17 @@
-// A consumer warpgroup: wgmma over the ring's stages, then the epilogue on the accumulators.
+// A consumer warpgroup: the main loop multiplies the ring's stages by wgmma, then the epilogue
+// finishes the accumulators.
+//
+// How it works, for each tile:
+//
+// 1. Wait until a stage is full, issue its wgmma instructions, and leave them under way.
+// 2. Give back the stage before, whose products are complete by then.
+// 3. After the last k-block, wait for all products and run the epilogue on the accumulators.
+//
+// Pingpong: two or three warpgroups have tiles of their own, and a barrier passes the turn for the
+// main loop from one to the next. Without turns a warpgroup that skips the stages of other tiles
+// could take a phase that has not begun for one that is complete.
+//
+// Constraints: a warpgroup's rows are multiples of 64 (wgmma's M). All 128 threads make every call.
 #pragma once
 #include <algorithm>
 
@@ -9,20 +22,23 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// The end of a tile: the sums are the output's, but for the epilogue and what other blocks have of
-// them.
+// What follows a tile's main loop: the epilogue, and before it the exchange of partial sums if
+// blocks of a cluster share the tile.
 template <class K>
 class TileEnd {
  public:
   using Params = sm90::Params;
   using Finish = typename K::Finish;
-  using Sums = Accumulators<K::kProductColumns>[K::kBlocks];  // of 64 rows each
+  using Sums =
+      Accumulators<K::kProductColumns>[K::kBlocks];  // one set of accumulators for each 64 rows
 
-  // At the end of a block nothing runs under the last tile's epilogue but its own products: over
-  // that many k-blocks they are made 64 rows at a time, so that the first rows are finished under
-  // the products of the others. Their stages and the one before are all in use until then.
+  // A block's last tile has no main loop behind it that could hide its epilogue. So its last
+  // kBlocksApart k-blocks are multiplied 64 rows at a time, and the first rows are finished while
+  // the others' products run. All stages of these k-blocks, and the one before, stay in use until
+  // then.
   static constexpr int kBlocksApart = K::kBlocks > 1 ? std::min(3, K::kStages - 1) : 0;
-  static constexpr int kStagesBehind = 0;  // of the ring, behind those of a tile's k-blocks
+  static constexpr int kStagesBehind =
+      0;  // stages of the ring that further products use behind each tile
   static_assert(kBlocksApart * (K::kBlocks - 1) <= 7,
                 "as many groups of products as a wait can leave under way");
 
@@ -33,7 +49,7 @@ class TileEnd {
         rank_(rank),
         epilogue_(memory.epilogue(group), params.operands, 1 + group) {}
 
-  // Before and after the main loop.
+  // fetch: before the main loop; keep: after it.
   CUTLASS_DEVICE void fetch(int column) { epilogue_.fetch_vectors(column, params_.columns); }
   CUTLASS_DEVICE void keep() { epilogue_.keep_vectors(); }
 
@@ -47,7 +63,7 @@ class TileEnd {
   CUTLASS_DEVICE void drain() { epilogue_.drain(); }
 
  private:
-  // Block M of 64 rows and those behind it.
+  // Finishes rows 64 M and up.
   template <int M>
   CUTLASS_DEVICE void finish_rows(Sums& sums, const MatrixOutput& to) {
     if constexpr (kBlocksApart > 0) {
@@ -67,9 +83,9 @@ class TileEnd {
   }
 
   CUTLASS_DEVICE void finish_split(Sums& sums, const MatrixOutput& to) {
-    complete(sums);  // they are, but the compiler sees other ways to get here
+    complete(sums);  // they are complete, but the compiler sees other ways to get here
     const SplitSums<K> split(memory_, group_, params_.split, rank_);
-    SyncCluster();  // no block reads its ring any more
+    SyncCluster();  // until no block reads its ring, which the exchange overwrites
     for_each_unit([&](int unit, int m, int, int value) {
       if (!split.owns(unit)) split.send(unit, sums[m] + value);
     });
@@ -95,8 +111,8 @@ class TileEnd {
       epilogue_.finish_unit(values, m * 64, column, params_.columns, to);
   }
 
-  // visit(unit, block of 64 rows, first column, first accumulator); unrolled, since accumulators
-  // are registers.
+  // Calls visit(unit, block of 64 rows, first column, first accumulator) for each unit. It is
+  // unrolled, since accumulators are registers.
   template <class Visit>
   CUTLASS_DEVICE static void for_each_unit(const Visit& visit) {
 #pragma unroll
@@ -112,7 +128,7 @@ class TileEnd {
   typename K::Epilogue epilogue_;
 };
 
-// End: what becomes of a tile's sums.
+// The main loop over a block's tiles. End: what finishes a tile's accumulators, such as TileEnd.
 template <class K, class End = TileEnd<K>>
 class Consumer {
  public:
@@ -129,7 +145,7 @@ class Consumer {
         end_(params, memory, group, tiles_.rank) {}
 
   CUTLASS_DEVICE void run() {
-    WaitForPredecessors();  // the operands of the epilogue are read by this thread
+    WaitForPredecessors();  // this thread reads the epilogue's operands
     const bool fits_apart = params_.split == 1 && range_.count() >= End::kBlocksApart;
     const int skip = K::kIsPingpong ? group_ : 0, groups = K::kIsPingpong ? K::kGroups : 1;
     stage_.advance(skip * stages_of_tile());
@@ -151,8 +167,9 @@ class Consumer {
   }
 
  private:
-  // A barrier's wait sees one phase ahead only, and in pingpong a warpgroup skips the stages of the
-  // others' tiles: without turns it would take a phase that has not begun for one that is complete.
+  // Pingpong: waits for this warpgroup's turn. A wait distinguishes a phase from the one before it
+  // alone, and this warpgroup skips the stages of the others' tiles: without turns it could take a
+  // phase that has not begun for one that is complete.
   CUTLASS_DEVICE void begin_turn() {
     if constexpr (K::kIsPingpong) barriers_.turn[group_].wait((turns_++ & 1) ^ (group_ == 0));
   }
@@ -163,7 +180,7 @@ class Consumer {
     }
   }
 
-  // The main loop. A stage is given back when the products behind its own are under way.
+  // The main loop. A stage is given back once the products of the next stage are under way.
   CUTLASS_DEVICE void multiply(Sums& sums, bool apart) {
     constexpr int kApart = End::kBlocksApart;
     const int end = range_.end - (apart ? kApart : 0);
@@ -189,7 +206,7 @@ class Consumer {
     }
     wait_behind();
     end_turn();
-    end_.keep();  // under the last products
+    end_.keep();  // hidden behind the last products
     WaitForProducts<0>();
     pin(sums);
     release(previous);
@@ -197,7 +214,8 @@ class Consumer {
 
   CUTLASS_DEVICE int stages_of_tile() const { return range_.count() + End::kStagesBehind; }
 
-  // Before the turn ends, since the next warpgroup's waits see one phase ahead only.
+  // Waits for the last stages before the turn ends: the next warpgroup's waits distinguish one
+  // phase.
   CUTLASS_DEVICE void wait_behind() {
     RingCursor<K::kStages> at = stage_;
 #pragma unroll
@@ -210,8 +228,8 @@ class Consumer {
     for (int i = 0; i < End::kStagesBehind; ++i, stage_.advance()) release(stage_.stage);
   }
 
-  // The last k-blocks of a block's last tile, whose products are left under way (see TileEnd).
-  // Nobody waits for their stages.
+  // The last k-blocks of a block's last tile. Their products are left under way (see TileEnd), and
+  // no load waits for their stages.
   CUTLASS_DEVICE void multiply_apart(Sums& sums) {
     pin(sums);
 #pragma unroll
@@ -229,7 +247,7 @@ class Consumer {
     }
   }
 
-  // Blocks of 64 rows of the product, from `first` to `end`, by one k-block.
+  // Multiplies one k-block for the rows from 64 `first` to 64 `end`.
   CUTLASS_DEVICE void multiply_rows(Sums& sums, int first, int end, int stage, int block_of_b,
                                     bool accumulate) {
     const char *pixels = memory_.a(stage), *weights = memory_.b(block_of_b);
@@ -243,7 +261,7 @@ class Consumer {
       for (int k = 0; k < K::kBoxBytes / 32; ++k) {
 #pragma unroll
         for (int m = first; m < end; ++m) {
-          // addresses in descriptors count 16 bytes
+          // descriptors count addresses in units of 16 bytes
           const uint64_t at_a =
               a + (box * K::kProductRows * K::kBoxBytes + m * 64 * K::kBoxBytes) / 16 + 2 * k;
           const uint64_t at_b = b + box * K::kProductColumns * K::kBoxBytes / 16 + 2 * k;
@@ -259,7 +277,7 @@ class Consumer {
     for (int m = 0; m < K::kBlocks; ++m) PinAccumulators(sums[m]);
   }
 
-  // Tells every block of the cluster that loads into this stage.
+  // Gives a stage back to every block of the cluster that loads into it.
   CUTLASS_DEVICE void release(int stage) {
     if constexpr (K::kClusterSize == 1) {
       if (thread_ == 0) barriers_.empty[stage].arrive();

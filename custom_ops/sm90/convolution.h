@@ -1,4 +1,5 @@
-// A convolution's activations as rows of an implicit GEMM: what TMA can gather, and how it is told.
+// A convolution's activations as rows of an implicit GEMM: the shapes that TMA's im2col can gather,
+// and its parameters.
 #pragma once
 #include "ops/conv/arguments.h"
 #include "sm90/persistent.h"
@@ -9,13 +10,13 @@ namespace sm90 {
 // Output pixels.
 inline int64_t Rows(const ConvArguments& conv) { return int64_t(conv.n) * conv.p * conv.q; }
 
-// Of the product: those pixels, or 64 of each image.
+// Rows of the product: the output pixels, or 64 for each image if the kernel averages images.
 template <class K>
 int64_t ProductRows(const ConvArguments& conv) {
   return K::kMean ? int64_t(conv.n) * kImageRows : Rows(conv);
 }
 
-// Whether the pixels are a matrix as they lie.
+// True if the pixels are the rows of a matrix as they lie in memory.
 inline bool IsMatrix(const ConvArguments& conv) {
   return conv.r == 1 && conv.s == 1 && conv.stride_h == 1 && conv.stride_w == 1 &&
          conv.p == conv.h && conv.q == conv.w && conv.pad_top == 0 && conv.pad_left == 0;
@@ -40,7 +41,7 @@ inline const char* CheckIm2col(const ConvArguments& conv) {
   return conv.stride_h <= 8 && conv.stride_w <= 8 ? nullptr : "a stride exceeds TMA's 8";
 }
 
-// What TMA reads against the accesses of 16 bytes that it makes; `depth`: channels of a group.
+// Checks the tensors that TMA reads against its accesses of 16 bytes; `depth`: channels of a group.
 template <class K>
 const char* CheckInputs(const ConvArguments& conv, int depth) {
   constexpr int kWide = 16 / static_cast<int>(sizeof(typename K::Element));
@@ -62,7 +63,8 @@ const char* DescribeActivations(Params& params, const ConvArguments& conv) {
                   conv.pad_left,
                   conv.dilation_h,
                   conv.dilation_w};
-  // Without groups all columns meet all channels, those too that a cluster has beyond the last one.
+  // Without groups all output channels are computed from all input channels, also those that a
+  // cluster has beyond the last one.
   constexpr int kAllColumns = 0x7fffffff;
   params.groups = {Divisor(conv.groups > 1 ? conv.k / conv.groups : kAllColumns),
                    conv.c / conv.groups};

@@ -1,7 +1,13 @@
-// The end of a tile: an epilogue chain on the accumulators of one consumer warpgroup, staged
-// through swizzled shared memory and stored by TMA. Columns are output channels, rows pixels; a
-// unit is 64 rows of one box of columns. Each warp stores the 16 rows that it has of a unit, so
-// that no warp waits for another.
+// The epilogue of a tile, by one consumer warpgroup: columns are output channels, rows are pixels.
+//
+// How it works: a tile is finished in units of 64 rows and one box of columns. For each unit the
+// threads apply the epilogue's steps to their accumulators, write the result into a staging buffer
+// in shared memory (stmatrix, swizzled as TMA expects), and store it by TMA. A residual comes by
+// TMA into the same buffer beforehand, and the output takes its place. Each warp stores the 16 rows
+// that it has of a unit, so that no warp waits for another.
+//
+// Constraints: a warpgroup has multiples of 64 rows, columns are multiples of 8, and rows in device
+// memory are multiples of 16 bytes.
 #pragma once
 #include <cstring>
 
@@ -14,9 +20,9 @@
 namespace onnxbolt {
 namespace sm90 {
 
-constexpr int kStoredRows = 16, kWarps = 4;  // of one store; of a warpgroup
+constexpr int kStoredRows = 16, kWarps = 4;  // rows of one store; warps of a warpgroup
 
-// Rows of Output as a tensor map of [rows, columns] sees them, from `origin` on.
+// Where a tile is stored: rows of a tensor map of [rows, columns] from `row` and `column` on.
 struct MatrixOutput {
   const CUtensorMap& map;
   int row, column, rows;
@@ -25,15 +31,16 @@ struct MatrixOutput {
     Store2D(map, staged, column + tile_column, row + tile_row);
   }
 
-  // The pixel that a row of the tile is, below 0 for none: for operands that are read directly.
+  // The pixel of a row of the tile, or a negative number for none: for operands that threads read
+  // directly.
   CUTLASS_DEVICE int64_t pixel(int tile_row) const {
     return row + tile_row < rows ? row + tile_row : -1;
   }
 };
 
-// The static facts. `Blocks`: 64 rows each. A first tensor operand of the output's width comes by
-// TMA into the staging buffers, where the output takes its place, unless the kernel has nothing
-// that loads it; other tensors are read directly.
+// Constants of an epilogue. `Blocks`: the number of 64-row blocks. If the first tensor operand has
+// the output's width, TMA brings it into the staging buffers, where the output takes its place;
+// other tensors, and all if nothing loads them (LoadsResidual is false), are read directly.
 template <class ElementType, class OutputType, class ChainType, int Blocks, int ColumnCount,
           bool LoadsResidual = true>
 struct EpilogueShape {
@@ -47,9 +54,9 @@ struct EpilogueShape {
   static constexpr int kRowBytes = kUnitColumns * sizeof(Output), kUnitBytes = 64 * kRowBytes;
   static constexpr int kUnitsAcross = kColumns / kUnitColumns, kUnits = kBlocks * kUnitsAcross;
   static constexpr int kBuffers =
-      kResidual && kUnits > 1 ? 4 : 2;   // residuals are loaded that far ahead
-  static constexpr bool kStores = true;  // else the result is a further product's operand alone,
-                                         // and the buffers are the residual's
+      kResidual && kUnits > 1 ? 4 : 2;   // residuals are loaded this many units ahead
+  static constexpr bool kStores = true;  // false: the result is only the operand of a further
+                                         // product, and the buffers are the residual's
   static constexpr int kStagingBytes = kBuffers * kUnitBytes;
   static constexpr int kVectorBytes = Chain::kVectors * kColumns * static_cast<int>(sizeof(float));
   static_assert(kColumns % 8 == 0, "TMA stores rows of 16 bytes");
@@ -83,8 +90,8 @@ class Epilogue {
         lane_row_(chunk_offset(thread_ / 32 * 16 + thread_ % 16, thread_ % 32 / 16 * 8)),
         lane_pair_(chunk_offset(first_row(), thread_ % 4 * 2) + thread_ % 2 * 8) {}
 
-  // Begins to fetch the vectors of columns `first` to `end`, which arrive under the main loop.
-  // Those of the tile before are kept where they are the same.
+  // Begins to fetch the vectors of columns `first` to `end`; they arrive under the main loop.
+  // Nothing is fetched if the tile before had the same columns.
   CUTLASS_DEVICE void fetch_vectors(int first, int end) {
     if (Chain::kVectors == 0 || first == first_column_) return;
     first_column_ = first;
@@ -98,7 +105,8 @@ class Epilogue {
     }
   }
 
-  // Before the first unit. No warp reads the last tile's vectors any more when they are replaced.
+  // Makes the fetched vectors available, before the first unit. Warps meet first, since the last
+  // tile's vectors are overwritten.
   CUTLASS_DEVICE void keep_vectors() {
     if (Chain::kVectors == 0 || !fetched_) return;
     fetched_ = false;
@@ -111,15 +119,15 @@ class Epilogue {
     SyncThreads(barrier_, 128);
   }
 
-  // Both at once, for a kernel without a main loop to hide it.
+  // Fetches and keeps at once, for a kernel without a main loop that could hide the latency.
   CUTLASS_DEVICE void load_vectors(int first, int end) {
     fetch_vectors(first, end);
     keep_vectors();
   }
 
-  // Applies the chain to one unit of the tile and stores it. `values`: the unit's accumulators.
-  // `column_end`: columns of the matrix. `operand`: where not null, gets the result as a further
-  // product's operand, which lies as accumulators do.
+  // Applies the steps to one unit of the tile and stores it. `values`: the unit's accumulators.
+  // `column_end`: columns of the matrix. `operand`: if not null, it gets the result as the operand
+  // of a further product, which has the layout of accumulators.
   template <int Size, class Destination>
   CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column,
                                   int column_end, const Destination& to,
@@ -149,14 +157,14 @@ class Epilogue {
     cursor_.advance();
   }
 
-  // Before the block ends: its shared memory has to live as long as stores read it.
+  // Waits for all stores, before the block ends: they read its shared memory.
   CUTLASS_DEVICE void drain() {
     if (thread_ % 32 == 0) WaitForStores<0>();
   }
 
  protected:
-  // With a residual the buffer holds it already; else the store that used the buffer before has to
-  // be done with it.
+  // With a residual, waits until the buffer holds it; else until the buffer's last store has read
+  // it.
   CUTLASS_DEVICE void acquire_buffer() {
     if constexpr (Shape::kResidual) {
       memory_.residual_loaded[cursor_.stage].wait(cursor_.parity);
@@ -172,10 +180,9 @@ class Epilogue {
       memory_.residual_free[(cursor_.stage + Shape::kBuffers - 1) % Shape::kBuffers].arrive();
   }
 
-  // The unit's columns from `Column` on, up to 64 at a time: their values are independent of one
-  // another, which hides the latency of a chain, and take the place of accumulators. `use` gets
-  // these, four of a thread for each block of 8 columns (see Accumulators), the chain's operands
-  // for them, and the first of the columns.
+  // Processes the unit's columns from `Column` on, up to 64 at a time: independent values hide the
+  // latency of the steps. `use` gets the accumulators (four values of a thread for each block of 8
+  // columns, see Accumulators), the epilogue's operands for them, and the first column.
   template <int Column = 0, class Destination, class Use>
   CUTLASS_DEVICE void for_each_part(const float* values, char* buffer, int unit_row,
                                     int unit_column, int column_end, const Destination& to,
@@ -214,8 +221,8 @@ class Epilogue {
     }
   }
 
-  // Tensors that do not come by TMA. The matrix has an even number of columns, so that pairs are
-  // inside or outside of it.
+  // Reads tensors that do not come by TMA. The matrix has an even number of columns, so that both
+  // values of a pair are inside or outside of it.
   template <int Count, class Destination>
   CUTLASS_DEVICE void read_tensors(typename Chain::template Operands<Count>& operands, int unit_row,
                                    int column, int column_end, const Destination& to) const {
@@ -236,7 +243,7 @@ class Epilogue {
 
   CUTLASS_DEVICE int first_row() const { return thread_ / 32 * 16 + thread_ % 32 / 4; }
 
-  // Where in a buffer the 16 bytes at column `column` of row `row` are, swizzled as TMA does.
+  // The offset in a buffer of the 16 bytes at column `column` of row `row`, swizzled as TMA does.
   CUTLASS_DEVICE static int chunk_offset(int row, int column) {
     const int index = column * static_cast<int>(sizeof(Output)) / 16;
     int swizzled = index;
@@ -246,9 +253,9 @@ class Epilogue {
     return row * Shape::kRowBytes + swizzled * 16;
   }
 
-  // The row that this lane gives to stmatrix and ldmatrix, of matrices of 8x8: the upper two before
-  // those to the right of them. `column`: a multiple of 16, which a swizzle leaves where it is but
-  // for an exclusive or, or else the last 8 columns.
+  // The address that this lane gives to stmatrix and ldmatrix for 8x8 matrices: the two upper ones
+  // come before those to their right. `column` is a multiple of 16, for which the swizzle is an
+  // exclusive or, or is the last 8 columns.
   template <bool Wide>
   CUTLASS_DEVICE uint32_t matrix_row(char* buffer, int column) const {
     const uint32_t start = SharedAddress(buffer);
@@ -281,8 +288,8 @@ class Epilogue {
     return cutlass::NumericArrayConverter<float, Element, Columns / 2>{}(packed);
   }
 
-  // No memory clobber: what orders these stores is the fence and the warp's meeting behind the
-  // unit, and the compiler may mix the arithmetic of neighbouring columns.
+  // There is no memory clobber: the fence and the warp's barrier behind the unit order these
+  // stores, and the compiler may interleave the arithmetic of neighbouring columns.
   template <int Columns>
   CUTLASS_DEVICE void write_staged(char* buffer, int column,
                                    const cutlass::Array<Output, Columns / 2>& values) const {
@@ -306,8 +313,8 @@ class Epilogue {
     }
   }
 
-  // This thread's values i and i + 1, of 4 bytes each. A swizzle leaves blocks of 8 columns where
-  // they are but for an exclusive or, and is the same 8 rows below.
+  // Stores this thread's values i and i + 1, of 4 bytes each. For blocks of 8 columns the swizzle
+  // is an exclusive or, and it is the same 8 rows below.
   CUTLASS_DEVICE float2* pair(char* buffer, int column, int i) const {
     const int bytes = (column + i / 4 * 8) * static_cast<int>(sizeof(float)),
               row_offset = i % 4 * 4 * Shape::kRowBytes;

@@ -1,7 +1,7 @@
-// The epilogue of a convolution whose result is each image's mean: y [n, k], what a global average
-// pooling would make of [n, p, q, k]. The tile's blocks of 64 rows hold one image each, so that no
-// sum leaves its warpgroup: lanes add up rows, then shared memory warps, always in the same order.
-// Rows beyond an image's last pixel are left out.
+// The epilogue of a convolution that averages images: y [n, k], as a global average pooling of [n,
+// p, q, k] would give. A tile's 64-row blocks hold one image each, so that all values of a sum are
+// in one warpgroup: lanes are added up first, then, through shared memory, warps, always in the
+// same order. Rows beyond an image's last pixel are left out.
 #pragma once
 #include <type_traits>
 
@@ -11,9 +11,10 @@
 namespace onnxbolt {
 namespace sm90 {
 
-constexpr int kImageRows = 64;  // of the product, that an image has: those of one wgmma
+constexpr int kImageRows =
+    64;  // rows of the product for each image: those of one wgmma instruction
 
-// A chain in two parts: the steps of each value by itself, and whether Mean is behind them.
+// An epilogue in two parts: the steps for each value, and whether Mean follows them.
 template <class Before, class... Steps>
 struct SplitAtMean {
   using Pointwise = Before;
@@ -33,7 +34,8 @@ struct MeanOf;
 template <class... Steps>
 struct MeanOf<epilogue::Chain<Steps...>> : SplitAtMean<epilogue::Chain<>, Steps...> {};
 
-// The means of a tile's images. `tile`: where it begins, and the rows that there are.
+// Where the means of a tile's images are stored. `tile`: its first row and column, and the number
+// of rows.
 class MeanOutput {
  public:
   const int column;
@@ -45,7 +47,7 @@ class MeanOutput {
     return (tile_.row + tile_row) % kImageRows < params_.plane_pixels;
   }
 
-  // As MatrixOutput's: for operands that are read directly.
+  // As MatrixOutput::pixel: for operands that threads read directly.
   CUTLASS_DEVICE int64_t pixel(int tile_row) const {
     const int row = tile_.row + tile_row;
     return holds_pixel(tile_row) && row < tile_.rows
@@ -53,7 +55,7 @@ class MeanOutput {
                : -1;
   }
 
-  // Of the image whose rows begin at `tile_row`.
+  // The number of pixels of the image whose rows begin at `tile_row`.
   template <class Output>
   CUTLASS_DEVICE void store(float sum, int tile_row, int tile_column) const {
     const int row = tile_.row + tile_row, at = column + tile_column;
@@ -67,7 +69,7 @@ class MeanOutput {
   const MatrixOutput& tile_;
 };
 
-// The interface of Epilogue, whose buffers and vectors these are.
+// Has the interface of Epilogue, and its buffers and vectors.
 template <class Shape>
 class MeanEpilogue : public Epilogue<Shape> {
  public:
@@ -95,11 +97,10 @@ class MeanEpilogue : public Epilogue<Shape> {
                           }
                         });
     const int first = add_up<kSums, kLanesOfRow>(sums);
-    __syncwarp();  // all of its lanes have read the residual
+    __syncwarp();  // until all lanes of the warp have read the residual
     keep(sums, first, buffer);
-    SyncThreads(
-        this->barrier_,
-        128);  // and no thread is still behind the unit before the last, which had this buffer
+    SyncThreads(this->barrier_,
+                128);  // until no thread reads the unit before the last, which had this buffer
     if (this->thread_ < Shape::kUnitColumns)
       to.template store<Output>(whole(buffer), unit_row, unit_column + this->thread_);
     if constexpr (Shape::kResidual) release(this->memory_.residual_free[this->cursor_.stage]);
@@ -109,11 +110,12 @@ class MeanEpilogue : public Epilogue<Shape> {
  private:
   using Output = typename Base::Output;
   static constexpr int kSums =
-      Shape::kUnitColumns / 4;           // columns of a thread in a unit, see Accumulators
-  static constexpr int kLanesOfRow = 4;  // of lanes, those with the same columns are that far apart
+      Shape::kUnitColumns / 4;           // columns of a thread in a unit (see Accumulators)
+  static constexpr int kLanesOfRow = 4;  // lanes with the same columns are this far apart
 
-  // Over the lanes that have the same columns. With each step a lane goes on with one half of them,
-  // and leaves the other to its partner; returns which of all `Count` the first one is then.
+  // Adds up the lanes that have the same columns. In each step a lane keeps one half of its columns
+  // and leaves the other half to its partner. Returns which of all `Count` columns its first one is
+  // then.
   template <int Count, int Distance>
   CUTLASS_DEVICE int add_up(float* sums) const {
     if constexpr (Distance == 32) {
@@ -134,7 +136,7 @@ class MeanEpilogue : public Epilogue<Shape> {
     }
   }
 
-  // How many columns a lane has in the end.
+  // The number of columns that a lane has in the end.
   template <int Count, int Distance>
   static constexpr int Left() {
     if constexpr (Distance == 32)
@@ -143,7 +145,7 @@ class MeanEpilogue : public Epilogue<Shape> {
       return Left<Count % 2 == 0 ? Count / 2 : Count, 2 * Distance>();
   }
 
-  // A warp's sums lie where its rows of the residual were.
+  // A warp's sums take the place of its rows of the residual.
   CUTLASS_DEVICE static float* of_warp(char* buffer, int warp) {
     return reinterpret_cast<float*>(buffer + warp * kStoredRows * Shape::kRowBytes);
   }
@@ -155,7 +157,7 @@ class MeanEpilogue : public Epilogue<Shape> {
       of_columns[(first + i) / 2 * 8 + (first + i) % 2] = sums[i];
   }
 
-  // The unit's sum of this thread's column.
+  // The unit's sum for this thread's column.
   CUTLASS_DEVICE float whole(char* buffer) const {
     float sum = 0.f;
 #pragma unroll
@@ -163,7 +165,7 @@ class MeanEpilogue : public Epilogue<Shape> {
     return sum;
   }
 
-  // The next residual comes by TMA where this warp has read and written.
+  // Frees the buffer: TMA brings the next residual where this warp has read and written.
   CUTLASS_DEVICE void release(Barrier& free) const {
     FenceAsyncProxy();
     __syncwarp();

@@ -1,9 +1,9 @@
-// The epilogue of an output whose columns are planes: y [n, k, p, q] with any number of channels,
-// which is what leaves channels last. Rows of the product are pixels, image by image.
+// The epilogue of an NCHW output: y [n, k, p, q] with any number of channels. Rows of the product
+// are pixels, image by image.
 //
-// Values go from registers to memory: of one column eight lanes have eight neighbouring pixels, in
-// fp32 a whole sector. Planes begin anywhere, so that wider accesses, or TMA, would serve a part of
-// them only.
+// Values go from registers to memory: for each column, eight lanes have eight neighbouring pixels,
+// in fp32 a whole sector. An image of a channel begins at any address, so that wider accesses, or
+// TMA, would serve only some of them.
 #pragma once
 #include "sm90/epilogue.h"
 #include "sm90/params.h"
@@ -11,21 +11,22 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// As EpilogueShape; nothing is staged.
+// As EpilogueShape, but nothing is staged.
 template <class Element, class Output, class Chain, int Blocks, int Columns>
 struct PlanesEpilogueShape : EpilogueShape<Element, Output, Chain, Blocks, Columns> {
   static constexpr int kStagingBytes = 0;
   static_assert(Chain::kTensors == 0, "tensors that are added have their channels last");
 };
 
-// A tile of the planes. `tile`: where it begins, and the rows that there are.
+// Where a tile of NCHW is stored. `tile`: its first row and column, and the number of rows.
 class PlanesOutput {
  public:
   CUTLASS_DEVICE PlanesOutput(const Params& params, const MatrixOutput& tile)
       : params_(params), tile_(tile) {}
 
-  // A thread's values in accumulator order (see Accumulators): two of the tile's row `row` and two
-  // of that 8 below in each block of 8 columns, from the tile's `column` on.
+  // Stores a thread's values, which are in the order of accumulators (see Accumulators): for each
+  // block of 8 columns two values of the tile's row `row` and two of row `row` + 8, from the tile's
+  // `column` on.
   template <class Output, int Count>
   CUTLASS_DEVICE void store(const cutlass::Array<Output, Count>& values, int row,
                             int column) const {
@@ -56,7 +57,7 @@ class PlanesOutput {
   const MatrixOutput& tile_;
 };
 
-// The interface of Epilogue, whose vectors these are.
+// Has the interface of Epilogue, and its vectors.
 template <class Shape>
 class PlanesEpilogue : public Epilogue<Shape> {
  public:
@@ -76,8 +77,7 @@ class PlanesEpilogue : public Epilogue<Shape> {
   }
 };
 
-// Writes both forms: rows as Epilogue does, and planes of what is stored there, without the
-// channels that are padding.
+// Writes both layouts: NHWC as Epilogue does, and from it NCHW without the channels of padding.
 template <class Shape, class PlaneType>
 class BothEpilogue : public Epilogue<Shape> {
  public:

@@ -1,4 +1,4 @@
-// What a launch of a GEMM-like kernel tells all its blocks.
+// Parameters of a launch, the same for all blocks, of kernels that compute one product.
 #pragma once
 #include <cuda.h>
 
@@ -8,7 +8,7 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// How output pixels meet the image; not used where the rows of A are a matrix.
+// How output pixels relate to the input image; unused if the rows of A are a matrix.
 struct ImageGeometry {
   Divisor pixels, row;  // of an output image, and of one of its rows
   int filter_w;
@@ -32,7 +32,8 @@ struct Params {
   int plane_columns;  // of `planes`, which may be without the last ones
 };
 
-// A share of the k-blocks: all of them, or, split, what block `rank` of a cluster has.
+// The k-blocks that this block multiplies: all, or the share of block `rank` if a cluster's blocks
+// share them.
 struct BlockRange {
   int first, end;
 

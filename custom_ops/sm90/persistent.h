@@ -1,6 +1,27 @@
-// The persistent, warp-specialized kernel of GEMM_SM90 and CONV_SM90: a producer warpgroup feeds a
-// ring of operand tiles by TMA, one to three consumer warpgroups multiply (wgmma) and run the
-// epilogue.
+// A persistent, warp-specialized kernel for products on sm_90a: GEMM, and convolution as implicit
+// GEMM.
+//
+// How it works:
+//
+// 1. There are as many blocks as fit the GPU at once; each works through several output tiles
+//    (sm90/schedule.h), so that a tile's loads begin while the tile before is being finished.
+// 2. The producer warpgroup (sm90/producer.h) fills a ring in shared memory with k-blocks of A and
+// B
+//    by TMA. A stage is full when its bytes have arrived, and empty when all consumers have read
+//    it.
+// 3. One to three consumer warpgroups (sm90/consumer.h) multiply full stages by wgmma, with
+//    accumulators in registers, which setmaxnreg moves to them from the producer.
+// 4. The epilogue (sm90/epilogue.h) applies the steps to the accumulators, stages the result in
+//    shared memory and stores it by TMA.
+//
+// Consumers either share the rows of a tile (cooperative), or have a tile each and take turns with
+// the main loop (pingpong), so that the epilogue of one runs under the products of the other. Where
+// there are fewer tiles than SMs, the blocks of a cluster can share a tile's k-blocks
+// (sm90/split_k.h).
+//
+// Constraints: rows of A, B and the output are multiples of 16 bytes at 16-byte aligned addresses,
+// as TMA requires. Within a kernel the tile, the k-block and the number of consumers are constants;
+// sm90/shape.h has the rules that they keep.
 #pragma once
 #include "runtime/dependent_launch.h"
 #include "runtime/integers.h"
@@ -14,8 +35,9 @@ template <class K>
 __device__ void InitializeBarriers(typename K::Barriers& barriers) {
   for (int i = 0; i < K::kStages; ++i) {
     barriers.full[i].init(1);
-    barriers.empty[i].init(K::kGroupsOfTile * (K::kClusterM + K::kClusterN -
-                                               1));  // all blocks that multiply what is loaded here
+    barriers.empty[i].init(
+        K::kGroupsOfTile *
+        (K::kClusterM + K::kClusterN - 1));  // one arrival for each block that multiplies this load
   }
   barriers.weights.init(1);
   barriers.begun.init(1);
@@ -37,8 +59,8 @@ __device__ void PrefetchMaps(const Params& params) {
   if constexpr (K::Finish::kResidual) Prefetch(params.residual);
 }
 
-// Registers move from the producer to the consumers, who hold the accumulators. One consumer has
-// enough from the start.
+// Moves registers from the producer to the consumers, which hold the accumulators. A single
+// consumer has enough from the start.
 template <class K>
 struct RegisterSplit {
   static constexpr bool kUsed = K::kGroups > 1;
@@ -46,7 +68,7 @@ struct RegisterSplit {
   static constexpr int kConsumer = K::kGroups == 4 ? 112 : K::kGroups == 3 ? 152 : 224;
 };
 
-// produce(warp) for the producer warpgroup, consume(group) for each of the others.
+// Runs produce(warp) in the producer warpgroup and consume(group) in each consumer warpgroup.
 template <class K, class Produce, class Consume>
 __device__ void SplitRoles(const Produce& produce, const Consume& consume) {
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0),
@@ -73,8 +95,8 @@ __device__ void Run(const Params& params, SharedMemory<K> memory) {
       [&](int group) { Consumer<K>(params, memory, group).run(); });
 }
 
-// Overlaps with its neighbours (dependent_launch.h): barriers and weights do not wait for the
-// kernel before.
+// The kernel. It overlaps with its neighbours in the stream (runtime/dependent_launch.h): barriers
+// and the first weights do not wait for the kernel before.
 template <class K, bool kIsImage>
 __global__ void __launch_bounds__(K::kThreads, 1)
     PersistentKernel(const __grid_constant__ Params params) {
@@ -92,20 +114,20 @@ __global__ void __launch_bounds__(K::kThreads, 1)
   Run<K, kIsImage>(params, memory);
   if constexpr (K::kClusterSize > 1) {
     __syncwarp();
-    SyncCluster();  // the others still signal this block's barriers
+    SyncCluster();  // until the other blocks have sent their last signals to this block's barriers
   }
 }
 
-// How many blocks run: all tiles at once if there is room, else as many as stay, each with several
-// tiles.
+// The number of blocks: one for each tile if all fit the GPU at once, else as many as fit, each
+// with several tiles.
 template <class K>
 int GridSize(const Params& params, int sm_count) {
   const int tiles = params.schedule.count();
   if (params.split > 1) return tiles * params.split;
   int clusters = std::min(tiles, std::max(sm_count / K::kClusterSize, 1));
   if constexpr (K::kIsResident)
-    clusters =
-        clusters / params.schedule.columns * params.schedule.columns;  // a block keeps its column
+    clusters = clusters / params.schedule.columns *
+               params.schedule.columns;  // so that a block's tiles are all in one column
   return clusters * K::kClusterSize;
 }
 
@@ -117,8 +139,8 @@ const char* LaunchKernel(const Params& params, const Launch& launch) {
                          K::kClusterSize * params.split);
 }
 
-// Images [count, pixels, columns] whose pixels are rows of a tile: 64 of each image, zeros behind
-// the last one.
+// A tensor map of images [count, pixels, columns] whose pixels are rows of a tile: 64 rows for each
+// image, zeros behind its last pixel.
 inline const char* EncodeImages(CUtensorMap& map, CUtensorMapDataType type, int64_t element_bytes,
                                 const void* data, int64_t pitch, int64_t columns, int64_t pixels,
                                 int64_t count, int box_columns, int box_images) {
@@ -128,8 +150,9 @@ inline const char* EncodeImages(CUtensorMap& map, CUtensorMapDataType type, int6
       {{columns, 0, box_columns}, {pixels, row, kImageRows}, {count, row * pixels, box_images}});
 }
 
-// What GEMM and convolution share: the schedule, the k-blocks, the output and the residual.
-// `depth`: channels of a tap. With means the activations are described before.
+// Fills in the parameters that GEMM and convolution share: the schedule, the k-blocks, the output
+// and the residual. `depth`: channels of a filter position. Kernels that average images need the
+// activations described before this call.
 template <class K>
 const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_t depth, int taps,
                            void* d, int64_t pitch, const EpilogueArguments& operands,
@@ -173,7 +196,8 @@ const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_
     return encode(params.d, d, pitch, Finish::kUnitColumns, kStoredRows);
 }
 
-// Weights [columns, taps, depth], `pitch` elements from one output channel to the next.
+// The tensor map of weights [columns, taps, depth]; `pitch`: elements from one output channel to
+// the next.
 template <class K>
 const char* DescribeWeights(Params& params, const void* weights, int64_t columns, int taps,
                             int64_t depth, int64_t pitch) {
@@ -185,7 +209,7 @@ const char* DescribeWeights(Params& params, const void* weights, int64_t columns
                       {columns, pitch * kSize, K::kTileN / K::kClusterM}});
 }
 
-// A where its rows are a matrix.
+// The tensor map of A if its rows are a matrix.
 template <class K>
 const char* DescribeMatrix(Params& params, const void* a, int64_t rows, int64_t depth,
                            int64_t pitch) {
@@ -194,12 +218,12 @@ const char* DescribeMatrix(Params& params, const void* a, int64_t rows, int64_t 
   params.a_is_matrix = true;
   return EncodeTiled(params.a, kOperandType<Element>, kSize, a,
                      {{depth, 0, K::kBoxK}, {rows, pitch * kSize, K::kTileM / K::kClusterN}},
-                     CU_TENSOR_MAP_L2_PROMOTION_L2_128B);  // not the next k-block's columns: the
-                                                           // first tile is waited for
+                     CU_TENSOR_MAP_L2_PROMOTION_L2_128B);  // 128 B: fetching the next k-block as
+                                                           // well would delay the first tile
 }
 
-// What a problem and a row's launch choices must be for this kernel, beside their alignments.
-// nullptr where all is well.
+// Checks a problem and the launch choices of a row, except for alignments. Returns nullptr if the
+// kernel serves them, else what is wrong.
 template <class K>
 const char* CheckProblem(int64_t rows, int64_t columns, int64_t depth, int64_t taps) {
   constexpr int kWide = 16 / static_cast<int>(sizeof(typename K::Output));
@@ -214,8 +238,8 @@ const char* CheckProblem(int64_t rows, int64_t columns, int64_t depth, int64_t t
   return nullptr;
 }
 
-// Launch choices that a row may carry: checked when it is launched, since can_implement does not
-// see them.
+// Checks the launch choices of a row. can_implement does not see them, so they are checked at each
+// launch.
 template <class K>
 const char* CheckLaunch(const Params& params, int sm_count) {
   if (K::kIsResident && params.schedule.columns > sm_count)

@@ -1,5 +1,14 @@
-// The producer warpgroup: one thread keeps the ring of operand tiles full, another brings residuals
-// ahead of the epilogues.
+// The producer warpgroup: one thread keeps the ring of operand tiles full by TMA, another brings
+// residuals ahead of the epilogues.
+//
+// How it works: for each k-block of each tile the thread waits until all consumers have given the
+// stage back, tells the stage's barrier how many bytes will come, and issues the copies of A and B.
+// Weights are constants, so the first ones are loaded before the kernel before has ended
+// (runtime/dependent_launch.h); activations wait for it. In a cluster each block loads a part of
+// the rows that the blocks share, and multicasts it to all of them.
+//
+// Constraints: one copy has at most 256 rows, and a box of a swizzled row (128, 64 or 32 bytes)
+// along k.
 #pragma once
 #include <algorithm>
 
@@ -10,8 +19,8 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// The k-blocks of a tile one after the other: channels within filter positions (r, s), which are
-// also counted (tap).
+// Walks the k-blocks of a tile: channels within filter positions (r, s), which are also counted
+// (tap).
 template <class K>
 struct BlockCursor {
   int channels, filter_w, channel, tap, r, s;
@@ -34,8 +43,7 @@ struct BlockCursor {
   }
 };
 
-// Loads tiles of A. With clusters the blocks of a column each load a part of its rows, for all of
-// them.
+// Loads tiles of A. In a cluster the blocks that share rows of A each load a part of them for all.
 template <class K, bool kIsImage>
 class LoaderOfA {
  public:
@@ -88,8 +96,8 @@ class LoaderOfA {
   }
 
  private:
-  // Each image's pixels in rows of its own. Where these are more, zeros follow, or pixels of the
-  // next image, which no sum takes.
+  // Each image has rows of its own. Rows beyond its last pixel get zeros or pixels of the next
+  // image; the mean leaves them out.
   __device__ void load_images(Barrier& full, char* to, int channel,
                               const BlockCursor<K>& at) const {
     if (params_.a_is_matrix) return Load3D(params_.a, full, to, channel, 0, n_, Cache::kNormal);
@@ -138,7 +146,7 @@ class LoaderOfB {
   uint16_t mask_ = 0;
 };
 
-// What comes through the ring behind a tile's k-blocks: nothing.
+// Loads that follow a tile's k-blocks in the ring: none.
 struct NothingBehind {
   using Params = sm90::Params;
   static constexpr int kStages = 0;
@@ -157,8 +165,8 @@ class Producer {
         a_(params, params.split > 1 ? 0 : tiles_.rank),
         b_(params, params.split > 1 ? 0 : tiles_.rank) {}
 
-  // Weights are constants: their first k-blocks need not wait for the kernel before. A few suffice
-  // to hide their latency; more would be ahead of the activations in the queue of copies.
+  // Loads the first weights before the kernel before has ended: they are constants. A few suffice
+  // to hide the latency; more of them would delay the activations in the queue of copies.
   __device__ void run() {
     const int early = load_early_weights();
     WaitForPredecessors();
@@ -183,7 +191,7 @@ class Producer {
     return K::kIsResident ? 0 : count;
   }
 
-  // Of the first `early` k-blocks the weights are under way already.
+  // The weights of the first `early` k-blocks are under way already.
   __device__ void load_tile(int tile, int early) {
     const Origin origin = tiles_.origin(tile);
     a_.begin_tile(origin.row, origin.column);
@@ -216,8 +224,8 @@ class Producer {
   RingCursor<K::kStages> stage_;
 };
 
-// Brings the residual of each unit of this block's tiles into the buffer from which the unit will
-// be stored. The first ones let the first tile's operands go ahead, which are needed earlier.
+// Loads the residual of each unit of this block's tiles into the buffer from which the unit will be
+// stored. The first residuals wait for the first tile's operands, which are needed earlier.
 template <class K>
 class ResidualProducer {
  public:

@@ -1,4 +1,4 @@
-// Which tiles a block works on, and in which order all blocks together walk the output.
+// The tiles that a block works on, and the order in which all blocks together walk the output.
 #pragma once
 #include <cstdint>
 
@@ -8,17 +8,16 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// A grouped convolution's column of output channels meets the input channels of its group alone.
+// Groups of a convolution: an output channel is computed from the input channels of its group.
 struct ChannelGroups {
-  Divisor columns;  // of a group's output
+  Divisor columns;  // output channels of a group
   int depth;        // input channels of a group
 
   __device__ int first_channel(int column) const { return columns.divide(column) * depth; }
 };
 
-// Tiles are numbered through bands of `band` rows of tiles, within a band column by column: blocks
-// that run at the same time share rows of A and of B in L2. A tile of the schedule is one of a
-// whole cluster.
+// The order of tiles: bands of `band` rows of tiles, within a band column by column, so that blocks
+// that run at the same time share rows of A and of B in L2. A tile here is that of a whole cluster.
 struct TileSchedule {
   int rows, columns, band;
   Divisor tiles_of_band;
@@ -41,8 +40,8 @@ struct Origin {
   int row, column;
 };
 
-// This block's tiles: first, first + step, .. below count. Split along K, the blocks of a cluster
-// share a tile.
+// This block's tiles: first, first + step, .. below count. Blocks of a cluster that share k-blocks
+// have the same tiles.
 template <class K>
 struct Tiles {
   const TileSchedule& schedule;

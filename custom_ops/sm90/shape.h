@@ -1,4 +1,4 @@
-// The static facts of one kernel: its tile, who works on it, and what lies where in shared memory.
+// The constants of one kernel: its tile, its warpgroups, and the layout of its shared memory.
 #pragma once
 #include <algorithm>
 
@@ -14,11 +14,11 @@ namespace sm90 {
 
 constexpr int kMaxStages = 16;
 
-// Cooperative: the consumer warpgroups share a tile, each has a part of its rows. Pingpong: each
-// has a tile of its own, and one's epilogue runs under the other's main loop.
+// Cooperative: the consumer warpgroups share a tile, and each has a part of its rows. Pingpong:
+// each has a tile of its own, and its epilogue runs under the main loop of another.
 //
-// Where further products follow a tile's, Columns are those of the output and Chain is its
-// epilogue, and ExtraBytes of shared memory are for what they need.
+// If further products follow a tile's, Columns are the columns of the last one, Chain is its
+// epilogue, and ExtraBytes is the shared memory that the further products need.
 template <class Config, class ElementType, class OutputType, class ChainType,
           int Columns = Config::at(Column::kTileN), int ExtraBytes = 0>
 struct KernelShape {
@@ -35,9 +35,9 @@ struct KernelShape {
   static constexpr int kClusterM = Row::at(Column::kClusterM),
                        kClusterN = Row::at(Column::kClusterN), kClusterSize = kClusterM * kClusterN;
 
-  // The product's rows, 64 to a block, are pixels and its columns output channels. Swapped it is
-  // the other way round: then a tile has any multiple of 16 pixels, by which a small problem
-  // divides evenly among the SMs.
+  // The product's rows are pixels, 64 to a block, and its columns are output channels. A swapped
+  // kernel has it the other way round: its tile has any multiple of 16 pixels, so that a small
+  // problem divides evenly among the SMs.
   static constexpr bool kSwapped = Row::at(Column::kInstructionM) == 1;
   static constexpr int kProductRows = kSwapped ? kTileN : kTileM,
                        kProductColumns = kSwapped ? kTileM : kTileN;
@@ -46,7 +46,7 @@ struct KernelShape {
                        kBlocks = kGroupRows / 64;
   static constexpr int kGroupsOfTile = kIsPingpong ? 1 : kGroups;
   static constexpr bool kPlanes =
-      Row::at(Column::kAlignC) == 1;  // y has its channels first, and is stored pixel by pixel
+      Row::at(Column::kAlignC) == 1;                   // y is NCHW, and is stored pixel by pixel
   static constexpr bool kBoth = false, kMean = false;  // see BothShape, MeanShape
   using Unswapped =
       std::conditional_t<kPlanes, PlanesEpilogueShape<Element, Output, Chain, kBlocks, Columns>,
@@ -73,15 +73,15 @@ struct KernelShape {
   static_assert(kTileM / kClusterN <= 256 && kTileN / kClusterM <= 256,
                 "TMA copies 256 rows at most");
 
-  // Operands: along K in boxes of one swizzled row each.
+  // Operands lie in boxes along k; a row of a box is one swizzled row.
   static constexpr int kBoxK = BoxColumns<Element>(kTileK), kBoxes = kTileK / kBoxK,
                        kBoxBytes = kBoxK * sizeof(Element);
   static_assert(kBoxBytes >= 32 && kBoxBytes <= 128, "a k-block is a multiple of 32 bytes");
   static constexpr int kABytes = kTileM * kTileK * sizeof(Element),
                        kBBytes = kTileN * kTileK * sizeof(Element);
 
-  // Shared memory: the ring of A, the weights (a ring, or resident), and per warpgroup staging,
-  // vectors and barriers.
+  // Shared memory: the ring of A, the weights (a ring, or resident), and for each warpgroup
+  // staging, vectors and barriers.
   static constexpr int kFixedBytes =
       2048 + ExtraBytes + kGroups * (Finish::kStagingBytes + Finish::kVectorBytes);
   static constexpr int kStageBytes = kABytes + (kIsResident ? 0 : kBBytes);
@@ -89,7 +89,7 @@ struct KernelShape {
   static constexpr int kStages = Row::at(Column::kStages) > 0
                                      ? Row::at(Column::kStages)
                                      : std::min(kFreeBytes / kStageBytes, kMaxStages);
-  // how many k-blocks of weights a block holds: one per stage, or all that fit
+  // k-blocks of weights that a block holds: one for each stage, or all that fit
   static constexpr int kBlocksOfB =
       kIsResident ? (kFreeBytes - kStages * kStageBytes) / kBBytes : kStages;
   static_assert(!kIsResident || Row::at(Column::kStages) > 0,
@@ -106,7 +106,7 @@ struct KernelShape {
 
   struct Barriers {
     Barrier full[kStages], empty[kStages];  // of the ring
-    Barrier weights;                        // the resident ones are there
+    Barrier weights;                        // the resident weights have arrived
     Barrier begun;                          // the first tile's loads are under way
     Barrier turn[kGroups];                  // pingpong: this warpgroup's main loop may begin
     Barrier residual_loaded[kGroups][Finish::kBuffers], residual_free[kGroups][Finish::kBuffers];
@@ -115,18 +115,18 @@ struct KernelShape {
   static_assert(kSharedMemory <= ArchOf<Row>::kSharedMemory,
                 "a block needs more shared memory than it can have");
 
-  // Split along K, the blocks of a cluster exchange their sums where the ring was. All threads meet
-  // before the epilogue begins: none may wait for it, so that a residual needs a buffer for each
-  // unit.
+  // If a cluster's blocks share a tile's k-blocks, they exchange their sums in the memory of the
+  // ring. All threads meet before the epilogue, so that none may wait for the epilogue's buffers:
+  // each unit with a residual needs a buffer of its own.
   static constexpr bool kCanSplit =
       !kIsPingpong && !kSwapped && kClusterSize == 1 && !kIsResident &&
       kTileM * kTileN * static_cast<int>(sizeof(float)) <= kStages * kStageBytes &&
       (!Finish::kResidual || Finish::kUnits <= Finish::kBuffers);
   static constexpr int kUnitsOfTile = kGroups * Finish::kUnits,
-                       kMaxSplit = 8;  // of a cluster that every GPU can place
+                       kMaxSplit = 8;  // blocks of a cluster that every GPU can place
 };
 
-// Of a kernel that writes y with its channels last, in Element, and as planes, in PlaneType.
+// A kernel that writes y twice: as NHWC in Element and as NCHW in PlaneType.
 template <class Config, class ElementType, class PlaneType, class ChainType>
 struct BothShape : KernelShape<Config, ElementType, ElementType, ChainType> {
   using Epilogue = BothEpilogue<typename BothShape::Finish, PlaneType>;
@@ -135,8 +135,8 @@ struct BothShape : KernelShape<Config, ElementType, ElementType, ChainType> {
                 "rows of pixels are stored as they are");
 };
 
-// Of a kernel whose output is each image's mean behind the chain: a block of 64 rows holds one
-// image.
+// A kernel whose output is the mean over each image, behind the epilogue: a block of 64 rows holds
+// one image.
 template <class Config, class ElementType, class OutputType, class ChainType>
 struct MeanShape : KernelShape<Config, ElementType, OutputType, ChainType> {
   using Epilogue = MeanEpilogue<typename MeanShape::Finish>;

@@ -1,27 +1,27 @@
-// A tile whose k-blocks are shared by the blocks of a cluster: each sums its part, then finishes
-// some units of the tile with the others' sums, which it gets through distributed shared memory.
-// Sums are added in the order of the ranks, hence always the same bits; nothing goes through device
-// memory.
+// Splitting along k: the blocks of a cluster share a tile's k-blocks. Each block sums its part,
+// then finishes some units of the tile with the others' sums, which it gets through distributed
+// shared memory. Sums are added in the order of the ranks, so that results have the same bits on
+// every run; no partial sum goes through device memory.
 #pragma once
 #include "sm90/shape.h"
 
 namespace onnxbolt {
 namespace sm90 {
 
-// The rank of the block that finishes a unit. With more blocks than units some have none: they only
+// The rank of the block that finishes a unit. If there are more blocks than units, some blocks only
 // send.
 template <class K>
 CUTLASS_DEVICE int OwnerOfUnit(int group, int unit, int split) {
   return (group * K::Finish::kUnits + unit) * split / (K::kGroups * K::Finish::kUnits);
 }
 
-// Exchanges the sums of one warpgroup. Every thread of all the cluster's warpgroups makes the
-// calls, main loops done.
+// Exchanges the sums of one warpgroup. Every thread of all the cluster's consumer warpgroups makes
+// the calls, after its main loop.
 template <class K>
 class SplitSums {
  public:
   using Finish = typename K::Finish;
-  static constexpr int kValues = Finish::kUnitColumns / 2;  // of one thread in a unit
+  static constexpr int kValues = Finish::kUnitColumns / 2;  // values of one thread in a unit
   static constexpr int kSlotBytes = 64 * Finish::kUnitColumns * sizeof(float);
 
   CUTLASS_DEVICE SplitSums(SharedMemory<K> memory, int group, int split, int rank)
@@ -41,7 +41,7 @@ class SplitSums {
     }
   }
 
-  // Adds up a unit of this block's own. `values`: this block's sums, then the whole.
+  // Adds up a unit that this block finishes. `values`: this block's sums, then the total.
   CUTLASS_DEVICE void receive(int unit, float* values) const {
     float sums[kValues] = {};
     for (int source = 0; source < split_; ++source) {
@@ -59,7 +59,8 @@ class SplitSums {
   }
 
  private:
-  // What rank `source` sends of a unit: its owner has a slot for each of its units and each source.
+  // The slot for the sums that rank `source` sends of a unit: its owner has one for each of its
+  // units and each source.
   CUTLASS_DEVICE char* slot(int unit, int source) const {
     constexpr int kAll = K::kGroups * Finish::kUnits;
     const int index = group_ * Finish::kUnits + unit, owner = index * split_ / kAll;

@@ -1,6 +1,10 @@
-// The end of a tile whose product has output channels as rows and pixels as columns: the epilogue
-// chain on the accumulators of one consumer warpgroup, which stmatrix transposes on their way
-// through swizzled shared memory. A unit is 64 channels of all the tile's pixels.
+// The epilogue of a swapped tile, by one consumer warpgroup: the product's rows are output channels
+// and its columns pixels.
+//
+// How it works: as sm90/epilogue.h, with a unit of 64 channels of all the tile's pixels; stmatrix
+// transposes the values on their way into the staging buffer, so that TMA stores them as NHWC.
+//
+// Constraints: results of 2 bytes, pixels in multiples of 16, no tensor operands.
 #pragma once
 #include "epilogue/chain.h"
 #include "sm90/epilogue.h"
@@ -8,9 +12,9 @@
 namespace onnxbolt {
 namespace sm90 {
 
-constexpr int kUnitChannels = 64;  // rows of one wgmma
+constexpr int kUnitChannels = 64;  // rows of one wgmma instruction
 
-// As EpilogueShape, of `Blocks` times 64 channels.
+// As EpilogueShape, for `Blocks` times 64 channels.
 template <class OutputType, class ChainType, int Blocks, int Pixels>
 struct SwappedEpilogueShape {
   using Output = OutputType;
@@ -20,13 +24,13 @@ struct SwappedEpilogueShape {
   static constexpr int kRowBytes = kUnitChannels * sizeof(Output), kUnitBytes = Pixels * kRowBytes;
   static constexpr int kBuffers = 2, kStagingBytes = kBuffers * kUnitBytes;
   static constexpr int kVectorBytes =
-      0;  // they stay in registers: a thread has two channels of a unit
+      0;  // vectors stay in registers: a thread has two channels of a unit
   static_assert(sizeof(Output) == 2, "stmatrix transposes elements of 2 bytes");
   static_assert(Chain::kTensors == 0, "nothing loads tensor operands");
   static_assert(Pixels % 16 == 0, "stmatrix writes 16 pixels at a time");
 };
 
-// The interface of Epilogue, rows being channels and columns pixels. All 128 threads make every
+// Has the interface of Epilogue; rows are channels and columns pixels. All 128 threads make every
 // call.
 template <class Shape>
 class SwappedEpilogue {
@@ -39,8 +43,8 @@ class SwappedEpilogue {
                                  const EpilogueArguments& operands, int barrier)
       : memory_(memory), operands_(operands), barrier_(barrier), thread_(threadIdx.x % 128) {}
 
-  // Of this thread's channels from `first` on, 8 apart in each unit (see Accumulators); they arrive
-  // under the main loop.
+  // Begins to fetch the vectors of this thread's channels, from `first` on and 8 apart in each unit
+  // (see Accumulators); they arrive under the main loop.
   CUTLASS_DEVICE void fetch_vectors(int first, int end) {
     if (first == first_channel_) return;
     first_channel_ = first;
@@ -56,12 +60,13 @@ class SwappedEpilogue {
 
   CUTLASS_DEVICE void keep_vectors() {}
 
-  // Applies the chain to the unit whose first channel in the tile is `channel`, and stores it.
+  // Applies the steps to the unit whose first channel in the tile is `channel`, and stores it.
   template <int Size, class Destination>
   CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int channel, int, int,
                                   const Destination& to) {
     char* buffer = memory_.staging + cursor_.stage * Shape::kUnitBytes;
-    if (thread_ == 0) WaitForStores<Shape::kBuffers - 1>();  // the one that used the buffer before
+    if (thread_ == 0)
+      WaitForStores<Shape::kBuffers - 1>();  // until the buffer's last store has read it
     SyncThreads(barrier_, 128);
     finish_from<0>(values, channel / kUnitChannels, buffer);
     FenceAsyncProxy();
@@ -73,14 +78,14 @@ class SwappedEpilogue {
     cursor_.advance();
   }
 
-  // Before the block ends: its shared memory has to live as long as stores read it.
+  // Waits for all stores, before the block ends: they read its shared memory.
   CUTLASS_DEVICE void drain() {
     if (thread_ == 0) WaitForStores<0>();
   }
 
  private:
-  // The unit's pixels from `Pixel` on, up to 32 at a time: enough independent values to hide the
-  // latency of a chain.
+  // Processes the unit's pixels from `Pixel` on, up to 32 at a time: enough independent values to
+  // hide the latency of the steps.
   template <int Pixel>
   CUTLASS_DEVICE void finish_from(const float* values, int unit, char* buffer) const {
     constexpr int kLeft = Shape::kUnitColumns - Pixel, kPixels = kLeft >= 32 ? 32 : 16;
@@ -88,7 +93,8 @@ class SwappedEpilogue {
     if constexpr (kLeft > kPixels) finish_from<Pixel + kPixels>(values, unit, buffer);
   }
 
-  // Each group of 8 pixels has four values of a thread: two of its first channel, two of the other.
+  // For each group of 8 pixels a thread has four values: two of its first channel, two of its
+  // other.
   template <int Pixels>
   CUTLASS_DEVICE void finish_pixels(const float* values, int unit, char* buffer, int pixel) const {
     constexpr int kCount = Pixels / 2;
@@ -105,7 +111,7 @@ class SwappedEpilogue {
                          Chain::template finish<Output>(x, operands, operands_.params));
   }
 
-  // The row that this lane gives to stmatrix, of four matrices of 8x8: 16 channels of 8 pixels,
+  // The address that this lane gives to stmatrix for four 8x8 matrices: 16 channels of 8 pixels,
   // then of the next 8.
   CUTLASS_DEVICE uint32_t matrix_row(const char* buffer, int first_pixel) const {
     const int lane = thread_ % 32, pixel = first_pixel + lane % 8 + lane / 16 * 8,
@@ -114,8 +120,7 @@ class SwappedEpilogue {
                          (chunk ^ pixel % 8) * 16);  // swizzled as TMA does
   }
 
-  // No memory clobber: what orders these stores is the fence and the meeting of threads behind the
-  // unit.
+  // There is no memory clobber: the fence and the barrier behind the unit order these stores.
   template <int Pixels>
   CUTLASS_DEVICE void write_staged(char* buffer, int pixel,
                                    const cutlass::Array<Output, Pixels / 2>& values) const {

@@ -1,4 +1,4 @@
-// Tensor maps: what TMA has to know of a tensor, encoded by the driver on the host. A launch
+// Tensor maps: descriptions of tensors for TMA, which the driver encodes on the host. A launch
 // encodes its own, in about a microsecond.
 #pragma once
 #include <cuda.h>
@@ -12,7 +12,7 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// As operand of a product, float is rounded to TF32 on its way into shared memory.
+// As an operand of a product, float is rounded to TF32 when it is copied into shared memory.
 template <class T>
 constexpr CUtensorMapDataType kOperandType = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 template <>
@@ -24,8 +24,8 @@ constexpr CUtensorMapDataType kPlainType = kOperandType<T>;
 template <>
 constexpr CUtensorMapDataType kPlainType<float> = CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
 
-// Columns of a tile that lie side by side in shared memory: as many as make a swizzled row of 128,
-// 64 or 32 bytes, else all.
+// Columns of a tile that are one row in shared memory: as many as make a swizzled row of 128, 64 or
+// 32 bytes, else all of them.
 template <class T>
 constexpr int BoxColumns(int columns) {
   for (int bytes : {128, 64, 32}) {
@@ -35,10 +35,10 @@ constexpr int BoxColumns(int columns) {
   return columns;
 }
 
-// Columns of a result that are stored at once, and of a residual that are loaded. Where swizzled
-// rows would be short, a tile's whole rows lie as they are, or equal parts of them up to 256 bytes,
-// of which at worst two share a bank: copies of short rows are slow, loads more than stores
-// (docs/decisions/sm90-kernels.md).
+// Columns of a result that are stored, and of a residual that are loaded, at once. Copies of short
+// rows are slow, loads more than stores. So, where swizzled rows would be short, rows are not
+// swizzled: they have all of a tile's columns, or equal parts of up to 256 bytes, of which at worst
+// two share a bank (docs/decisions/sm90-kernels.md).
 template <class T>
 constexpr int StoredColumns(int columns, bool residual) {
   const int bytes = columns * static_cast<int>(sizeof(T));
@@ -49,7 +49,7 @@ constexpr int StoredColumns(int columns, bool residual) {
   return columns / parts;
 }
 
-// Rows of 128, 64 and 32 bytes are swizzled, others lie as they are.
+// Rows of 128, 64 and 32 bytes are swizzled, others are not.
 inline CUtensorMapSwizzle SwizzleOf(int row_bytes) {
   switch (row_bytes) {
     case 128:
@@ -63,21 +63,21 @@ inline CUtensorMapSwizzle SwizzleOf(int row_bytes) {
   }
 }
 
-// One dimension, innermost first: its extent, the bytes from one index to the next (not used of the
-// innermost), how many indices a copy takes, and the distance of these.
+// One dimension of a tensor: its extent, the bytes from one index to the next (unused for the
+// innermost dimension), the indices of one copy, and their distance.
 struct Dimension {
   int64_t extent, stride;
   int box, step = 1;
 };
 
-// Where the first tap of an im2col copy may lie: the first corner, and how far the last stays from
-// the image's end.
+// The range of positions of an im2col copy's first filter tap: its first corner, and how far the
+// last one stays from the image's end.
 struct Corners {
   int lower_w, lower_h, upper_w, upper_h;
 };
 
-// A function of the driver, found through the runtime, so that nothing links to the driver's
-// library. nullptr: too old a driver.
+// Returns a function of the driver, which is looked up at run time so that nothing links to the
+// driver's library; nullptr if the driver is too old.
 template <class Function>
 Function* DriverFunction(const char* name) {
   constexpr int kCuda12 = 12000;
@@ -90,13 +90,15 @@ Function* DriverFunction(const char* name) {
              : nullptr;
 }
 
-// What L2 fetches from memory at a time. Where rows are not whole lines of 128 bytes, two lines are
-// more than a row of a copy has, and neighbouring rows would fetch the same ones.
+// The bytes that L2 fetches from memory at a time. If rows are not whole lines of 128 bytes,
+// fetching two lines would be more than a copy's row, and neighbouring rows would fetch the same
+// lines.
 inline CUtensorMapL2promotion Promotion(int64_t row_bytes, CUtensorMapL2promotion most) {
   return row_bytes % 128 == 0 ? most : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
 }
 
-// A tensor as boxes. Extents outside of it read as zeros and are not written.
+// A tensor that is copied in boxes. Parts of a box outside of the tensor read as zeros and are not
+// written.
 inline const char* EncodeTiled(CUtensorMap& map, CUtensorMapDataType type, int element_bytes,
                                const void* data, std::initializer_list<Dimension> dimensions,
                                CUtensorMapL2promotion most = CU_TENSOR_MAP_L2_PROMOTION_L2_256B) {
@@ -119,7 +121,7 @@ inline const char* EncodeTiled(CUtensorMap& map, CUtensorMapDataType type, int e
   return result == CUDA_SUCCESS ? nullptr : "the driver refuses the tensor map";
 }
 
-// NHWC activations as pixels of an implicit GEMM: `channels` and `pixels` to a copy.
+// NHWC activations as pixels of an implicit GEMM: a copy has `channels` of `pixels`.
 struct Im2colTensor {
   int n, h, w, c;
   int64_t pitch;  // bytes from one pixel to the next

@@ -10,7 +10,7 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// What L2 should do with the lines of a load (the encodings of CUTLASS's CacheHintSm90).
+// The L2 policy for a load's lines (the encodings of CUTLASS's CacheHintSm90).
 enum class Cache : uint64_t {
   kNormal = 0x1000000000000000,
   kEvictFirst = 0x12F0000000000000,
@@ -25,8 +25,8 @@ __device__ inline void Prefetch(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(Address(map)) : "memory");
 }
 
-// Boxes of tiled tensors. `mask`: the blocks of the cluster that get the box, at this block's
-// addresses.
+// Loads a box of a tiled tensor. `mask`: the blocks of the cluster that get the box, at the same
+// addresses as in this block.
 __device__ inline void Load2D(const CUtensorMap& map, Barrier& full, void* to, int x, int y,
                               Cache cache) {
   asm volatile(
@@ -72,8 +72,8 @@ __device__ inline void Load4D(const CUtensorMap& map, Barrier& full, void* to, i
       : "memory");
 }
 
-// Consecutive output pixels of a convolution at one filter position: (c, w, h, n) is where the
-// filter's first tap meets the first pixel, the offsets lead from there to the position.
+// Loads consecutive output pixels of a convolution at one filter position: (c, w, h, n) is where
+// the filter's first tap meets the first pixel, and the offsets lead from there to the position.
 struct Im2col {
   int c, w, h, n;
   uint16_t offset_w, offset_h;
@@ -115,10 +115,10 @@ __device__ inline void Store4D(const CUtensorMap& map, const void* from, int x, 
       : "memory");
 }
 
-// The stores since the last commit become one group.
+// Makes one group of the stores since the last commit.
 __device__ inline void CommitStores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-// Until at most `Groups` groups still read shared memory.
+// Waits until at most `Groups` groups still read shared memory.
 template <int Groups>
 __device__ void WaitForStores() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Groups) : "memory");

@@ -1,8 +1,8 @@
-// A chain as a CUTLASS 3.x epilogue visitor tree for sm_90: one node that applies the steps, its
-// operands as children.
+// An epilogue as a CUTLASS 3.x visitor tree for sm_90: one node applies the steps, and its children
+// are the operands.
 //
-// Vectors travel through shared memory (Sm90RowBroadcast). The first tensor is the epilogue's
-// source C, which TMA brings in ahead of its use; a second one is read directly.
+// Vectors come through shared memory (Sm90RowBroadcast). The first tensor is the epilogue's source
+// C, which TMA loads ahead of its use; a second one is read directly.
 #pragma once
 #include <utility>
 
@@ -15,8 +15,8 @@
 namespace onnxbolt {
 namespace epilogue {
 
-// The root: fp32 accumulators and the children's fragments (vectors, then tensors) to the output's
-// element.
+// The root: converts the fp32 accumulators and the children's fragments (vectors, then tensors) to
+// the output's element.
 template <class Chain, class Output>
 struct ChainNode : cutlass::epilogue::fusion::detail::Sm90VisitorImpl<> {
   struct Arguments {
@@ -88,7 +88,7 @@ struct ChainNode : cutlass::epilogue::fusion::detail::Sm90VisitorImpl<> {
   }
 };
 
-// The tree of a chain and its arguments. Tile: cute shape (M, N, K) of a block.
+// The tree of an epilogue and its arguments. Tile: cute shape (M, N, K) of a block.
 template <class Tile, class Chain, class Element, class Output>
 struct ChainTree {
   static constexpr int kAlign = 16 / sizeof(Element);

@@ -13,21 +13,23 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// How much of K one instruction takes: 32 bytes of a row.
+// Bytes of a row that one instruction multiplies.
 template <class Element>
 constexpr int kInstructionK = 32 / static_cast<int>(sizeof(Element));
 
-// A matrix operand: rows of `row_bytes` (128, 64 or 32) bytes along K, swizzled in groups of eight
-// rows, which lie `group_pitch` rows apart. `start`: its address in shared memory, in units of 16
-// bytes. The swizzle is a function of the address, so that the matrix may begin at any row.
+// The descriptor of an operand in shared memory: rows of `row_bytes` (128, 64 or 32) bytes along k,
+// swizzled in groups of eight rows; groups are `group_pitch` rows apart. `start`: its address in
+// units of 16 bytes. The swizzle is a function of the address, so that the operand may begin at any
+// row.
 CUTLASS_DEVICE uint64_t OperandDescriptor(uint32_t start, int row_bytes, int group_pitch) {
   const uint64_t mode = row_bytes == 128 ? 1 : row_bytes == 64 ? 2 : 3;
   const uint64_t group_stride = group_pitch * row_bytes / 16;
-  constexpr uint64_t kUnusedStride = 1;  // between columns of a group: a swizzled row has but one
+  constexpr uint64_t kUnusedStride =
+      1;  // stride along k: unused, since a swizzled row is one column
   return start | kUnusedStride << 16 | group_stride << 32 | mode << 62;
 }
 
-// Of rows that lie densely.
+// The same for rows without gaps.
 CUTLASS_DEVICE uint64_t OperandDescriptor(const void* rows, int row_bytes) {
   return OperandDescriptor(SharedAddress(rows) >> 4 & 0x3fff, row_bytes, 8);
 }
@@ -35,12 +37,12 @@ CUTLASS_DEVICE uint64_t OperandDescriptor(const void* rows, int row_bytes) {
 // Orders earlier accesses to the accumulators before the next products.
 CUTLASS_DEVICE void BeginProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
-// The products since the last commit become one group.
+// Makes one group of the products since the last commit.
 CUTLASS_DEVICE void CommitProducts() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Until at most `Groups` groups are under way.
+// Waits until at most `Groups` groups are under way.
 template <int Groups>
 CUTLASS_DEVICE void WaitForProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Groups) : "memory");
