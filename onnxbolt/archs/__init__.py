@@ -47,7 +47,7 @@ ARCHS: Registry[int, Arch] = _Archs("architecture", OWN, "number", "name")
 
 
 def get(number: int) -> Arch:
-    """The architecture with `number`, as configurations carry it. Raises InputError where there is
+    """The architecture with `number`, as configurations hold it. Raises InputError if there is
     none."""
     try:
         return ARCHS[number]
@@ -58,7 +58,7 @@ def get(number: int) -> Arch:
 
 
 def by_name(name: str) -> Arch:
-    """The architecture that options call `name`, like "sm_90a". Raises InputError where there is
+    """The architecture that options call `name`, like "sm_90a". Raises InputError if there is
     none."""
     found = next((arch for arch in ARCHS.values() if arch.name == name), None)
     if found is None:

@@ -122,7 +122,7 @@ def config_from(numbers: Any) -> KernelConfig:
 
 
 def named(name: str) -> Family[Any]:
-    """The family with a name. Raises KeyError where there is none."""
+    """The family with this name. Raises KeyError if there is none."""
     return {family.name: family for family in FAMILIES.values()}[name]
 
 

@@ -137,6 +137,13 @@ class Family(Generic[C]):
     generation: int = 2  # the tuner tries few of a problem's families of earlier generations
 
     def __init__(self) -> None:
+        """Raises ValueError if the configuration class belongs to another family, whose rows would
+        then be refused."""
+        if owner := vars(self.config).get("family"):
+            raise ValueError(
+                f"kernel family {self.name}: {self.config.__name__} is the configuration class of"
+                f" family {owner}. Give it a subclass of that class"
+            )
         self.config.family = self
         self.places = row.places(self.config)
         held = {**row.DEFAULTS, "family": self.number, **self.fixed}

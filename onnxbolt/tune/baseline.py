@@ -106,7 +106,7 @@ def compare(
     `regions` are those of a plan of `original` that fuses everything, in the target `precision`.
     Nothing that the database knows is measured again; it also knows which regions cannot be
     compared. Regions that take most of the model's time come first, and after `budget` seconds no
-    further one is begun. Raises BuildError where kernels do not compile, CudaError where the device
+    further one is begun. Raises BuildError if kernels do not compile, and CudaError if the device
     is lost.
     """
     bench = Bench(timings, database, machine, time.monotonic() + budget, stream, progress)

@@ -98,8 +98,8 @@ def entries(database: Database) -> list[Entry]:
 
 
 def find(database: Database, prefix: str) -> Entry:
-    """The task whose digest begins with `prefix`. Raises InputError where there is none, or more
-    than one."""
+    """The task whose digest begins with `prefix`. Raises InputError if there is none, or more than
+    one."""
     found = [entry for entry in entries(database) if entry.id.startswith(prefix.lower())]
     if len(found) == 1:
         return found[0]

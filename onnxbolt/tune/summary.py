@@ -68,7 +68,7 @@ class Tuning:
     trials: int = 0  # candidates measured now; others were in the database
     kernels: int = 0  # kernels compiled now or found in the cache
     ended_by: str = "done"  # or "budget", or "interrupt"
-    whole: WholeModel | None = None  # None where it was not compared
+    whole: WholeModel | None = None  # None if it was not compared
     notes: tuple[str, ...] = ()  # things that could not be measured, and why
 
     def after(self, before: Tuning) -> Tuning:

@@ -99,7 +99,7 @@ _RING = 128
 
 
 def candidates(kind: type[M], problem: GemmProblem, arch: Arch, **fields: Any) -> tuple[M, ...]:
-    """Every feasible configuration. None where wgmma has faster kernels."""
+    """Every feasible configuration; none on architectures where wgmma has faster kernels."""
     if arch.has(Capability.WGMMA) or not arch.supports(problem.dtype):
         return ()
     if not b2b.serves(problem.dtype, problem.widths, problem.chain):
