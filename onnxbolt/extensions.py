@@ -25,10 +25,22 @@ from onnxbolt.measurements.strategy import STRATEGIES, Strategy
 from onnxbolt.ops import OPS, FusedOp
 from onnxbolt.registry import Registry
 
+# parts of an extension, and what each holds
+_HELD: dict[str, type[Any]] = {
+    "archs": Arch,
+    "epilogues": EpilogueStep,
+    "ops": FusedOp,
+    "families": Family,
+    "strategies": Strategy,
+    "include_dirs": Path,
+    "sources": Path,
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Extension:
-    """The parts that one extension adds; all but the name may be empty.
+    """The parts that one extension adds; all but the name may be empty. Raises InputError for a
+    part that holds anything else.
 
     name          letters, digits and underscores; models and lock files hold it
     archs         architectures: facts and capabilities (onnxbolt/archs/)
@@ -49,6 +61,15 @@ class Extension:
     strategies: tuple[Strategy, ...] = ()
     include_dirs: tuple[Path, ...] = ()
     sources: tuple[Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        for part, kind in _HELD.items():
+            held = getattr(self, part)
+            if not isinstance(held, tuple) or not all(isinstance(each, kind) for each in held):
+                raise InputError(
+                    f"extension {self.name}: {part} is {held!r}; give a tuple of objects of the"
+                    f" type {kind.__name__}"
+                )
 
 
 _registered: dict[str, Extension] = {}

@@ -117,6 +117,23 @@ def test_an_extension_that_does_not_fit_is_refused_whole(parts: dict[str, Any], 
         assert "First" not in EPILOGUES
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"epilogues": _step("A")},
+        {"epilogues": ["A"]},
+        {"families": (Family,)},
+        {"ops": (_step("A"),)},
+        {"strategies": (object(),)},
+        {"include_dirs": ("include",)},
+    ],
+)
+def test_parts_that_hold_other_things_are_refused(parts: dict[str, Any]) -> None:
+    (part,) = parts
+    with pytest.raises(InputError, match=f"extension mine: {part} is .*give a tuple of objects"):
+        Extension(name="mine", **parts)
+
+
 def _with_header(folder: Path, name: str, text: str = "int x;") -> Extension:
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(text)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.records import Measurement
@@ -44,6 +44,7 @@ class Task:
         return self.problem.description
 
 
+@runtime_checkable
 class Strategy(Protocol):
     """Chooses by `propose(task, measurements)` which configurations to measure next.
 

@@ -30,6 +30,9 @@ def strategy_named(name: str) -> Strategy | None:
     return STRATEGIES[name]
 
 
+_MOST = 10_000  # proposals of one call that are looked at: they may have no end
+
+
 class Guided(Scheduler):
     """Hands out the configurations that a strategy proposes, at most `trials` for each task."""
 
@@ -72,7 +75,8 @@ class Guided(Scheduler):
         the task has, and for any exception of the strategy."""
         state, strategy = self._states[number], self._strategy
         try:
-            for config in strategy.propose(state.task, tuple(state.measured.values())):
+            proposed = strategy.propose(state.task, tuple(state.measured.values()))
+            for config in itertools.islice(proposed, _MOST):
                 if not isinstance(config, KernelConfig):
                     raise TypeError(f"{config!r} is no configuration of a kernel")
                 check_choice(state.task.problem, self._arch.number, config_from(config.row()))

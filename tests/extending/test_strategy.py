@@ -4,9 +4,11 @@ it."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -166,6 +168,16 @@ def test_what_it_raises_is_one_error() -> None:
         InputError, match=r"the strategy given does not work for .*KeyError: 'mine'"
     ):
         _tuned(Broken(), Records(), Profiler(Clock()))
+
+
+def test_proposals_without_end_end() -> None:
+    class Endless(Given):
+        def propose(self, task: Task, measurements: Sequence[Measurement]) -> Iterable[Any]:
+            return itertools.repeat(CONFIG)
+
+    profiler = Profiler(Clock())
+    _tuned(Endless(), Records(), profiler, tasks=TASKS[:1])
+    assert len(profiler.measured) == 1
 
 
 def test_what_it_proposes_twice_is_measured_once() -> None:
