@@ -109,8 +109,8 @@ FAMILIES: Registry[int, Family[Any]] = _Families(
 
 
 def config_from(numbers: Any) -> KernelConfig:
-    """The configuration of a row of numbers. Raises ValueError where it is none that a kernel could
-    have, NotInstalledError where an extension's kernel could."""
+    """The configuration of a row of numbers. Raises ValueError for a row that no kernel could have,
+    NotInstalledError where an extension's kernel could."""
     checked = row.checked(numbers)
     number = checked[row.SLOTS.index("family")]
     if number not in FAMILIES:

@@ -270,8 +270,7 @@ def _decided(comparison: Comparison) -> Comparison:
     return dataclasses.replace(comparison, decided=comparison.fused)
 
 
-# --- rows: what is beside the decision itself ("kernel", "what", "region") is for who reads the
-# file --------------------------
+# --- rows: "kernel", "what" and "region" are only for readers of the file -------------------------
 
 
 def _choice_row(key: Key, choice: Choice) -> dict[str, object]:

@@ -28,7 +28,7 @@ class B2bConv2xConfig(B2bMmaConfig):
 
 
 class B2bConv2x(Family[B2bConv2xConfig]):
-    """For a convolution without groups."""
+    """Serves convolutions without groups."""
 
     number, name, config = 23, "b2b_conv_2x", B2bConv2xConfig
     takes = ("element", "output", "layers")

@@ -71,7 +71,7 @@ class B2bConvSm90Config(ProductConfig):
 
 
 class B2bConvSm90(Family[B2bConvSm90Config]):
-    """For layers of up to 256 channels."""
+    """Serves layers of up to 256 channels."""
 
     number, name, config = 14, "b2b_conv_sm90", B2bConvSm90Config
     takes = ("element", "output", "layers")
@@ -181,8 +181,8 @@ def inner_bytes(config: B2bConvSm90Config, kernel: Typed) -> int:
 
 
 def fixed_bytes(config: B2bConvSm90Config, problem: ConvProblem) -> int:
-    """Shared memory beside the ring and the first weights: the other weights, vectors, staging
-    of the output, barriers."""
+    """Bytes of shared memory besides the ring and the first weights: the other weights, vectors,
+    staging of the output, barriers."""
     widths, size = config.widths, problem.dtype.bytes
     vectors = [
         vector_operands(steps) * n * 4

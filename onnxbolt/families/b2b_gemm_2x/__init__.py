@@ -18,7 +18,7 @@ class B2bGemm2xConfig(B2bMmaConfig):
 
 
 class B2bGemm2x(Family[B2bGemm2xConfig]):
-    """For layers of up to 256 columns."""
+    """Serves layers of up to 256 columns."""
 
     number, name, config = 18, "b2b_gemm_2x", B2bGemm2xConfig
     takes = ("element", "output", "layers")

@@ -22,7 +22,7 @@ class B2bGemmSm90Config(B2bConfig):
 
 
 class B2bGemmSm90(Family[B2bGemmSm90Config]):
-    """For layers of up to 256 columns."""
+    """Serves layers of up to 256 columns."""
 
     number, name, config = 13, "b2b_gemm_sm90", B2bGemmSm90Config
     takes = ("element", "output", "layers")

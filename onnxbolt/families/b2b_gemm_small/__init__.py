@@ -33,7 +33,7 @@ class B2bGemmSmallConfig(LayersConfig):
 
 
 class B2bGemmSmall(Family[B2bGemmSmallConfig]):
-    """For layers of up to 16 columns."""
+    """Serves layers of up to 16 columns."""
 
     number, name, config = 17, "b2b_gemm_small", B2bGemmSmallConfig
     takes = ("element", "output", "layers")

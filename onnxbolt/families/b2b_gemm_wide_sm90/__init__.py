@@ -82,7 +82,7 @@ class B2bGemmWideSm90Config(LayersConfig):
 
 
 class B2bGemmWideSm90(Family[B2bGemmWideSm90Config]):
-    """For layers of which one has more than 192 columns."""
+    """Serves layers of which one has more than 192 columns."""
 
     number, name, config = 20, "b2b_gemm_wide_sm90", B2bGemmWideSm90Config
     takes = ("element", "output", "layers")
@@ -170,7 +170,7 @@ def shared_memory(config: B2bGemmWideSm90Config, problem: Typed) -> int:
 
 
 def compiled_bytes(config: B2bGemmWideSm90Config, kernel: Typed) -> int:
-    """Bytes of a block of the compiled kernel: the rows' ring has what is left."""
+    """Bytes of a block of the compiled kernel: the ring of rows gets the remaining memory."""
     fixed, row_stage, vectors = _parts(config, kernel)
     vectors = round_up(vectors, 16)
     free = get(config.arch).shared_memory_per_block - fixed - vectors

@@ -54,7 +54,7 @@ class B2bHaloSm90Config(HaloConfig):
 
 
 class B2bHaloSm90(Family[B2bHaloSm90Config]):
-    """For inner layers of at most 128 channels and without residual."""
+    """Serves convolutions whose inner layers have at most 128 channels and no residual."""
 
     number, name, config = 15, "b2b_halo_sm90", B2bHaloSm90Config
     takes = ("element", "output", "layers")

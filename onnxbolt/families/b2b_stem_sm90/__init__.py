@@ -31,7 +31,7 @@ class B2bStemSm90Config(StemConfig):
 
 
 class B2bStemSm90(Family[B2bStemSm90Config]):
-    """For two layers without residuals."""
+    """Serves two layers without residuals."""
 
     number, name, config = 16, "b2b_stem_sm90", B2bStemSm90Config
     takes = ("element", "output", "layers")

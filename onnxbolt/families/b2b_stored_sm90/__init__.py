@@ -88,7 +88,7 @@ class B2bStoredSm90Config(KernelConfig):
 
 
 class B2bStoredSm90(Family[B2bStoredSm90Config]):
-    """For two products of rows as they lie."""
+    """Serves two GEMMs, or two 1x1 convolutions that read pixels as GEMM reads rows."""
 
     number, name, config = 21, "b2b_stored_sm90", B2bStoredSm90Config
     takes = ("element", "output", "stores", "layers")

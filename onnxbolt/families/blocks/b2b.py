@@ -217,7 +217,7 @@ def layer_flops(config: LayersConfig) -> list[int]:
 
 
 def predicted_us(problem: GemmProblem, config: B2bConfig, arch: Arch, memory_us: float) -> float:
-    """One launch; `memory_us` is what a copy of x, the weights and y takes."""
+    """Microseconds of one launch; `memory_us` is the time of a copy of x, the weights and y."""
     return _LAUNCH_US + overlapped(_tiles_us(problem, config, arch), memory_us * _MEMORY, _LOSS)
 
 

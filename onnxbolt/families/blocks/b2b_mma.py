@@ -221,7 +221,7 @@ def _staged_rows(config: B2bMmaConfig, dtype: DType) -> int:
 
 
 def predicted_us(problem: GemmProblem, config: B2bMmaConfig, arch: Arch, memory_us: float) -> float:
-    """One launch; `memory_us` is what a copy of x, the weights and y takes."""
+    """Microseconds of one launch; `memory_us` is the time of a copy of x, the weights and y."""
     # blocks that one SM runs one after another
     turns = ceil_divide(ceil_divide(problem.m, config.rows), arch.sm_count)
     resident = min(blocks_per_sm(problem, config, arch), turns)

@@ -406,7 +406,7 @@ def stages(config: ProductConfig, kernel: Typed, arch: Arch) -> int:
 
 
 def _free_bytes(config: ProductConfig, kernel: Typed, arch: Arch) -> int:
-    """Shared memory beside the epilogues' staging buffers and vectors."""
+    """Bytes of shared memory besides the epilogues' staging buffers and vectors."""
     free = arch.shared_memory_per_block - _FIXED_BYTES
     if config.swapped:  # units hold 64 channels of all rows; vectors are in registers
         return free - config.consumers * 2 * config.rows * 64 * kernel.out.bytes
