@@ -86,6 +86,12 @@ def test_counts_of_syntax(title: str, text: str, lines: list[int]) -> None:
     assert places == [f"onnxbolt/some.py:{line}" for line in lines]
 
 
+def test_stages_name_no_op_and_no_problem() -> None:
+    tree = structure.working_tree()
+    assert list(structure.ops(tree)) == []
+    assert list(structure.problems(tree)) == []
+
+
 def test_the_working_tree_has_its_families() -> None:
     tree = structure.working_tree()
     _, names = structure.families(tree)

@@ -25,7 +25,7 @@ from onnxbolt.forms import PLAIN, Form
 from onnxbolt.layout.assignment import Assignment, FusedNodes, Premises
 from onnxbolt.layout.carry import Carry
 from onnxbolt.layout.rules import rule_for
-from onnxbolt.ops.base import Around
+from onnxbolt.ops.base import Surroundings
 from onnxbolt.ops.products import LONG
 
 
@@ -117,9 +117,9 @@ def x_form(state: Assignment, candidate: Candidate) -> Form:
     return candidate.anchor.op.forms(candidate, _around(state, candidate))[0]
 
 
-def _around(state: Assignment, candidate: Candidate) -> Around:
+def _around(state: Assignment, candidate: Candidate) -> Surroundings:
     premises, name = state.premises, candidate.output.name
-    return Around(
+    return Surroundings(
         state.form(candidate.anchor.x),
         padded=name in premises.padded,
         archs=premises.archs,

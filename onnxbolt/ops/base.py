@@ -1,9 +1,15 @@
-"""What all fused ops have in common: how one node of domain com.onnxbolt comes to be.
+"""The interface of fused ops: what each stage asks an op.
 
-A `FusedOp` says which ONNX nodes it takes the place of (`anchors`), how its tensors are stored
-(`forms`), which problem its kernels solve (`problem`), what its node reads (`operation`), and what
-it is in standard operators (`body`). Stages ask the op of an anchor or of a signature; they name
-none.
+| stage | asks |
+|---|---|
+| match | `anchors`, `continuations`: the ONNX nodes that one fused node replaces |
+| layout | `forms`: how x and the result are stored; `replacement` of an ordinary node |
+| plan | `problem`: what a kernel solves |
+| rewrite | `operation`: the node's inputs and attributes; `body`: it in standard operators |
+| library | `kind_of`, `operands`: the node as C++ knows it |
+| verify, report | `in_both_layouts`, `positions` |
+
+Stages have the op from an anchor, a signature or a kind in a file; they name none.
 """
 
 from __future__ import annotations
@@ -36,11 +42,11 @@ Sizes: TypeAlias = Callable[[gs.Tensor], list[int]]
 
 
 @dataclass(frozen=True)
-class Around:
-    """What a layout rule knows of its surroundings when it chooses forms."""
+class Surroundings:
+    """What a layout rule knows of the graph around a candidate when it chooses forms."""
 
     x: Form  # the form in which x is written
-    padded: bool = False  # the output's channels may be padded to whole accesses
+    padded: bool = False  # the output's channels may be padded to accesses of 16 bytes
     archs: tuple[Arch, ...] = ()  # of the kernels; a node has one layout for all of them
     to_nchw: bool = False  # the plan wants the output as NCHW
 
@@ -151,28 +157,28 @@ class Tensors(Protocol):
 class FusedOp:
     """A kind of fused op. Each is one instance of a subclass, in the registry (ops/__init__.py).
 
-    An op with a pattern of its own has to state `name`, `op_type`, `anchors`, `problem`,
-    `problem_type` and `body`, and mostly `operation`; one in the place of ordinary nodes `name`,
-    `op_type`, `operators`, `replacement` and `body`. Kernel families name its kinds (Family.kinds)
-    and its problem (Family.problems), and its C++ part registers itself under the same kinds
-    (custom_ops/ops/). The defaults are those of an op that reads and writes tensors as ONNX has
-    them, takes no epilogue and has no weight.
+    An op that patterns recognize states `name`, `op_type`, `anchors`, `problem`, `problem_type`,
+    `body` and, if its node has more inputs than x, or attributes, `operation`. An op that replaces
+    ordinary nodes of NHWC images states `name`, `op_type`, `operators`, `replacement` and `body`.
+    Kernel families list its kinds (Family.kinds) and its problem (Family.problems), and its C++
+    class registers itself under the same kinds (custom_ops/ops/). The defaults are those of an op
+    that reads and writes tensors as ONNX has them, and has neither epilogue nor weight.
     """
 
-    name: ClassVar[str]  # the word by which rules and reports know it, and files as a rule
+    name: ClassVar[str]  # in rules and reports; also the kind in files unless `kinds` says more
     op_type: ClassVar[str]  # how names of its op types begin, e.g. "FusedConv"
     weighted: ClassVar[bool] = False  # input 1 is a weight
     # axes of a weight as ONNX has it: that of the output's channels, that of the input's
     weight_axes: ClassVar[tuple[int, int]] = (0, 1)
-    # nodes behind it may join as steps of an epilogue; else the pattern's match is all of it, which
-    # is taken whole and before other candidates
+    # True: nodes behind it may become steps of its epilogue. False: its pattern matches all of it,
+    # and it goes before candidates that could do without some of its nodes.
     takes_epilogue: ClassVar[bool] = False
     takes_mean: ClassVar[bool] = False  # the epilogue may end with the mean over an image
     channels_last: ClassVar[bool] = False  # kernels read and write tensors as NHWC
     writes_nchw: ClassVar[bool] = False  # there are kernels that write NCHW
-    # operators of ONNX whose nodes it takes the place of where x [N, C, H, W] is stored as NHWC
+    # ONNX operators whose nodes it replaces if their x [N, C, H, W] is stored as NHWC
     operators: ClassVar[tuple[str, ...]] = ()
-    takes_cast: ClassVar[bool] = False  # in such a place: with a Cast behind it
+    takes_cast: ClassVar[bool] = False  # such a replacement includes a Cast behind the node
     any_order: ClassVar[bool] = False  # x's columns may be stored in any order, as its weight's are
 
     def __repr__(self) -> str:
@@ -226,7 +232,7 @@ class FusedOp:
 
     # --- planning -------------------------------------------------------------------------------
 
-    def forms(self, candidate: Candidate, around: Around) -> tuple[Form, Form]:
+    def forms(self, candidate: Candidate, around: Surroundings) -> tuple[Form, Form]:
         """The layout rule: the forms in which a kernel reads x and writes the result."""
         return PLAIN, PLAIN
 

@@ -26,8 +26,8 @@ class ProductOp(FusedOp):
     takes_epilogue = True
 
     def inner_form(self, anchor: Anchor, width: int) -> Form:
-        """The form of what lies between the products of one kernel: padded, since TMA reads rows
-        of 16 bytes of the weights behind it."""
+        """The form of a result between two products of one kernel, `width` channels in the
+        original: padded, since TMA reads rows of 16 bytes of the weight behind it."""
         return Form(self.channels_last, padded_channels(width, anchor.dtype.alignment))
 
     def weight_columns(self, candidate: Candidate, reads: Form) -> Form:

@@ -18,7 +18,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.extensions import Extension, register
 from onnxbolt.inspection import inspect_model
 from onnxbolt.library import manifest_of_model
-from onnxbolt.ops import OPS, named
+from onnxbolt.ops import OPS, named, of_type
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.verify import verify
 from tests.extending import extended_by
@@ -160,6 +160,12 @@ def test_names_are_taken_once(op: FusedOp, message: str) -> None:
     with pytest.raises(InputError, match=message):
         register(Extension(name="others", ops=(op,)))
     assert "other" not in OPS
+
+
+def test_an_op_type_tells_its_op() -> None:
+    assert of_type("FusedConv_Bias_f16") is named("conv")
+    assert of_type("GlobalAveragePool_nhwc_f16") is named("global_average_pool")
+    assert of_type("FusedConvolution_f16") is None
 
 
 def test_each_kind_has_one_op() -> None:

@@ -14,7 +14,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import BIAS, CASTS, MEAN, PRODUCT, STORE, Step
 from onnxbolt.forms import FIRST_TO_LAST, LAST_TO_FIRST, PLAIN, Form
 from onnxbolt.graph.edit import conv_attributes
-from onnxbolt.ops.base import Around, Described, Operation, Signature, Sizes, Stored, Tensors
+from onnxbolt.ops.base import Described, Operation, Signature, Sizes, Stored, Surroundings, Tensors
 from onnxbolt.ops.body import Arranged, AttributeType, Body, epilogue
 from onnxbolt.ops.conv import layout, pattern
 from onnxbolt.ops.conv.problem import problem_of
@@ -72,7 +72,7 @@ class Conv(ProductOp):
         )
         return anchor.groups == 1 and tuple(anchor.weight.shape[2:]) == (1, 1) and not moves
 
-    def forms(self, candidate: Candidate, around: Around) -> tuple[Form, Form]:
+    def forms(self, candidate: Candidate, around: Surroundings) -> tuple[Form, Form]:
         """Channels last; x as ONNX has it for a stem convolution, y as the plan says."""
         return layout.forms(candidate, around)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from onnxbolt.candidates import Candidate
 from onnxbolt.families import Stem, reads_nchw
 from onnxbolt.forms import CHANNELS_LAST, PLAIN, Form, kept, padded_channels
-from onnxbolt.ops.base import Around
+from onnxbolt.ops.base import Surroundings
 
 _FEW = 4  # channels of x that kernels pack along k, filter positions behind each other
 
 
-def forms(candidate: Candidate, around: Around) -> tuple[Form, Form]:
+def forms(candidate: Candidate, around: Surroundings) -> tuple[Form, Form]:
     """The forms in which a kernel reads x and writes the result."""
     anchor, width = candidate.anchor, candidate.widths[-1]
     alignment = anchor.dtype.alignment
@@ -23,7 +23,7 @@ def forms(candidate: Candidate, around: Around) -> tuple[Form, Form]:
     return _reads(candidate, around), PLAIN if around.to_nchw else writes
 
 
-def _reads(candidate: Candidate, around: Around) -> Form:
+def _reads(candidate: Candidate, around: Surroundings) -> Form:
     """x as it lies, else padded on the way in."""
     anchor = candidate.anchor
     if around.x == PLAIN and _is_stem(candidate, around):
@@ -35,7 +35,7 @@ def _reads(candidate: Candidate, around: Around) -> Form:
     return Form(True, padded_channels(count, _FEW if few else anchor.dtype.alignment))
 
 
-def _is_stem(candidate: Candidate, around: Around) -> bool:
+def _is_stem(candidate: Candidate, around: Surroundings) -> bool:
     """True if a kernel for few channels in NCHW serves; it has no tensor operands."""
     anchor, filters = candidate.anchor, candidate.anchor.weight.shape[1:]
     if candidate.tensors:

@@ -10,7 +10,7 @@ from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.epilogues import CASTS, PRODUCT
 from onnxbolt.families import reads_any_rows
 from onnxbolt.forms import PLAIN, Form, padded_channels
-from onnxbolt.ops.base import Around, Operation, Signature, Sizes, Stored, Tensors
+from onnxbolt.ops.base import Operation, Signature, Sizes, Stored, Surroundings, Tensors
 from onnxbolt.ops.body import Body, epilogue
 from onnxbolt.ops.gemm import pattern
 from onnxbolt.ops.products import LONG, ProductOp
@@ -44,14 +44,14 @@ class Gemm(ProductOp):
         """True: x is rows as they lie."""
         return True
 
-    def forms(self, candidate: Candidate, around: Around) -> tuple[Form, Form]:
+    def forms(self, candidate: Candidate, around: Surroundings) -> tuple[Form, Form]:
         """x as it lies, or long rows padded on the way in; the result padded where that is
         free."""
         width, alignment = candidate.widths[-1], candidate.anchor.dtype.alignment
         writes = Form(False, padded_channels(width, alignment)) if around.padded else PLAIN
         return self._reads(candidate, around), writes
 
-    def _reads(self, candidate: Candidate, around: Around) -> Form:
+    def _reads(self, candidate: Candidate, around: Surroundings) -> Form:
         anchor = candidate.anchor
         if not around.x.last and around.x != PLAIN:
             return around.x
@@ -105,7 +105,7 @@ class Gemm(ProductOp):
         return epilogue(body, signature.steps, opset, result, operands)
 
 
-def _reads_any_length(candidate: Candidate, around: Around) -> bool:
+def _reads_any_length(candidate: Candidate, around: Surroundings) -> bool:
     """True if a kernel reads rows of any length and nobody else may want them padded: kernels for
     several products do."""
     alone = len(candidate.anchor.x.outputs) == 1 and reads_any_rows(

@@ -10,13 +10,13 @@ from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.dtypes import DType
 from onnxbolt.forms import PLAIN, Form, kept
 from onnxbolt.ops.base import (
-    Around,
     Described,
     FusedOp,
     Operation,
     Signature,
     Sizes,
     Stored,
+    Surroundings,
     Tensors,
 )
 from onnxbolt.ops.body import Body
@@ -44,7 +44,7 @@ class SqueezeExcite(FusedOp):
         """True: it multiplies each by its gate."""
         return True
 
-    def forms(self, candidate: Candidate, around: Around) -> tuple[Form, Form]:
+    def forms(self, candidate: Candidate, around: Surroundings) -> tuple[Form, Form]:
         """The result as x lies."""
         alignment = candidate.anchor.dtype.alignment if around.padded else 1
         form = kept(around.x, candidate.anchor.channels, alignment)
