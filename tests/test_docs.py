@@ -53,6 +53,14 @@ def test_links_and_paths_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_sources_named_without_their_top_folder_exist(page: Path) -> None:
+    names = {code for code in in_backticks(page) if re.fullmatch(r"[\w.]+/[\w./]+\.\w+", code)}
+    sources = {name for name in names if name.endswith((".py", ".h", ".cc", ".cu", ".j2"))}
+    roots = (ROOT, ROOT / "onnxbolt", ROOT / "custom_ops")
+    assert {name for name in sources if not any((root / name).exists() for root in roots)} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_options_exist(page: Path) -> None:
     others = {"--no-deps", "--strict", "--batch"}  # options of pip, mypy and python -m models
     known = others | {
