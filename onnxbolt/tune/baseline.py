@@ -70,7 +70,7 @@ class Bench:
     machine: Machine
     deadline: float
     stream: Stream | None
-    progress: Progress
+    progress: Progress = lambda message: None
     _configs: dict[str, str] = field(default_factory=dict)
 
     def configs(self, region: Region) -> str:
@@ -90,26 +90,17 @@ class Bench:
 
 
 def compare(
-    regions: Sequence[Region],
-    original: ModelProto,
-    precision: str,
-    timings: Timings,
-    database: Database,
-    machine: Machine,
-    budget: float,
-    stream: Stream | None,
-    progress: Progress = lambda message: None,
+    regions: Sequence[Region], original: ModelProto, precision: str, bench: Bench
 ) -> dict[str, Comparison]:
     """Both times of each distinct region, and of its parts that were measured, by `Region.key` and
     `Region.key_of`.
 
     `regions` are those of a plan of `original` that fuses everything, in the target `precision`.
     Nothing that the database knows is measured again; it also knows which regions cannot be
-    compared. Regions that take most of the model's time come first, and after `budget` seconds no
+    compared. Regions that take most of the model's time come first, and after `bench.deadline` no
     further one is begun. Raises BuildError if kernels do not compile, and CudaError if the device
     is lost.
     """
-    bench = Bench(timings, database, machine, time.monotonic() + budget, stream, progress)
     count = Counter(region.key for region in regions)
     distinct = {region.key: region for region in regions}
     known = {

@@ -173,16 +173,8 @@ class _Memory:
             machine=self.machine,
         )
         here = [region for region in found if region.arch == self.machine.arch]
-        known = compare(
-            here,
-            self.subject.original,
-            self.subject.precision,
-            with_choices,
-            self.database,
-            self.machine,
-            -math.inf,
-            None,
-        )
+        bench = Bench(with_choices, self.database, self.machine, deadline=-math.inf, stream=None)
+        known = compare(here, self.subject.original, self.subject.precision, bench)
         return dataclasses.replace(with_choices, comparisons={**known, **timings.comparisons})
 
     def settled(self, chosen: Plan, archs: Sequence[int], fuse: str, timings: Timings) -> Plan:
@@ -359,17 +351,9 @@ class _Measuring:
             return {}
 
         def answers(budget: float, stream: Stream | None) -> dict[str, Comparison]:
-            return compare(
-                found,
-                self._subject.original,
-                self._subject.precision,
-                timings,
-                self._database,
-                self._profiler.machine,
-                budget,
-                stream,
-                self._messages,
-            )
+            machine, deadline = self._profiler.machine, time.monotonic() + budget
+            bench = Bench(timings, self._database, machine, deadline, stream, self._messages)
+            return compare(found, self._subject.original, self._subject.precision, bench)
 
         return self._or_remembered(
             lambda: answers(self._left() * _REGIONS_SHARE, Stream()),

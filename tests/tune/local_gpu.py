@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,6 @@ from onnxbolt.measurements.timings import Comparison, Timings
 from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.regions import Region
 from onnxbolt.tune.baseline import Bench
-from onnxbolt.tune.database import Database
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import WholeModel
 from tests.support import Net
@@ -61,13 +61,9 @@ class Gpu:
         regions: Sequence[Region],
         original: onnx.ModelProto,
         precision: str,
-        timings: Timings,
-        database: Database,
-        machine: object,
-        budget: float,
-        stream: object,
-        *_: object,
+        bench: Bench,
     ) -> dict[str, Comparison]:
+        budget = bench.deadline - time.monotonic()
         self.compared.append((len(regions), budget))
         if self.interrupts_comparison and budget > 0:
             raise KeyboardInterrupt

@@ -4,7 +4,8 @@ in place of events."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -57,6 +58,17 @@ def planned(
 ) -> Plan:
     graph = prepare(model, precision)
     return plan(graph, partition(match(graph)[0]), [90], how, timings)
+
+
+def bench(
+    timings: Timings,
+    database: Database,
+    machine: Machine,
+    budget: float,
+    stream: Stream | None,
+    progress: Callable[[str], None] = lambda message: None,
+) -> Bench:
+    return Bench(timings, database, machine, time.monotonic() + budget, stream, progress)
 
 
 def regions_of(model: onnx.ModelProto, precision: str = "fp16") -> list[Region]:
@@ -129,12 +141,14 @@ def test_equal_regions_are_measured_once_and_remembered(
 ) -> None:
     model, lines = convolutional(), list[str]()
     found = regions_of(model)
-    first = compare(found, model, "fp16", NOTHING, database, MACHINE, 600, None, lines.append)
+    first = compare(
+        found, model, "fp16", bench(NOTHING, database, MACHINE, 600, None, lines.append)
+    )
     assert first.keys() == {region.key for region in found}
     assert len(lines) == len(first) == 2
     assert all(c.measured and c.ours_us > 0 and c.ort_us > 0 for c in first.values())
     monkeypatch.setattr(baseline, "_measure_all", lambda *_: pytest.fail("measured again"))
-    assert compare(found, model, "fp16", NOTHING, database, MACHINE, 600, None) == first
+    assert compare(found, model, "fp16", bench(NOTHING, database, MACHINE, 600, None)) == first
 
 
 def test_another_configuration_or_machine_is_measured_anew(
@@ -143,7 +157,7 @@ def test_another_configuration_or_machine_is_measured_anew(
     net = Net({"x": (64, 64)})
     model = net.model(net.linear("x", 64, 64))
     found = regions_of(model)
-    compare(found, model, "fp16", NOTHING, database, MACHINE, 600, None)
+    compare(found, model, "fp16", bench(NOTHING, database, MACHINE, 600, None))
     (problem,) = found[0].problems
     first = choices([problem], ARCHS[90])[problem].config
     second = next(config for config in candidates(problem, ARCHS[90]) if config != first)
@@ -158,28 +172,22 @@ def test_another_configuration_or_machine_is_measured_anew(
         found,
         model,
         "fp16",
-        Timings({(problem, 90): Choice(second, 1.0)}),
-        database,
-        MACHINE,
-        600,
-        None,
+        bench(Timings({(problem, 90): Choice(second, 1.0)}), database, MACHINE, 600, None),
     )
     compare(
         found,
         model,
         "fp16",
-        NOTHING,
-        database,
-        Machine("other", 90, 700, "13.0", "4.2", ""),
-        600,
-        None,
+        bench(NOTHING, database, Machine("other", 90, 700, "13.0", "4.2", ""), 600, None),
     )
     assert len(asked) == 2
 
 
 def test_a_spent_budget_leaves_the_rest_to_prediction(database: Database) -> None:
     model = convolutional()
-    assert compare(regions_of(model), model, "fp16", NOTHING, database, MACHINE, 0, None) == {}
+    assert (
+        compare(regions_of(model), model, "fp16", bench(NOTHING, database, MACHINE, 0, None)) == {}
+    )
 
 
 def test_regions_are_prepared_one_by_one_until_the_budget_is_spent(
@@ -200,7 +208,9 @@ def test_regions_are_prepared_one_by_one_until_the_budget_is_spent(
     monkeypatch.setattr(baseline, "fuse", fused)
     monkeypatch.setattr(baseline, "promising", lambda region, timings: region.parts)
     monkeypatch.setattr(baseline, "_predicted", lambda region: float(len(region.candidates)))
-    answers = compare(found, model, "fp16", NOTHING, database, MACHINE, 600, None, lines.append)
+    answers = compare(
+        found, model, "fp16", bench(NOTHING, database, MACHINE, 600, None, lines.append)
+    )
     assert made == ["whole", "part"]
     assert answers.keys() == {found[0].key}
     assert lines[1:] == ["the budget for comparing with ONNX Runtime is spent"]
@@ -214,7 +224,7 @@ def test_parts_are_measured_in_the_same_race_and_have_to_beat_all_and_nothing(
     picked = choices(region.problems, ARCHS[90])
     times = zip(region.problems, (1e6, 0.1), strict=True)
     timings = Timings({(problem, 90): Choice(picked[problem].config, us) for problem, us in times})
-    answers = compare([region], model, "fp16", timings, database, MACHINE, 600, None)
+    answers = compare([region], model, "fp16", bench(timings, database, MACHINE, 600, None))
     measured = [part for part in region.parts if region.key_of(part) in answers]
     assert measured
     assert {part.left_out for part in measured} == {(0,)}
@@ -235,7 +245,10 @@ def test_what_cannot_be_compared_is_remembered_until_something_changes(
             lambda *_: (_ for _ in ()).throw(RuntimeError("no such kernel\nand more")),
         )
         assert (
-            compare(found, model, "fp16", NOTHING, database, MACHINE, 600, None, lines.append) == {}
+            compare(
+                found, model, "fp16", bench(NOTHING, database, MACHINE, 600, None, lines.append)
+            )
+            == {}
         )
     assert len(lines) == 2
     assert all(
@@ -244,18 +257,14 @@ def test_what_cannot_be_compared_is_remembered_until_something_changes(
     )
     with monkeypatch.context() as watched:
         watched.setattr(baseline, "_measure_all", lambda *_: pytest.fail("tried again"))
-        assert compare(found, model, "fp16", NOTHING, database, MACHINE, 600, None) == {}
+        assert compare(found, model, "fp16", bench(NOTHING, database, MACHINE, 600, None)) == {}
     assert (
         len(
             compare(
                 found,
                 model,
                 "fp16",
-                NOTHING,
-                database,
-                Machine("other", 90, 700, "13.0", "4.2", ""),
-                600,
-                None,
+                bench(NOTHING, database, Machine("other", 90, 700, "13.0", "4.2", ""), 600, None),
             )
         )
         >= 2
@@ -273,12 +282,18 @@ def test_regions_whose_kernels_would_take_long_to_compile_are_not_begun(
     asked: list[Region] = []
     monkeypatch.setattr(baseline, "_work", lambda bench, region, original: asked.append(region))
     compare(
-        found, model, "fp16", timings, database, MACHINE, 600, cast(Stream, object()), lines.append
+        found,
+        model,
+        "fp16",
+        bench(timings, database, MACHINE, 600, cast(Stream, object()), lines.append),
     )
     assert {region.key for region in asked} == {region.key for region in found}
     asked.clear()
     compare(
-        found, model, "fp16", timings, database, MACHINE, 1, cast(Stream, object()), lines.append
+        found,
+        model,
+        "fp16",
+        bench(timings, database, MACHINE, 1, cast(Stream, object()), lines.append),
     )
     assert [region.key for region in asked] == [gemm.key]
     assert lines == [
@@ -347,5 +362,5 @@ def test_a_chain_is_compared_as_the_plan_cuts_it(database: Database) -> None:
         decided = subject.plan([90], "all", Timings(cuts={key: Cut(layers)}))
         found = regions(decided.assignment, 90)
         assert [len(region.candidates[0].widths) for region in found] == [layers, 3 - layers]
-        answers = compare(found, model, "fp16", NOTHING, database, MACHINE, 600, None)
+        answers = compare(found, model, "fp16", bench(NOTHING, database, MACHINE, 600, None))
         assert answers.keys() == {region.key for region in found}

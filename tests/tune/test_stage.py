@@ -145,7 +145,7 @@ def test_a_lost_device_ends_comparing_and_the_predictions_hold(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*arguments: Any) -> dict[str, Comparison]:
-        if arguments[6] > 0:
+        if arguments[3].deadline > 0:
             raise CudaError("cuStreamSynchronize failed with CUresult 700")
         return {}
 
