@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "onnxbolt"
-        return _fail(f"{error.format_message()} See {where} --help.", USAGE)
+        return _fail(f"{error.format_message().rstrip('.')}. See {where} --help.", USAGE)
     except click.Abort:
         return _fail("interrupted", INTERRUPTED)
     except OnnxboltError as error:
@@ -277,7 +277,10 @@ def optimize(
     no_verify: bool,
     **values: Any,
 ) -> int:
-    """Fuse IN.onnx; write OUT.onnx and, beside it, its custom-op library OUT.onnxbolt.so."""
+    """Fuse IN.onnx, and write OUT.onnx with its custom-op library.
+
+    The library is OUT.onnxbolt.so, beside OUT.onnx.
+    """
     from onnxbolt import pipeline
     from onnxbolt.tune.progress import reporter
 
@@ -339,7 +342,10 @@ def _show(report: Report, paths: Sequence[Path], quiet: bool) -> None:
 @commands.command()
 @click.argument("model", metavar="OUT.onnx", type=FILE)
 def build(model: Path, quiet: bool) -> None:
-    """Compile the custom-op library of an optimized model and write it beside the model."""
+    """Compile the custom-op library of an optimized model.
+
+    The library is written beside the model: OUT.onnxbolt.so.
+    """
     from onnxbolt import library
     from onnxbolt.library_file import sha256_of
 
@@ -374,8 +380,11 @@ def verify(
     quiet: bool,
     **values: Any,
 ) -> int:
-    """Compare two models on the same inputs: every output, every segment, and each fused node
-    against float64."""
+    """Compare an optimized model with its original.
+
+    Both run on the same inputs. Compared are every output, every segment of the optimized model,
+    and each fused node against float64.
+    """
     from onnxbolt.report import files
     from onnxbolt.report.verification import Verification
     from onnxbolt.verify import verify as compare
@@ -394,7 +403,10 @@ def verify(
 @click.argument("model", metavar="OUT.onnx", type=FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def inspect(model: Path, as_json: bool, quiet: bool) -> None:
-    """List the fused nodes of an optimized model: configuration, FLOPs and source nodes."""
+    """List the fused nodes of an optimized model.
+
+    Each is shown with its configuration, FLOPs and source nodes.
+    """
     from onnxbolt.graph.importer import load_model
     from onnxbolt.inspection import inspect_model
 

@@ -51,8 +51,11 @@ def bench(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Time OPTIMIZED.onnx on this machine's GPU against ORIGINAL.onnx in ONNX Runtime's CUDA
-    execution provider with the best of its settings."""
+    """Time an optimized model against ONNX Runtime.
+
+    Both run on this machine's GPU: OPTIMIZED.onnx, and ORIGINAL.onnx in the CUDA execution provider
+    with the best of its settings.
+    """
     from onnxbolt import bench as benchmark
     from onnxbolt.report.bench import text
 

@@ -16,8 +16,10 @@ _CENTURY = 36500  # days; datetime cannot subtract many more
 
 @click.group(cls=Group)
 def cache() -> None:
-    """List, export, merge and delete the measurements and compiled objects that are kept in the
-    cache directory (ONNXBOLT_CACHE_DIR)."""
+    """Manage cached measurements and compiled objects.
+
+    They are in the cache directory, ONNXBOLT_CACHE_DIR.
+    """
 
 
 @cache.command("list")
@@ -29,7 +31,7 @@ def cache() -> None:
     " limits their total size.",
 )
 def cache_list(as_json: bool, compiled: bool, quiet: bool) -> None:
-    """List the tuned problems of each machine with their best configuration."""
+    """List the tuned problems, with their best configurations."""
     from onnxbolt.tune import listing
     from onnxbolt.tune.database import Database
 
@@ -51,8 +53,10 @@ def cache_list(as_json: bool, compiled: bool, quiet: bool) -> None:
 @click.argument("prefix", metavar="KEY-PREFIX")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def cache_show(prefix: str, as_json: bool, quiet: bool) -> None:
-    """Show every measurement of one task: the one whose key in `cache list` begins with
-    KEY-PREFIX."""
+    """Show every measurement of one task.
+
+    KEY-PREFIX is the beginning of the task's key in `cache list`.
+    """
     from onnxbolt.tune import listing
     from onnxbolt.tune.database import Database
 
@@ -81,7 +85,7 @@ def cache_export(path: Path, quiet: bool) -> None:
 @cache.command("merge")
 @click.argument("path", metavar="FILE", type=FILE)
 def cache_merge(path: Path, quiet: bool) -> None:
-    """Add the measurements of FILE: an exported file or another database."""
+    """Add the measurements of an exported file or a database."""
     from onnxbolt.tune.database import Database
 
     with Database() as database:

@@ -107,8 +107,11 @@ def sized(function: Callable[..., Any]) -> Callable[..., Any]:
     "--freeze-initializers/--no-freeze-initializers", default=None, help="As for `optimize`."
 )
 def tune(source: Path, quiet: bool, **values: Any) -> int:
-    """Measure on the local GPU the kernels that `optimize` would choose from for IN.onnx, and keep
-    the times for later runs; write no model."""
+    """Measure the kernels that `optimize` would choose from.
+
+    They are measured on the local GPU for IN.onnx, and the times are kept for later runs. No model
+    is written.
+    """
     from onnxbolt import pipeline
     from onnxbolt.report.render import tuning_json, tuning_text
     from onnxbolt.tune.progress import reporter

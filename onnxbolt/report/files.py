@@ -38,4 +38,4 @@ def save(report: Writable, path: Path) -> None:
 def check_suffix(path: Path) -> None:
     """Raises InputError unless the suffix is one that a report can be written in."""
     if path.suffix not in (".json", ".md"):
-        raise InputError(f"{option('report', path)}: a report is written as .json or .md")
+        raise InputError(f"{option('report', path)}: name a file that ends in .json or .md")
