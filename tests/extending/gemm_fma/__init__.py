@@ -11,7 +11,7 @@ from pathlib import Path
 
 from onnxbolt.archs import Arch
 from onnxbolt.extensions import Extension
-from onnxbolt.families.base import Family, KernelConfig, positive, tile_size
+from onnxbolt.families.base import Compiled, Family, KernelConfig, positive, tile_size
 from onnxbolt.families.blocks.tiled import Step, k_steps, kernel_us
 from onnxbolt.families.row import at
 from onnxbolt.problems import GemmProblem
@@ -61,6 +61,10 @@ class GemmFma(Family[GemmFmaConfig]):
         return tuple(
             GemmFmaConfig(arch=arch.number, tile=tile, thread=thread) for tile, thread in _SHAPES
         )
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        """None beside the kernel's own arrays."""
+        return 0
 
     def predicted_us(self, problem: GemmProblem, config: GemmFmaConfig, arch: Arch) -> float:
         m, n, k = config.tile
