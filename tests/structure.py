@@ -116,7 +116,7 @@ def _named(text: str, names: frozenset[str]) -> Iterator[tuple[str, int]]:
         rf"|\bnamed\([\"'](?P<called>{any_name})[\"']\)"
         r"|\bonnxbolt\.(?:kernels|plan|families)(?:\.| import [\w,\s(]*?\b)"
         rf"(?P<module>{any_name})\b"
-        rf'|\#include "(?:\w+/)*(?P<header>{any_name})[./]'
+        rf'|\#include "(?!ops/|cutlass/)(?:\w+/)*(?P<header>{any_name})[./]'
         rf"|(?<![A-Za-z0-9])(?P<word>(?i:{distinct}))(?![A-Za-z0-9]|_[a-z0-9])"
     )
     for match in pattern.finditer(text):

@@ -123,3 +123,19 @@ def test_files_that_name_an_extension_are_found() -> None:
 def test_every_folder_of_extending_is_counted() -> None:
     folders = {path.parent.name for path in (ROOT / "tests" / "extending").glob("*/__init__.py")}
     assert folders == {folder for folder, _ in structure.ADDITIONS.values()}
+
+
+def test_a_family_is_named_in_its_folders_and_the_registry_alone() -> None:
+    tree = structure.working_tree()
+    assert [*structure.outsiders(tree), *structure.neighbours(tree)] == []
+
+
+def test_an_op_s_or_cutlass_s_header_names_no_family() -> None:
+    kernel = {"custom_ops/families/pool/kernel.h": "", "onnxbolt/list.py": LIST}
+    for path, named in (
+        ("ops/pool/arguments.h", 0),
+        ("cutlass/pool.h", 0),
+        ("families/pool/kernel.h", 1),
+    ):
+        tree = kernel | {"custom_ops/sm90/a.h": f'#include "{path}"'}
+        assert len(list(structure.outsiders(tree))) == named, path

@@ -1,4 +1,4 @@
-// Several products in one kernel: what a configuration says of its layers.
+// Several products in one kernel: the layers of a configuration.
 #pragma once
 #include <algorithm>
 #include <tuple>
@@ -8,8 +8,8 @@
 
 namespace onnxbolt {
 
-// A configuration has the first layer's columns and depth as the tile's, those of the others in the
-// places of the warp's shape: zeros included.
+// A configuration has the first layer's columns and depth in the tile's columns, and those of the
+// other layers in the warp's; they include zeros.
 template <class Config, class... Chains>
 struct ChainLayers {
   using Row = Config;
@@ -33,13 +33,13 @@ struct ChainLayers {
   }
   static constexpr int depth(int layer) { return layer == 0 ? kDepth : columns(layer - 1); }
 
-  // Whether `columns` and `depth` are above zero and multiples of `multiple` from `layer` on.
+  // True if `columns` and `depth` are above zero and multiples of `multiple` from `layer` on.
   static constexpr bool is_whole(int multiple, int layer = 0) {
     return layer == kLayers || (columns(layer) > 0 && columns(layer) % multiple == 0 &&
                                 depth(layer) % multiple == 0 && is_whole(multiple, layer + 1));
   }
 
-  // Gives each layer its own of the parameters, which follow one another in the first layer's.
+  // Gives each layer its own parameters; all of them follow one another in the first layer's.
   static ChainArguments spread_params(ChainArguments chain) {
     const EpilogueArguments all = chain.epilogue[0];
     for (int layer = 0, first = 0; layer < kLayers; first += params(layer++))
@@ -47,8 +47,8 @@ struct ChainLayers {
     return chain;
   }
 
-  // What the layers must be for a kernel that keeps what lies between them to itself. nullptr where
-  // all is well.
+  // Checks the layers for a kernel that stores no result between them. Returns nullptr if the
+  // kernel serves them, else what is wrong.
   static const char* check_layers(const ChainArguments& chain) {
     if (chain.layers != kLayers) return "the kernel is for another number of layers";
     if (chain.stored != nullptr)

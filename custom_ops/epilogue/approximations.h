@@ -1,9 +1,10 @@
 // Functions for results of 16 bits, in few instructions: fp16 rounds by up to 2^-11 of a value,
 // bf16 by up to 2^-8.
 //
-// The special-function unit (exp2, reciprocal, tanh) has an eighth of the lanes, but it works
-// beside the others: one of its results and up to eight other instructions take the time of those
-// eight. tests/custom_ops/test_approximations.py compiles this for the host and holds the bounds.
+// The special-function unit (exp2, reciprocal, tanh) has an eighth of the lanes but works beside
+// the others: one of its results takes as long as eight other instructions, which run at the same
+// time. tests/custom_ops/test_approximations.py compiles this file for the host and checks the
+// bounds.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -26,7 +27,7 @@ __device__ inline float reciprocal_unit(float x) {
 
 __device__ inline float approximate_exp(float x) { return exp2_unit(1.4426950409f * x); }
 
-// Relative error below 2^-21; 0 from x = -87 down.
+// exp(x). Relative error below 2^-21; 0 from x = -87 down.
 __device__ inline float approximate_sigmoid(float x) {
   return reciprocal_unit(1.f + approximate_exp(-x));
 }

@@ -1,5 +1,5 @@
-// An epilogue chain as a type: Chain<Bias, Relu, Add> applies its steps in fp32 to a fragment of
-// the accumulator.
+// An epilogue as a type: Chain<Bias, Relu, Add> applies its steps in fp32 to a fragment of the
+// accumulators.
 #pragma once
 #include "cutlass/array.h"
 #include "cutlass/numeric_conversion.h"
@@ -36,8 +36,9 @@ struct Chain {
     cutlass::Array<float, N> tensors[kTensors > 0 ? kTensors : 1];
   };
 
-  // For who goes on with fp32. Output: what it will be rounded to. For 16 bits, steps may be
-  // approximated to less than that rounding (steps.h).
+  // The result in fp32, for callers that continue in fp32. Output: the type that it will be rounded
+  // to. For 16 bits, steps may be approximated with an error below that rounding
+  // (epilogue/steps.h).
   template <class Output = float, int N>
   __device__ static cutlass::Array<float, N> apply(cutlass::Array<float, N> x,
                                                    const Operands<N>& operands,
@@ -46,7 +47,7 @@ struct Chain {
     return x;
   }
 
-  // The result, rounded; the last step may do that itself, for two values at once.
+  // The result, rounded. The last step may do that itself, for two values at once.
   template <class Output, int N>
   __device__ static cutlass::Array<Output, N> finish(cutlass::Array<float, N> x,
                                                      const Operands<N>& operands,
@@ -67,7 +68,7 @@ struct Chain {
  private:
   using Last = typename LastOf<Step<Operand::kNone>, Steps...>::Type;
 
-  // Vector, Tensor and Param count what earlier steps have taken, so that every index is a
+  // Vector, Tensor and Param count the operands of earlier steps, so that every index is a
   // constant.
   template <bool Approximate, bool ButLast, int Vector, int Tensor, int Param, int N>
   __device__ static void apply_from(cutlass::Array<float, N>&, const Operands<N>&, const float*) {}

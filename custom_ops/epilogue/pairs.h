@@ -1,11 +1,12 @@
-// Last steps of a chain whose result has 16 bits, two values at once: it has to be rounded anyway,
-// and in fp16 an instruction does two values' work.
+// Last steps of an epilogue whose result has 16 bits, for two values at once: the result has to be
+// rounded anyway, and in fp16 one instruction computes two values.
 //
 // An epilogue delays the products of other warpgroups by as long as its instructions take, or its
-// results of the special-function unit, one of which takes as long as eight others. Hence no such
-// result where a polynomial will do, and rounding that takes max(x, 0) along. Values are rounded to
-// fp16 before the function, as the tensor between two operators would hold them, and by each of its
-// operations. tests/custom_ops/test_pairs.py compiles this for the host and holds the bounds.
+// results of the special-function unit, one of which takes as long as eight others. So these
+// functions use polynomials instead of that unit, and an instruction that rounds and takes max(x,
+// 0) at once. Values are rounded to fp16 before the function, as the tensor between two operators
+// would hold them, and after each operation. tests/custom_ops/test_pairs.py compiles this file for
+// the host and checks the bounds.
 #pragma once
 #include <cuda_fp16.h>
 
@@ -24,10 +25,10 @@ using Pair = uint32_t;
 __device__ inline __half2 as_half2(Pair pair) { return reinterpret_cast<const __half2&>(pair); }
 __device__ inline Pair as_pair(__half2 values) { return reinterpret_cast<const Pair&>(values); }
 
-// In both halves.
+// The same value in both halves.
 __device__ inline __half2 twice(float value) { return __float2half2_rn(value); }
 
-// max(x, 0), rounded; of NaN it is NaN.
+// max(x, 0), rounded; NaN for NaN.
 template <class Output>
 __device__ Pair round_positive(float first, float second) {
   Pair pair = 0;
@@ -40,8 +41,8 @@ __device__ Pair round_positive(float first, float second) {
   return pair;
 }
 
-// Rounded, to the largest finite value where that would be infinity, so that what vanishes far from
-// zero does so there, too.
+// Rounded; to the largest finite value instead of infinity, so that functions that vanish far from
+// zero do so there, too.
 __device__ inline __half2 round_finite(float first, float second) {
   Pair pair = 0;
 #if __CUDA_ARCH__ >= 800

@@ -19,8 +19,8 @@ namespace epilogue {
 
 enum class Operand { kNone, kVector, kTensor };
 
-// What a step takes; kHeavy marks long code, for which an epilogue's outer loop is better left
-// rolled.
+// A step's operand and number of parameters; kHeavy marks long code, for which an epilogue's outer
+// loop is better not unrolled.
 template <Operand Kind, int Params = 0, bool Heavy = false>
 struct Step {
   static constexpr Operand kOperand = Kind;
@@ -30,15 +30,14 @@ struct Step {
   static constexpr bool kFinishes = false;
 };
 
-// Whose `finish` is for fp16 alone: bf16 is too coarse to reckon in.
+// Steps whose `finish` is for fp16 alone: bf16 is too coarse for its arithmetic.
 template <bool Heavy = false>
 struct HalfStep : Step<Operand::kNone, 0, Heavy> {
   template <class Output>
   static constexpr bool kFinishes = std::is_same_v<Output, cutlass::half_t>;
 };
 
-// Two ulp instead of a full division; for |divisor| > 2^126 the quotient is 0, which is where it
-// tends to here.
+// Division with an error of two ulp; for |divisor| > 2^126 the quotient is 0, its limit here.
 __device__ inline float sigmoid(float x) { return __fdividef(1.f, 1.f + expf(-x)); }
 
 struct Bias : Step<Operand::kVector> {

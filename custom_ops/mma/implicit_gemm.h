@@ -7,10 +7,10 @@
 
 namespace onnxbolt {
 
-// A group of channels is a problem of its own, the third dimension of the grid: its input channels,
-// filters and output channels begin where those of the group before it end.
+// Each group of channels is a problem of its own, the third dimension of the grid: its input
+// channels, filters and output channels begin where those of the group before it end.
 //
-// CUTLASS's ImplicitGemmConvolution passes its epilogue a source and a destination tensor; a
+// CUTLASS's ImplicitGemmConvolution passes a source and a destination tensor to its epilogue. A
 // visitor takes the problem's shape instead, hence this kernel around the same main loop.
 template <class MainLoop, class EpilogueType, class Swizzle>
 struct ImplicitGemm {
@@ -153,8 +153,8 @@ struct ImplicitGemmConv {
 
   static Params describe(const ConvArguments& conv) {
     const int c = conv.c / conv.groups, k = conv.k / conv.groups;
-    // Bottom and right padding are not said: p and q are, and what lies outside the image reads as
-    // zero.
+    // Bottom and right padding are not given: p and q are, and what lies outside of the image reads
+    // as zero.
     cutlass::conv::Conv2dProblemSize problem(conv.n, conv.h, conv.w, c, k, conv.r, conv.s, conv.p,
                                              conv.q, conv.pad_top, conv.pad_left, conv.stride_h,
                                              conv.stride_w, conv.dilation_h, conv.dilation_w,

@@ -27,8 +27,8 @@ struct Tile2x {
   static_assert(Row::at(kStages) == 2 || Row::at(kAlignB) * sizeof(Element) >= 4,
                 "cp.async copies at least 4 bytes");
 
-  // A warp of the epilogue covers 8 rows, so it needs 4 accesses to a row to be busy: CUTLASS's
-  // layout of threads over the tile is wrong for fewer.
+  // A warp of the epilogue covers 8 rows, so it needs 4 accesses to a row: for fewer, CUTLASS's
+  // layout of threads over the tile is wrong.
   static constexpr int kAccess =
       Row::at(kAlignC) < Threadblock::kN / 4 ? Row::at(kAlignC) : Threadblock::kN / 4;
 
@@ -39,8 +39,8 @@ struct Tile2x {
                                                                            Element, kAccess, 1>;
   using Visitor = epilogue::ChainVisitor<ThreadMap, Chain, Element, Output>;
 
-  // CUTLASS's own epilogue with our visitor in place of its output operator. Long code is not
-  // unrolled: one copy per step of the tile would not fit the instruction cache.
+  // CUTLASS's epilogue with our visitor in place of its output operator. Long steps are not
+  // unrolled: one copy for each step of the tile would not fit the instruction cache.
   template <class Default>
   using Epilogue = cutlass::epilogue::threadblock::EpilogueWithVisitorCallbacks<Default, Visitor, 1,
                                                                                 !Chain::kHeavy>;

@@ -1,8 +1,8 @@
-// A chain as the single visitor of a CUTLASS 2.x epilogue: loads its operands, applies the steps,
-// converts, stores.
+// An epilogue as the single visitor of a CUTLASS 2.x epilogue: it loads the operands, applies the
+// steps, converts and stores.
 //
-// One node instead of a tree of CUTLASS's own: VisitorCompute hands no run-time parameters to its
-// functor, and a node that sees the whole chain keeps one set of coordinates and bounds.
+// It is one node instead of a tree of CUTLASS's nodes: VisitorCompute passes no run-time parameters
+// to its functor, and one node for all steps keeps one set of coordinates and bounds.
 #pragma once
 #include "cutlass/epilogue/threadblock/epilogue_with_visitor_callbacks.h"
 #include "cutlass/epilogue/threadblock/fusion/visitors.hpp"
@@ -17,7 +17,7 @@ template <class T, int N>
 using Access = cutlass::AlignedArray<T, N, (N * sizeof(T) < 16 ? N * sizeof(T) : 16)>;
 
 // ThreadMap: cutlass::epilogue::threadblock::OutputTileThreadLayout of the kernel. A batch is a
-// group of output channels: those of all batches lie side by side.
+// group of output channels; the batches' channels are neighbours in memory.
 template <class ThreadMap, class Chain, class Element, class Output>
 struct ChainVisitor {
   static constexpr int kAccess = ThreadMap::kElementsPerAccess;

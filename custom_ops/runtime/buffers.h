@@ -1,5 +1,5 @@
-// The memory of a node's tensors for one launch: as ORT gives it, or copies where kernels could not
-// access that.
+// The memory of a node's tensors for one launch: ORT's own, or copies of tensors that kernels
+// cannot access.
 #pragma once
 #include <deque>
 #include <vector>
@@ -28,21 +28,21 @@ class Scratch {
   void* data_ = nullptr;
 };
 
-// Kernels access 16 bytes at once. What ORT allocates begins at multiples of that; what a user has
-// bound to an input or output need not, and is read and written by way of scratch memory.
+// Kernels access 16 bytes at once. Memory that ORT allocates is aligned to that; memory that a user
+// has bound to an input or output need not be, and is read and written through scratch memory.
 class Buffers {
  public:
   Buffers(OrtKernelContext* context, OrtAllocator* allocator)
       : context_(context), allocator_(allocator) {}
 
-  const OrtValue* Input(size_t index) const;  // throws where it is missing
+  const OrtValue* Input(size_t index) const;  // throws if it is missing
   const void* Read(const OrtValue* value, int type);
   void* Write(size_t output, const ort::Shape& shape, int type);
   void Copy(void* to, const void* from, int64_t bytes) const {
     CopyTensor(context_, to, from, bytes);
   }
-  void Finish()
-      const;  // behind the kernels: outputs that were written elsewhere come to their places
+  void Finish() const;  // called after the kernels: copies outputs that were written elsewhere to
+                        // their places
 
  private:
   struct StandIn {
@@ -56,7 +56,7 @@ class Buffers {
 
   OrtKernelContext* context_;
   OrtAllocator* allocator_;
-  std::deque<Scratch> scratch_;  // not moved when one is added
+  std::deque<Scratch> scratch_;  // a deque: its elements are not moved when one is added
   std::vector<StandIn> stand_ins_;
 };
 

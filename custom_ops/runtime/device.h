@@ -1,11 +1,11 @@
-// Which of the library's architectures a GPU runs, if any.
+// The choice of the library's architecture for a GPU.
 #pragma once
 #include <string>
 
 namespace onnxbolt {
 
 struct Selection {
-  int arch = 0;  // of the manifest's architectures; 0: none, for this reason
+  int arch = 0;  // one of the manifest's architectures; 0: none, for this reason
   std::string reason;
 };
 

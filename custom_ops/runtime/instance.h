@@ -1,5 +1,5 @@
-// What all kernel families share: the configuration row as a type, the checks of a launch, and the
-// descriptor.
+// Parts of every kernel family: the configuration row as a type, the checks of a launch, and the
+// registration.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -16,8 +16,8 @@ struct Config {
   static constexpr int at(Column column) { return static_cast<int>(kRow[column]); }
 };
 
-// Facts and capabilities of an architecture, by the number in a row's first column. A generated
-// unit defines it for its own architecture (templates/unit.cu.j2), from onnxbolt/archs/.
+// An architecture's facts and capabilities, by the number in a row's first column. Each generated
+// unit defines this type for its own architecture (templates/arch.h.j2), from onnxbolt/archs/.
 template <int64_t Number>
 struct Arch;
 template <class Row>
@@ -43,19 +43,20 @@ inline const char* ErrorText(cudaError_t error) {
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
-// An access never exceeds 16 bytes, so that is all that wider elements ask for.
+// True if a pointer is aligned to `bytes`, or to 16: no access is wider.
 inline bool IsAligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % (bytes < 16 ? bytes : 16) == 0;
 }
 
-// Loads the kernel, whatever its size: a first launch inside a CUDA graph's capture could not.
+// Reserves shared memory, and loads the kernel: a first launch inside a CUDA graph's capture could
+// not load it.
 template <class Function>
 const char* ReserveSharedMemory(Function* kernel, int bytes) {
   return ErrorText(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
 }
 
-// Operands of an epilogue against the accesses of `align` elements that the kernel makes.
+// Checks the operands of an epilogue against the kernel's accesses of `align` elements.
 template <class Chain, class Element>
 const char* CheckOperands(const EpilogueArguments& operands, int align) {
   for (int i = 0; i < Chain::kVectors; ++i) {
@@ -72,7 +73,7 @@ const char* CheckOperands(const EpilogueArguments& operands, int align) {
   return nullptr;
 }
 
-// The int32 extents and the alignments along k and n that every GEMM-like kernel needs.
+// Checks the extents of a product, which kernels count in 32 bits.
 inline const char* CheckExtents(int64_t m, int64_t n, int64_t k) {
   constexpr int64_t kLimit = 2147483647;
   if (m < 0 || n < 0 || k < 1) return "an extent is negative, or k is zero";

@@ -1,5 +1,5 @@
-// Integer arithmetic that tile counts and layouts of memory need. Values are not negative, and do
-// not come near their type's limit.
+// Integer arithmetic for counts of tiles and layouts of memory. Values are not negative and far
+// from their type's limit.
 #pragma once
 #include <type_traits>
 

@@ -1,4 +1,4 @@
-// What a generated translation unit and the runtime share: a kernel's description, and the list of
+// The interface of generated units and the runtime: a kernel's description, and the list of
 // compiled kernels. The arguments of a launch are those of an op kind (ops/<kind>/arguments.h).
 #pragma once
 #include <cuda_runtime_api.h>
@@ -20,16 +20,15 @@ struct EpilogueArguments {
 
 struct Launch {
   void* workspace;
-  const int64_t*
-      config;  // the node's row: run-time choices (swizzle on 3.x, split_k) are read from it
+  const int64_t* config;  // the node's row, with the columns that a launch decides
   cudaStream_t stream;
   int sm_count;
 };
 
-// One compiled instance. Every function returns nullptr when all is well, else a static text that
-// says what is wrong.
+// One compiled instance. Every function returns nullptr on success, else a static text that says
+// what is wrong.
 struct Kernel {
-  const char* epilogue;  // the chain's key, e.g. "Bias,Add,Relu"
+  const char* epilogue;  // the epilogue's steps, e.g. "Bias,Add,Relu"
   int element, output;   // ONNX element types of inputs and of the output
   int64_t config[kConfigWidth];
   uint32_t at_launch;        // a bit for each column of the configuration that a launch decides
@@ -41,8 +40,8 @@ struct Kernel {
   Kernel* next = nullptr;
 };
 
-// Generated units put their instances into this list before the library is used (static
-// initialization; instance.h).
+// Adds a kernel to the list. Generated units do so by static initialization (runtime/instance.h),
+// before the library is used.
 void RegisterKernel(Kernel* kernel);
 const Kernel* FirstKernel();
 

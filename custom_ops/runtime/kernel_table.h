@@ -1,4 +1,4 @@
-// Looking up compiled kernels by what a node carries.
+// Finds the compiled kernel for a node's configuration.
 #pragma once
 #include "runtime/kernel.h"
 #include "runtime/manifest.h"
@@ -9,7 +9,7 @@ namespace onnxbolt {
 // (the range of m, for instance) are not compared.
 const Kernel* FindKernel(const Op& op, const int64_t* config);
 
-// Bytes that the most demanding kernel of an architecture asks for.
+// Bytes of shared memory that the most demanding kernel of an architecture needs.
 int LargestSharedMemory(int arch);
 
 }  // namespace onnxbolt

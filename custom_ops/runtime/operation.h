@@ -1,5 +1,5 @@
-// What an op kind adds to the runtime: the shapes of its nodes, and how their tensors become a
-// kernel's arguments. Each kind is a class in custom_ops/ops/ that registers itself.
+// The interface of an op kind: the shapes of its nodes, and the arguments of its kernels. Each kind
+// is a class in custom_ops/ops/ that registers itself.
 #pragma once
 #include <functional>
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace onnxbolt {
 
-// Launches the kernel for these arguments. Returns why it does not take them, or nullptr.
+// Launches the kernel with these arguments. Returns nullptr, or why it does not take them.
 using Run = std::function<const char*(const void* arguments)>;
 
 // One node. Immutable once it is made: ORT runs a node from many threads at once.
@@ -18,10 +18,10 @@ class Operation {
  public:
   virtual ~Operation() = default;
 
-  // The shape that stands for a node's weights, from those of the first and the last one.
+  // The shape of a node's weights as `Output` takes it, from those of the first and the last one.
   virtual ort::Shape Weight(const ort::Shape&, const ort::Shape& last) const { return last; }
 
-  // The shape of y in NHWC. Throws ort::Error where ranks or channels do not fit.
+  // The shape of y in NHWC. Throws ort::Error if ranks or channels do not fit.
   virtual ort::Shape Output(const ort::Shape& x, const ort::Shape& weight) const = 0;
 
   // Names of y's dimensions, from those of x's; those of known dimensions are not used.
@@ -41,8 +41,8 @@ struct OpKind {
 
   const char* name;  // as the manifest has it
   MakeOperation make;
-  bool in_rows;         // a slice of a launch may begin with any row, else with an image
-  bool reads_operands;  // Launch reads the inputs behind x itself, else they are one epilogue's
+  bool in_rows;         // true if a slice of a launch may begin with any row; false: with an image
+  bool reads_operands;  // true if Launch reads the inputs behind x; false: they are one epilogue's
   const OpKind* next;
 };
 
@@ -63,7 +63,7 @@ struct RegisteredKind : OpKind {
             cut == Cut::kRows, operands == Operands::kOwn) {}
 };
 
-// Throws ort::Error where the library has no such kind.
+// Finds a kind by name. Throws ort::Error if the library has no such kind.
 const OpKind& FindKind(const char* name);
 
 }  // namespace onnxbolt

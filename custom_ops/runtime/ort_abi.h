@@ -25,7 +25,7 @@ struct OrtOpAttr;
 
 struct OrtApiBase {
   const OrtApi* (*GetApi)(
-      uint32_t version);  // null, and a line on stderr, where version is above the runtime's
+      uint32_t version);  // null, and a line on stderr, if version is above the runtime's
   const char* (*GetVersionString)();  // "1.minor.patch"
 };
 

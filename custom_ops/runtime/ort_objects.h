@@ -25,7 +25,7 @@ inline void Check(OrtStatus* status) {
   throw error;
 }
 
-// For questions whose failure is an answer: "is there such an attribute?"
+// True for success: for questions whose failure is an answer, like "is there such an attribute?"
 inline bool Succeeds(OrtStatus* status) {
   if (status) ReleaseStatus(status);
   return !status;

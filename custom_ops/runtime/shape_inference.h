@@ -6,8 +6,8 @@
 
 namespace onnxbolt {
 
-// Sets output 0's type, and its shape where that follows from the inputs' known and symbolic
-// dimensions; throws ort::Error.
+// Sets output 0's type, and its shape if the inputs' known and symbolic dimensions determine it.
+// Throws ort::Error.
 void InferShape(const Op& op, OrtShapeInferContext* context);
 
 }  // namespace onnxbolt

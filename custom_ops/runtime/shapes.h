@@ -1,4 +1,4 @@
-// Shapes of tensors and what is said of those that do not fit. A dimension may be kUnknown during
+// Shapes of tensors, and errors for shapes that do not fit. A dimension may be kUnknown during
 // shape inference.
 #pragma once
 #include <algorithm>
@@ -37,7 +37,7 @@ inline void RequireShape(size_t input, const ort::Shape& shape, const ort::Shape
          ort::ToString(expected));
 }
 
-// `weight` has an output channel's input channels last, those of one of `groups`.
+// Checks a weight whose last dimension is the input channels of one of `groups`.
 inline void RequireChannels(const ort::Shape& x, const ort::Shape& weight, int64_t groups) {
   const int64_t channels = x.back(), per_group = weight.back();
   if (channels != kUnknown && per_group != kUnknown && channels != per_group * groups) {

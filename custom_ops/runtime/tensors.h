@@ -11,12 +11,12 @@ namespace onnxbolt {
 struct Tensors {
   const OrtValue* x;
   Buffers* buffers;
-  ort::Shape x_shape, weight_shape, y_shape;  // of x and y, a slice
+  ort::Shape x_shape, weight_shape, y_shape;  // those of x and y may be a slice's
   ort::Shape whole_y;
-  int64_t first_row;  // of y, that a slice begins with
+  int64_t first_row;  // the first row of y of a slice
   const void *x_data, *weight_data;
   void *y_data,
-      *stored_data;  // the latter where the op stores its first layer's result, else nullptr
+      *stored_data;  // the first layer's result if the op stores it, else nullptr
   int64_t stored_channels;
   int64_t x_pitch;  // channels of the first input, of which those of x_shape are read
   int64_t y_pitch;  // channels of the output, of which the node writes those of y_shape

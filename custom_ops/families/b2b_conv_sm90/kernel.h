@@ -1,9 +1,11 @@
 // A convolution and 1x1 convolutions behind it in one persistent kernel for sm_90a (Bolt, section
 // 3.1.1).
 //
-// TMA brings the first convolution's pixels by im2col, or as tiles of a matrix, as CONV_SM90 does.
-// The consumer warpgroups keep a tile's sums in registers, apply the epilogue, and use them as the
-// operand of the next product; the last layer is stored as any tile is.
+// How it works: TMA brings the first convolution's pixels by im2col, or as tiles of a matrix
+// (sm90/persistent.h). The consumer warpgroups keep a tile's accumulators in registers, apply the
+// epilogue, and use them as the operand of the next product; the last layer is stored as any tile
+// is. Further layers' weights stay in shared memory, or come through the ring behind each tile's
+// k-blocks.
 //
 // Constraints: fp16 or bf16; no groups and no clusters; a block has all channels of its pixels;
 // weights' rows are multiples of 16 bytes.
@@ -49,8 +51,7 @@ __global__ void __launch_bounds__(K::kThreads, 1)
 
 }  // namespace sm90
 
-// See ConvChainArguments. A configuration's columns: of the first convolution as CONV_SM90's,
-// `warp` = channels of the others.
+// See ConvChainArguments. The channels of the layers behind the first are in the columns `warp`.
 template <class Config, class ElementType, class OutputType, class... Chains>
 struct B2bConvSm90 : sm90::ConvChainShape<Config, ElementType, OutputType, Chains...> {
   using Shape = sm90::ConvChainShape<Config, ElementType, OutputType, Chains...>;

@@ -1,11 +1,12 @@
 // A convolution and 1x1 convolutions behind it in one persistent kernel for sm_90a (Bolt, section
 // 3.1.1).
 //
-// The first convolution is computed as HALO_SM90 does, from a spatial tile with its border. Its
-// tiles then go through the further layers in shared memory (families/b2b_halo_sm90/epilogue.h).
+// How it works: the first convolution is computed from spatial tiles with their border
+// (sm90/halo/persistent.h). Its tiles then go through the further layers in shared memory
+// (families/b2b_halo_sm90/epilogue.h).
 //
-// Constraints: those of HALO_SM90; besides no groups, at most three layers, no residual before the
-// last one, and no clusters.
+// Constraints: fp16 or bf16; dilation 1 and equal strides of 1 or 2; no groups, at most three
+// layers, no residual before the last one, and no clusters.
 #pragma once
 #include "families/b2b_halo_sm90/epilogue.h"
 #include "ops/conv/check.h"

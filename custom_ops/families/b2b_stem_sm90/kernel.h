@@ -1,11 +1,12 @@
-// A model's first convolution and a 1x1 convolution behind it in one kernel for sm_90a (Bolt,
-// section 3.1.1).
+// A stem convolution and a 1x1 convolution behind it in one kernel for sm_90a (Bolt, section
+// 3.1.1).
 //
-// The first convolution is computed as STEM_SM90 does. The sums of each unit go through their
-// epilogue in registers and are multiplied by the second weights, which stay in shared memory.
+// How it works: the first convolution is computed from NCHW pixels (sm90/stem/kernel.h). The
+// accumulators of each unit go through their epilogue in registers and are multiplied by the second
+// layer's weights, which stay in shared memory.
 //
-// Constraints: those of STEM_SM90; besides exactly two layers, columns in multiples of 16, and no
-// residual.
+// Constraints: fp16 or bf16 products; exactly two layers, columns in multiples of 16, no groups,
+// dilations or residuals.
 #pragma once
 #include "ops/conv_chain/arguments.h"
 #include "sm90/b2b/next_product.h"

@@ -1,10 +1,13 @@
-// Products behind one another with mma.sync, in one kernel (Bolt, section 3.1.1): the first one is
-// CUTLASS 2.x's, and so is the last epilogue; a block has all columns of every layer, and what lies
-// between them in registers or in shared memory.
+// Back-to-back products with mma.sync in one kernel (Bolt, section 3.1.1).
 //
-// Of CUTLASS's example 13 this is the scheme, not the code: an operator between its layers takes
-// one scale and one bias, a chain any vectors and parameters, and its second product waits for its
-// weights, which are here before the first one ends.
+// How it works: the first product has one of CUTLASS 2.x's main loops, and the last epilogue is
+// CUTLASS's, too. A block has all columns of every layer, and results between layers are in
+// registers or in shared memory. Further layers' weights are copied while the first product runs.
+//
+// The scheme is that of CUTLASS's example 13, the code is not: there an operator between layers
+// takes one scale and one bias, and the second product waits for its weights.
+//
+// Constraints: elements of 2 bytes; columns are powers of two from 16 to 256, zeros included.
 #pragma once
 #include "mma/b2b/main_loop.h"
 #include "mma/b2b/product.h"
@@ -20,7 +23,7 @@ struct Params {
   ChainArguments chain;
 };
 
-// Asynchronously where the architecture can; zeros beyond the layers' ends.
+// Copies weights, asynchronously if the architecture can; zeros beyond the layers' ends.
 template <class K, int L = 1>
 __device__ void LoadWeights(const ChainArguments& chain, Memory<K> memory) {
   if constexpr (L < K::kLayers) {
@@ -40,7 +43,7 @@ __device__ void LoadWeights(const ChainArguments& chain, Memory<K> memory) {
   }
 }
 
-// Of the inner layers; zeros beyond their ends.
+// Copies the inner layers' vectors; zeros beyond their ends.
 template <class K, int L = 0>
 __device__ void LoadVectors(const ChainArguments& chain, Memory<K> memory) {
   if constexpr (L < K::kLast) {
@@ -54,7 +57,8 @@ __device__ void LoadVectors(const ChainArguments& chain, Memory<K> memory) {
   }
 }
 
-// The block's rows by the first layer's weights. Behind it all that the block has copied is there.
+// Multiplies the block's rows by the first layer's weights. Afterwards all copies of the block are
+// complete.
 template <class K>
 __device__ void MultiplyRows(const Params<K>& params, Memory<K> memory,
                              typename K::template Sums<0>& sums) {
@@ -68,7 +72,7 @@ __device__ void MultiplyRows(const Params<K>& params, Memory<K> memory,
   __syncthreads();
 }
 
-// The layers behind layer L, whose sums these are.
+// Runs the layers behind layer L, whose accumulators are given.
 template <class K, int L = 0>
 __device__ void ContinueFrom(const Params<K>& params, Memory<K> memory,
                              const typename K::template Sums<L>& sums) {
@@ -101,14 +105,14 @@ __global__ void __launch_bounds__(K::kThreads)
   ContinueFrom<K>(params, memory, sums);
 }
 
-// What the instances of all such kernels share: K is their Shape.
+// The functions that a registered kernel needs; K is its Shape.
 template <class K>
 struct Launcher : K {
   static const char* prepare() { return ReserveSharedMemory(ChainKernel<K>, K::kSharedMemory); }
 
   static size_t workspace_size(const void*, const int64_t*) { return 0; }
 
-  // Of the layers, and the products behind the first one.
+  // Parameters of the layers, and of the products behind the first one.
   static const char* check(const ChainArguments& chain) {
     if (const char* error = CheckExtents(chain.m, 1, chain.k)) return error;
     if (chain.m > 0x7fffffff - K::kRows) return "m is too close to 2^31";

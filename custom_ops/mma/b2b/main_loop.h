@@ -1,8 +1,8 @@
-// The first product of a chain, by one of CUTLASS 2.x's main loops: what a launch tells it, and
-// what a block does.
+// The first product of back-to-back products, by one of CUTLASS 2.x's main loops: the parameters of
+// a launch, and a block's part.
 //
-// Columns beyond the layer's end have to be zeros in shared memory: what is left of them are values
-// along k of the next product.
+// Columns beyond the layer's end have to be zeros in shared memory: they become values along k of
+// the next product.
 #pragma once
 #include "mma/implicit_gemm.h"
 #include "ops/conv/arguments.h"
@@ -13,7 +13,7 @@
 namespace onnxbolt {
 namespace b2b_2x {
 
-// Rows of a matrix, as GEMM_2X has them, but that copies fill with zeros.
+// The main loop of a GEMM by CUTLASS 2.x, with copies that fill up with zeros.
 template <class Row, class Element>
 struct MatrixMainLoop {
   using Tile = Tile2x<Row, Element, Element, epilogue::Chain<>>;
@@ -56,7 +56,8 @@ struct MatrixMainLoop {
   }
 };
 
-// Pixels of images, as CONV_2X has them; its copies fill with zeros.
+// The main loop of an implicit GEMM by CUTLASS 2.x, whose rows are pixels of images, with copies
+// that fill up with zeros.
 template <class Row, class Element>
 struct ImageMainLoop {
   using Alone = ImplicitGemmConv<Row, Element, Element, epilogue::Chain<>>;

@@ -1,8 +1,8 @@
-// From one layer of a chain to the next with mma.sync: accumulators go through their layer's
-// epilogue and become the operand of the next product, in registers, where m16n8's accumulators lie
-// as its operand does, or through shared memory.
+// From one layer to the next with mma.sync: accumulators go through their layer's epilogue and
+// become the operand of the next product. They stay in registers, since accumulators of m16n8 have
+// the layout of its operand, or go through shared memory.
 //
-// All functions are a warp's, and all of its threads call them.
+// All threads of a warp call every function.
 #pragma once
 #include "mma/b2b/shape.h"
 #include "ops/gemm_chain/arguments.h"
@@ -12,8 +12,8 @@
 namespace onnxbolt {
 namespace b2b_2x {
 
-// A thread's part of 16 rows x 16 columns as operand: columns 2 (lane % 4) and the one behind, of
-// rows lane / 4 and 8 below; the same for the next eight columns.
+// A thread's part of an operand of 16 rows x 16 columns: columns 2 (lane % 4) and the next, of rows
+// lane / 4 and 8 below; then the same of the next eight columns.
 template <class Element>
 using Fragment = cutlass::Array<Element, 8>;
 
@@ -32,8 +32,8 @@ CUTLASS_DEVICE void MultiplyBlock(cutlass::Array<float, 4>& sums, const Fragment
   }
 }
 
-// 16 x 16 elements of a matrix in shared memory, `at` the first one: of each quarter the thread's
-// two.
+// Loads 16 x 16 elements of a matrix in shared memory, `at` being the first: the thread's two of
+// each quarter.
 template <class Element>
 CUTLASS_DEVICE cutlass::Array<unsigned, 4> LoadMatrices(const Element* at, int pitch, int row,
                                                         int column) {
@@ -59,7 +59,7 @@ class Result {
     row_ = lane / 4, column_ = lane % 4 * 2;
   }
 
-  // Where results go through shared memory, no warp may still read what is there.
+  // Results go through shared memory: waits until no warp reads it.
   CUTLASS_DEVICE void finish(const typename K::template Sums<L>& sums) {
     if constexpr (!K::kInRegisters) __syncthreads();
     CUTLASS_PRAGMA_UNROLL
@@ -76,7 +76,7 @@ class Result {
     if constexpr (!K::kInRegisters) __syncthreads();
   }
 
-  // Rows 16 m to 16 m + 15 of the warp, 16 columns of all warps.
+  // Stores rows 16 m to 16 m + 15 of the warp, 16 columns of all warps.
   CUTLASS_DEVICE Fragment<Element> read(int block, int m) const {
     if constexpr (K::kInRegisters) {
       return fragments_[block][m];
@@ -124,7 +124,7 @@ class Result {
   int first_row_, first_column_, row_, column_;
 };
 
-// Layer L's product from the result of the layer before it.
+// Computes layer L's product from the result of the layer before it.
 template <class K, int L>
 CUTLASS_DEVICE void Multiply(const Result<K, L - 1>& operand, Memory<K> memory,
                              typename K::template Sums<L>& sums) {
@@ -147,7 +147,7 @@ CUTLASS_DEVICE void Multiply(const Result<K, L - 1>& operand, Memory<K> memory,
       const auto* b = reinterpret_cast<const cutlass::Array<Element, 4>*>(&words);
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < 2 * kRowBlocks; ++i) {
-        const int m = i % kRowBlocks, half = i / kRowBlocks;  // of 16 columns
+        const int m = i % kRowBlocks, half = i / kRowBlocks;  // a half of 16 columns
         MultiplyBlock<ArchOf<typename K::Row>::kMmaDepth>(blocks[(2 * n + half) * kRowBlocks + m],
                                                           a[m], b[half]);
       }

@@ -1,4 +1,4 @@
-// Products of CUTLASS 2.x behind one another: the static facts of one kernel.
+// Back-to-back products with mma.sync: the constants of a kernel.
 #pragma once
 #include "b2b/layers.h"
 #include "cutlass/gemm/warp/default_mma_tensor_op.h"
@@ -9,8 +9,9 @@
 namespace onnxbolt {
 namespace b2b_2x {
 
-// The configuration of a layer as GEMM_2X would have it: the block's rows and all columns of the
-// layer. All warps across store 8 rows together, for which CUTLASS needs an access for each thread.
+// A layer's configuration as CUTLASS's kernels for one product have it: the block's rows and all
+// columns of the layer. All warps across store 8 rows together, for which CUTLASS needs an access
+// for each thread.
 template <class Row, int Columns, int WarpColumns>
 struct LayerRow {
   static constexpr int at(Column column) {
@@ -37,20 +38,19 @@ struct LayerRow {
   }
 };
 
-// The last layer's epilogue is GEMM_2X's: staged through shared memory, with the chain as its
+// The last layer's epilogue: CUTLASS's, staged through shared memory, with our steps as its
 // visitor.
 template <class Row, class Element, class Output, class Chain>
 struct LastEpilogue {
   using Tile = Tile2x<Row, Element, Output, Chain>;
-  // Only its shapes count here, since products behind the first one are our own
-  // (mma/b2b/product.h).
+  // CUTLASS takes only its shapes, since further products are our own (mma/b2b/product.h).
   using Operand = cutlass::layout::RowMajorTensorOpMultiplicandCrosswise<16, 32>;
   using Weights = cutlass::layout::ColumnMajorTensorOpMultiplicandCrosswise<16, 32>;
   using WarpMma = typename cutlass::gemm::warp::DefaultMmaTensorOp<
       typename Tile::Warp, typename Tile::Instruction, Element, Operand, Element, Weights, float,
       cutlass::layout::RowMajor>::Type;
-  // For half_t CUTLASS stages rows without bank conflicts, and gets them wrong where a warp has
-  // more than 64 columns. Any other type of 16 bits will do, since it is the visitor that converts.
+  // For half_t CUTLASS stages rows without bank conflicts, and computes wrong results if a warp has
+  // more than 64 columns. Any other 16-bit type serves, since the visitor converts the values.
   using Staged =
       cutlass::platform::conditional_t<(Tile::Warp::kN > 64), cutlass::bfloat16_t, Element>;
   using OutputOp =
@@ -62,8 +62,8 @@ struct LastEpilogue {
 
 // MainLoop: of the first layer, a GEMM's or a convolution's (mma/b2b/main_loop.h).
 //
-// The places of the instruction's shape hold the rows and, of the first layer, the columns of one
-// warp. Where these are all columns a layer's result stays in the warp's registers; else it goes
+// The instruction's columns of the configuration hold a warp's rows and its columns of the first
+// layer. If these are all columns, a layer's result stays in the warp's registers, else it goes
 // through shared memory.
 template <template <class, class> class MainLoop, class Config, class ElementType, class OutputType,
           class... Chains>
@@ -96,14 +96,14 @@ struct Shape : ChainLayers<Config, Chains...> {
                                          typename Layers::template ChainOf<kLast>>::Type;
   template <int L>
   using Sums = cutlass::Array<float, kWarpRows * warp_columns(L) /
-                                         32>;  // of a thread, as CUTLASS's warps have them
+                                         32>;  // sums of a thread, in the order of CUTLASS's warps
 
-  // Rows in shared memory lie 16 bytes beyond a multiple of 32, so that eight of them meet all
-  // banks (ldmatrix).
+  // The distance of rows in shared memory is 16 bytes more than a multiple of 32, so that eight
+  // rows meet all banks (ldmatrix).
   static constexpr int pitch(int columns) { return columns + 8; }
 
-  // Shared memory: what one layer after the other needs at the same place, then all weights but the
-  // first layer's, then vectors.
+  // Shared memory: one space that layers use in turn, then all weights but the first layer's, then
+  // vectors.
   static constexpr int widest(int layer = 0) {
     return layer == kLast ? 0 : std::max(columns(layer), widest(layer + 1));
   }

@@ -1,5 +1,6 @@
-// A consumer warpgroup of a chain: the first product's rows from shared memory, or, where TMA
-// cannot read them, from registers; the others' from the registers that the one before left.
+// A consumer warpgroup of back-to-back GEMMs. It reads the first product's rows from shared memory,
+// or, if TMA cannot read them, from registers; each further product's operand is the result that
+// the one before left in registers.
 #pragma once
 #include "sm90/b2b/next_product.h"
 #include "sm90/b2b/output.h"
@@ -28,8 +29,8 @@ class ChainConsumer {
   CUTLASS_DEVICE void run() {
     LoadVectors<K, 128 * K::kGroups>(params_, memory_, threadIdx.x - 128);
     SyncConsumers(K::kGroups);
-    WaitForPredecessors();  // what the kernel before reads may lie where this thread's tiles are
-                            // stored
+    WaitForPredecessors();  // the kernel before may read the memory where this thread stores its
+                            // tiles
     bool first = true;
     for (ChainTiles<K> tiles(ring_); tiles.first < params_.tiles;
          tiles.first += tiles.step, first = false) {
@@ -45,8 +46,8 @@ class ChainConsumer {
   }
 
  private:
-  // The first layer's main loop. A stage is given back when the products behind its own are under
-  // way.
+  // The first layer's main loop. A stage is given back once the products of the next stage are
+  // under way.
   CUTLASS_DEVICE void multiply_tile(Accumulators<K::columns(0)>& sums) {
     constexpr int kBoxes = K::boxes(0);
     int previous = 0;
@@ -73,7 +74,7 @@ class ChainConsumer {
     const char* rows = memory_.stage(ring_, cursor_.stage) + (group_ - ring_) * 64 * kRowBytes;
     const uint64_t a = OperandDescriptor(rows, kRowBytes), b = first_weights(box);
 #pragma unroll
-    for (int k = 0; k < kRowBytes / 32; ++k)  // addresses in descriptors count 16 bytes
+    for (int k = 0; k < kRowBytes / 32; ++k)  // descriptors count addresses in units of 16 bytes
       Wgmma<kColumns>::template multiply<Element>(sums, a + 2 * k, b + 2 * k, box + k > 0);
   }
 
@@ -85,8 +86,8 @@ class ChainConsumer {
         K::row_bytes(0));
   }
 
-  // The same where TMA does not read the rows: while one box is multiplied, the next one is on its
-  // way to registers.
+  // The same if TMA does not read the rows: while one box is multiplied, the next one is loaded
+  // into registers.
   CUTLASS_DEVICE void multiply_fragments(Accumulators<K::columns(0)>& sums) {
     using Fragments = RowFragments<K>;
     constexpr int kBoxes = K::boxes(0);
@@ -124,13 +125,13 @@ class ChainConsumer {
     if (thread_ == 0) barriers_.empty[ring_][stage].arrive();
   }
 
-  // A warp's own loads from a stage are its to report.
+  // Each warp reports its own loads from a stage.
   CUTLASS_DEVICE void release_as_warp(int stage) {
     __syncwarp();
     if (thread_ % 32 == 0) barriers_.empty[ring_][stage].arrive();
   }
 
-  // The layers behind layer L, whose sums these are.
+  // Runs the layers behind layer L, whose accumulators are given.
   template <int L>
   CUTLASS_DEVICE void continue_from(Accumulators<K::columns(L)>& sums, int row, bool first) {
     if constexpr (L == K::kLast) {

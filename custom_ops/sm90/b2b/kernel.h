@@ -1,8 +1,22 @@
-// The kernel of several GEMMs whose intermediate results stay in registers, and of one GEMM whose
-// rows TMA cannot read (families/b2b_gemm_sm90, families/gemm_rows_sm90).
+// A persistent kernel of back-to-back GEMMs whose intermediate results stay in registers. With one
+// layer it serves a GEMM whose rows TMA cannot read.
 //
-// A producer warp fills a ring with tiles of rows; each consumer warpgroup multiplies its 64 rows
-// by one layer's weights after the other, which stay in shared memory (sm90/b2b/consumer.h).
+// How it works:
+//
+// 1. A producer warp fills a ring with tiles of rows of A by TMA (sm90/b2b/producer.h); if TMA
+// cannot
+//    read them, the producer warpgroup copies them (sm90/b2b/rows.h).
+// 2. Each consumer warpgroup multiplies 64 rows by the first layer's weights, applies that layer's
+//    epilogue to the accumulators, and converts them in place to the operand of the next product
+//    (sm90/b2b/next_product.h), and so on. Accumulators of wgmma have the layout of its operand A.
+// 3. The last layer is stored by TMA, or directly if its rows are short (sm90/b2b/output.h).
+//
+// All weights stay in shared memory (resident), or the first layer's come through the ring with the
+// rows.
+//
+// Constraints: elements of 2 bytes; columns and depths are multiples of 16, zeros included; two
+// adjacent layers' accumulators and operand fit a thread's registers, and the weights fit shared
+// memory.
 #pragma once
 #include "sm90/b2b/consumer.h"
 #include "sm90/b2b/launch.h"
@@ -31,8 +45,8 @@ __device__ void InitializeChain(const ChainParams& params, typename K::Barriers&
   PrefetchMaps<K>(params);
 }
 
-// Overlaps with its neighbours (dependent_launch.h): barriers do not wait for the kernel before,
-// nor do vectors and weights.
+// The kernel. It overlaps with its neighbours in the stream (runtime/dependent_launch.h): barriers,
+// vectors and weights do not wait for the kernel before.
 template <class K>
 __global__ void __launch_bounds__(K::kThreads, 1)
     ChainKernel(const __grid_constant__ ChainParams params) {

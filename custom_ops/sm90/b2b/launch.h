@@ -1,4 +1,4 @@
-// What the host does for kernels of several GEMMs: checks, tensor maps, the launch.
+// The host's part of kernels of back-to-back GEMMs: checks, tensor maps, the launch.
 #pragma once
 #include "ops/gemm_chain/arguments.h"
 #include "runtime/dependent_launch.h"
@@ -9,8 +9,8 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// See ChainArguments. `Shape`: of the kernel that is `Instance::kKernel` (sm90/b2b/shape.h,
-// families/b2b_gemm_wide_sm90/shape.h).
+// The functions that a registered kernel needs (see ChainArguments). `KernelShape`: constants of
+// the kernel `Instance::kKernel`, such as sm90/b2b/shape.h.
 template <class Instance, class KernelShape>
 struct ChainInstance : KernelShape {
   using Shape = KernelShape;

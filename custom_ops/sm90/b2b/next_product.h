@@ -1,6 +1,6 @@
-// From one layer of a chain to the next, without shared memory: accumulators go through their
-// layer's epilogue and become, where they are, the operand of the next product. All functions are a
-// warpgroup's, and all of its threads call them.
+// From one layer to the next without shared memory: accumulators go through their layer's epilogue
+// and become, in place, the operand of the next product. All 128 threads of a warpgroup call every
+// function.
 #pragma once
 #include "epilogue/chain.h"
 #include "sm90/tensor_map.h"
@@ -9,12 +9,12 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// A thread's fragment of 64 rows x Columns as operand: four registers for each 16 columns.
+// A thread's fragment of 64 rows x Columns as an operand: four registers for each 16 columns.
 template <int Columns>
 using Operand = uint32_t[Columns / 4];
 
-// A layer's epilogue of 16 columns: of four values in each half (see Accumulators). `vectors` are
-// the layer's, [kVectors][Columns]; `operands` has the tensors' values, where the chain has any.
+// Applies a layer's epilogue to 16 columns: four values in each half (see Accumulators). `vectors`:
+// the layer's, [kVectors][Columns]; `operands`: the tensors' values, if the epilogue has any.
 template <class Chain, class Result, int Columns>
 CUTLASS_DEVICE cutlass::Array<Result, 8> FinishColumns(
     const Accumulators<Columns>& sums, int block, const float* vectors, const float* params,
@@ -48,15 +48,15 @@ CUTLASS_DEVICE void FinishAsOperand(const Accumulators<Columns>& sums, const flo
   }
 }
 
-// Keeps an operand where it is from here on, as products under way read it.
+// Keeps the compiler from moving an operand, since products under way read it.
 template <int Size>
 CUTLASS_DEVICE void PinOperand(uint32_t (&operand)[Size]) {
 #pragma unroll
   for (uint32_t& word : operand) asm volatile("" : "+r"(word)::"memory");
 }
 
-// Begins sums = operand weights^T; `weights` are rows of Depth elements, in boxes of one swizzled
-// row each: box(i) is where one begins.
+// Begins sums = operand weights^T. `weights` are rows of Depth elements, in boxes whose rows are
+// one swizzled row; box(i) is where one begins.
 template <class Element, int Depth, int Columns, class Boxes>
 CUTLASS_DEVICE void BeginOperandProducts(Operand<Depth>& operand, const Boxes& box,
                                          Accumulators<Columns>& sums) {
@@ -67,14 +67,14 @@ CUTLASS_DEVICE void BeginOperandProducts(Operand<Depth>& operand, const Boxes& b
   for (int i = 0; i < Depth / kBox; ++i) {
     const uint64_t weights = OperandDescriptor(box(i), kBox * sizeof(Element));
 #pragma unroll
-    for (int k = 0; k < kSteps; ++k)  // addresses in descriptors count 16 bytes
+    for (int k = 0; k < kSteps; ++k)  // descriptors count addresses in units of 16 bytes
       WgmmaFromRegisters<Columns>::template multiply<Element>(sums, operand + 4 * (i * kSteps + k),
                                                               weights + 2 * k, i + k > 0);
   }
   CommitProducts();
 }
 
-// The same to its end, of boxes that lie `box_bytes` apart.
+// The same, and waits for the result; boxes are `box_bytes` apart.
 template <class Element, int Depth, int Columns>
 CUTLASS_DEVICE void MultiplyOperand(Operand<Depth>& operand, const char* weights, int box_bytes,
                                     Accumulators<Columns>& sums) {

@@ -1,5 +1,5 @@
-// The end of a chain: the last layer's epilogue on a warpgroup's accumulators, and its store, by
-// TMA where rows are wide enough.
+// The last layer of back-to-back GEMMs: its epilogue on a warpgroup's accumulators, and its store,
+// by TMA if rows are multiples of 16 bytes.
 #pragma once
 #include "sm90/b2b/next_product.h"
 #include "sm90/b2b/shape.h"
@@ -8,7 +8,7 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// All threads of the warpgroup make every call. `K`: the kernel's shape, whose `Finish` has the
+// All threads of the warpgroup make every call. `K`: the kernel's constants; its `Finish` has the
 // warpgroup's columns.
 template <class K>
 class ChainOutput {
@@ -17,8 +17,8 @@ class ChainOutput {
   using Finish = typename K::Finish;
   static constexpr int kColumns = Finish::kColumns;
 
-  // In `memory` are the last layer's vectors from `first_column` on; `barrier`: a hardware barrier
-  // of this warpgroup's own.
+  // `memory` has the last layer's vectors from `first_column` on; `barrier`: a hardware barrier of
+  // this warpgroup's own.
   CUTLASS_DEVICE ChainOutput(const ChainParams& params, const EpilogueMemory<Finish>& memory,
                              int first_column, int barrier)
       : params_(params),
@@ -37,13 +37,13 @@ class ChainOutput {
                             unit * Finish::kUnitColumns, params_.columns[K::kLast], to);
   }
 
-  // Until stores have read shared memory.
+  // Waits until stores have read shared memory.
   CUTLASS_DEVICE void drain() { epilogue_.drain(); }
 
  private:
   using Chain = typename Finish::Chain;
 
-  // Rows that TMA cannot write are short ones.
+  // Rows that TMA cannot write are short: threads store them.
   CUTLASS_DEVICE void store_directly(const Accumulators<kColumns>& sums, int row) const {
     using Output = typename K::Output;
     const int first_row = row + thread_ / 32 * 16 + thread_ % 32 / 4,
@@ -63,7 +63,7 @@ class ChainOutput {
     }
   }
 
-  // The last layer's tensors at the places of eight of this thread's values.
+  // The values of the last layer's tensors at the places of eight of this thread's values.
   CUTLASS_DEVICE typename Chain::template Operands<8> read_tensors(int first_row,
                                                                    int first_column) const {
     typename Chain::template Operands<8> operands{};

@@ -1,4 +1,5 @@
-// What fills a chain's shared memory: weights once, and the rows of A through the rings.
+// Loads of back-to-back GEMMs into shared memory: weights once, and the rows of A through the
+// rings.
 #pragma once
 #include "sm90/b2b/rows.h"
 #include "sm90/b2b/shape.h"
@@ -8,7 +9,8 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// All weights that stay. One thread; weights are constants and need not wait for the kernel before.
+// Loads all weights that stay. Called by one thread; weights are constants and need not wait for
+// the kernel before.
 template <class K, int L = K::kIsResident ? 0 : 1>
 __device__ void LoadWeights(const ChainParams& params, ChainMemory<K> memory) {
   if constexpr (L < K::kLayers) {
@@ -22,8 +24,8 @@ __device__ void LoadWeights(const ChainParams& params, ChainMemory<K> memory) {
   }
 }
 
-// The weights, then tiles of rows for all rings in turn, box by box. One thread where TMA reads the
-// rows, else a warpgroup.
+// Loads the weights, then tiles of rows for all rings in turn, box by box. Called by one thread if
+// TMA reads the rows, else by a warpgroup.
 template <class K>
 __device__ void ProduceChain(const ChainParams& params, ChainMemory<K> memory) {
   const bool leads = K::kRowsByTma || threadIdx.x % 128 == 0;
@@ -31,8 +33,8 @@ __device__ void ProduceChain(const ChainParams& params, ChainMemory<K> memory) {
   WaitForPredecessors();
   typename K::Barriers& barriers = memory.barriers();
   constexpr int kBoxes = K::boxes(0), kBox = K::box(0);
-  // Rows are read once, but where as much is written, hastening them out of L2 costs more (17.3
-  // to 15.2 us at 128320: 96 to 32 to 96).
+  // Rows are read once. Still, evicting them from L2 early costs more if as much is written (17.3
+  // to 15.2 us at 128320 rows: 96 to 32 to 96).
   constexpr Cache kRows =
       4 * K::columns(K::kLast) <= K::kDepth ? Cache::kEvictFirst : Cache::kNormal;
   RingCursor<K::kStages> cursor;
@@ -60,8 +62,8 @@ __device__ void ProduceChain(const ChainParams& params, ChainMemory<K> memory) {
   if constexpr (!K::kRowsByTma) WaitForCopies();
 }
 
-// One thread: the residual of each unit of all groups' tiles, into the buffer from which the unit
-// will be stored.
+// Loads the residual of each unit of all groups' tiles into the buffer from which the unit will be
+// stored. Called by one thread.
 template <class K>
 __device__ void ProduceResiduals(const ChainParams& params, ChainMemory<K> memory) {
   using Finish = typename K::Finish;

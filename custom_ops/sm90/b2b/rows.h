@@ -1,7 +1,7 @@
-// Rows of A that TMA cannot read, since their pitch is no multiple of 16 bytes. They are copied in
-// aligned chunks of 16 bytes, so that a box's rows begin up to 14 bytes behind their places in
-// shared memory; from there they go into the registers of a product, which no swizzle or alignment
-// ties.
+// Rows of A that TMA cannot read, since their pitch is no multiple of 16 bytes. Threads copy them
+// in aligned chunks of 16 bytes, so that a box's rows begin up to 14 bytes behind their places in
+// shared memory. From there they go into the registers of a product, which need no swizzle and no
+// alignment.
 #pragma once
 #include "sm90/b2b/shape.h"
 #include "sm90/barrier.h"
@@ -9,7 +9,7 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// Copies 16 bytes into shared memory, of which those from `bytes` on are zeros that are not read.
+// Copies 16 bytes into shared memory; those from `bytes` on become zeros and are not read.
 __device__ inline void CopyChunk(void* to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(to)), "l"(from),
                "r"(bytes)
@@ -25,7 +25,7 @@ __device__ inline void ArriveBehindCopies(Barrier& barrier) {
 __device__ inline void WaitForCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // A thread's share of the copies of a tile's rows, one box of columns at a time: `thread` of
-// K::kRowThreads. Zeros stand behind the rows' and the matrix's ends.
+// K::kRowThreads. Zeros follow the ends of rows and of the matrix.
 template <class K>
 class RowCopies {
  public:
@@ -37,8 +37,8 @@ class RowCopies {
         bytes_(params.k * kSize),
         thread_(thread) {}
 
-  // Neighbouring threads have neighbouring chunks; what a row has beyond a box's width comes last.
-  // Unrolled, so that addresses are reckoned side by side.
+  // Neighbouring threads have neighbouring chunks; the part of a row beyond a box's width comes
+  // last. The loop is unrolled, so that addresses are computed in parallel.
   __device__ void start(char* stage, int box) const {
     constexpr int kAcross = K::row_bytes(0) / kChunk;
     copy_rows<kAcross>(stage, box, thread_ / kAcross, thread_ % kAcross);
@@ -48,8 +48,7 @@ class RowCopies {
  private:
   static constexpr int kSize = sizeof(typename K::Element), kChunk = 16;
 
-  // One chunk of each row from `first` on that is this thread's, where `Across` threads share a
-  // row.
+  // Copies one chunk of each of this thread's rows from `first` on; `Across` threads share a row.
   template <int Across>
   __device__ void copy_rows(char* stage, int box, int first, int chunk) const {
     constexpr int kStep = K::kRowThreads / Across;
@@ -77,7 +76,8 @@ class RowFragments {
   static constexpr int kSteps = K::box(0) / 16;
   using Registers = uint32_t[kSteps][4];
 
-  // All tiles begin at a multiple of 8 rows, hence their rows at the same places within 16 bytes.
+  // All tiles begin at a multiple of 8 rows, so that their rows begin at the same places within 16
+  // bytes.
   __device__ RowFragments(const ChainParams& params, int first_row) {
     const int lane = threadIdx.x % 32, row = first_row + threadIdx.x % 128 / 32 * 16 + lane / 4;
     const int shift = static_cast<int>(row * params.lda % 8);
@@ -85,7 +85,8 @@ class RowFragments {
     odd_bits_ = shift % 2 * 16;
   }
 
-  // Two neighbouring values lie in one word, or in two where the row begins at an odd place.
+  // Reads two neighbouring values: they are in one word, or in two if the row begins at an odd
+  // place.
   __device__ void read(const char* rows, Registers& fragments) const {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -98,7 +99,7 @@ class RowFragments {
     }
   }
 
-  // Keeps them where they are, as products under way read them.
+  // Keeps the compiler from moving them, since products under way read them.
   __device__ static void pin(Registers& fragments) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {

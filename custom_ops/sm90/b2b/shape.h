@@ -1,4 +1,4 @@
-// Back-to-back GEMMs: the static facts of one kernel, and what a launch tells all its blocks.
+// Back-to-back GEMMs: the constants of a kernel, and the parameters of a launch.
 #pragma once
 #include "b2b/layers.h"
 #include "runtime/integers.h"
@@ -9,11 +9,11 @@ namespace sm90 {
 
 struct ChainParams {
   CUtensorMap a, weights[kMaxLayers], d, residual;
-  int rows, tiles, columns[kMaxLayers];  // columns as they are, without zeros
+  int rows, tiles, columns[kMaxLayers];  // the tensors' columns, without the kernel's zeros
   bool stores_by_tma;  // rows of the output, and of a residual, are multiples of 16 bytes
-  void* d_data;        // where they are not
+  void* d_data;        // the output, if they are not
   int64_t ldd;
-  const void* a_data;  // where TMA does not read A's rows
+  const void* a_data;  // A, if TMA does not read its rows
   int k;
   int64_t lda;
   EpilogueArguments operands[kMaxLayers];
@@ -30,8 +30,8 @@ __device__ void PrefetchMaps(const ChainParams& params) {
 }
 
 // Columns and depths are multiples of 16, zeros included. Resident: all weights stay in shared
-// memory, and each consumer warpgroup has tiles of 64 rows and a ring of its own. Else the first
-// layer's weights come through the ring with the rows, and the warpgroups share tiles.
+// memory, and each consumer warpgroup has tiles of 64 rows and a ring of its own. Otherwise the
+// first layer's weights come through the ring with the rows, and the warpgroups share tiles.
 template <class Config, class ElementType, class OutputType, class... Chains>
 struct ChainShape : ChainLayers<Config, Chains...> {
   using Layers = ChainLayers<Config, Chains...>;
@@ -48,7 +48,7 @@ struct ChainShape : ChainLayers<Config, Chains...> {
 
   static constexpr int block(int layer) { return columns(layer); }  // columns of one product
 
-  // Along k operands lie in boxes of one swizzled row each.
+  // Operands lie in boxes along k; a row of a box is one swizzled row.
   static constexpr int box(int layer) { return BoxColumns<Element>(depth(layer)); }
   static constexpr int row_bytes(int layer) {
     return box(layer) * static_cast<int>(sizeof(Element));
@@ -63,7 +63,7 @@ struct ChainShape : ChainLayers<Config, Chains...> {
   static_assert(sizeof(Element) == 2, "accumulators lie as operands of 16 bits");
   static_assert(Layers::is_whole(16), "one instruction takes 16 values along k");
 
-  // Rings: where a group's rows lie.
+  // Rings of rows: one for all consumer warpgroups, or one for each.
   static constexpr int kRings = kIsResident ? kGroups : 1, kGroupsOfRing = kGroups / kRings,
                        kStageRows = 64 * kGroupsOfRing;
   static constexpr int kRowPitch = row_bytes(0) + (kRowsByTma ? 0 : 16);  // sm90/b2b/rows.h
@@ -130,8 +130,8 @@ struct ChainMemory {
   }
 };
 
-// A ring's tiles: the blocks' first rings have the first ones, so that few tiles meet as many SMs
-// as there are.
+// The tiles of a ring. The blocks' first rings have the first tiles, so that few tiles are spread
+// over as many SMs.
 template <class K>
 struct ChainTiles {
   int first, step;

@@ -1,17 +1,17 @@
-// A chain's vectors along its layers' columns, in shared memory for all tiles.
+// The epilogue vectors of all layers, in shared memory for all tiles.
 //
-// Loads of the last layer are under way before the first ones arrive, and where registers allow it
-// the consumers load, so that no producer waits: in a block that starts late, when the others'
-// tiles fill the memory's queues, it would for microseconds.
+// All loads are under way before the first ones arrive. If registers allow it, the consumers load,
+// so that no producer waits: in a block that starts late, when other blocks' tiles fill the
+// memory's queues, it would wait for microseconds.
 #pragma once
 #include "sm90/b2b/shape.h"
 
 namespace onnxbolt {
 namespace sm90 {
 
-// One layer's, on their way through the registers of `Threads` threads: in blocks of columns, as
-// its products have them, they become [Columns / Block][Vectors][Block]. Zeros beyond the layer's
-// end.
+// One layer's vectors on their way through the registers of `Threads` threads. They are stored in
+// blocks of columns, as the layer's products have them: [Columns / Block][Vectors][Block]. Zeros
+// follow the layer's end.
 template <int Vectors, int Columns, int Block, int Threads>
 class LayerVectors {
  public:
@@ -45,7 +45,7 @@ class LayerVectors<0, Columns, Block, Threads> {
   __device__ void keep(float*) const {}
 };
 
-// Of all layers. By `thread` of `Threads`, who meet afterwards.
+// Loads the vectors of all layers. Called by `thread` of `Threads`, who meet afterwards.
 template <class K, int Threads, int L = 0, class Memory>
 __device__ void LoadVectors(const ChainParams& params, Memory memory, int thread) {
   if constexpr (L < K::kLayers) {

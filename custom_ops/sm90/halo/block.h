@@ -1,5 +1,5 @@
-// What a block of a halo convolution is made of: its constants and shared memory, the parameters of
-// a launch, its tiles.
+// A block of a halo convolution: its constants, its shared memory, the parameters of a launch, its
+// tiles.
 #pragma once
 #include "sm90/halo/geometry.h"
 #include "runtime/instance.h"
@@ -12,53 +12,52 @@ namespace onnxbolt {
 namespace halo {
 
 constexpr int kWarpgroupThreads = 128;
-constexpr int kChannels = 64;  // output channels of a warpgroup: the rows of a wgmma
+constexpr int kChannels = 64;  // output channels of a warpgroup: the rows of a wgmma instruction
 constexpr int kBarrierMemory = 1024;
 constexpr int kMaxPositions = 256;
 constexpr int kMaxInputStages = 8;
 constexpr int kMaxFilterStages = 48;
 
-// Where in a tile a position lies: output pixels behind the tile's first one, and (column, row,
+// Where a position lies in its tile: output pixels behind the tile's first one, and (column, row,
 // image) in fields of ten bits.
 struct Place {
   int pixel;
   uint32_t coordinates;
 
   static constexpr uint32_t kGuards =
-      1u << 9 | 1u << 19 | 1u << 29;  // above the largest coordinate of each field
+      1u << 9 | 1u << 19 | 1u << 29;  // a bit above the largest coordinate of each field
 
   __device__ static constexpr uint32_t pack(int column, int row, int image) {
     return column | row << 10 | image << 20;
   }
 
-  // A position that is no pixel of any tile.
+  // The place of a position that is no pixel of any tile.
   __device__ static constexpr uint32_t nowhere() { return pack(511, 511, 511); }
 
   __device__ int image() const { return coordinates >> 20; }
 
-  // Whether no coordinate exceeds that of `last`: none borrows from the guard above it.
+  // True if no coordinate exceeds that of `last`: then no subtraction borrows from a guard bit.
   __device__ bool within(uint32_t last) const {
     return (((last | kGuards) - coordinates) & kGuards) == kGuards;
   }
 };
 
-// What shared memory holds for 1x1 convolutions behind the first one
-// (families/b2b_halo_sm90/epilogue.h): nothing, where there are none.
+// The shared memory of 1x1 convolutions behind the first one: nothing if there are none. Families
+// with such layers have a type of their own in its place.
 struct OneLayer {
   static constexpr int kWeightBytes = 0;
   static constexpr int kTileBytes =
-      0;  // of a warpgroup's activated channels, the next product's operand
+      0;  // a warpgroup's activated channels, the next product's operand
   static constexpr bool kTileBecomesStaging = false;
 };
 
-// Constants of an instance. Columns of its configuration: threadblock = (output channels of a tile,
-// positions, input channels of a k-block), instruction[0] = pixels that an input stage holds,
-// stages = input stages; warp = (columns, rows, images) of a tile is left to the launch.
+// Constants of an instance. `stages` of its configuration are input stages; (columns, rows, images)
+// of a tile are left to the launch.
 //
 // Shared memory: input stages (box and zeros behind it), further layers' weights, filter stages
 // (one filter position of one k-block), each warpgroup's tile for a further layer and its staging
-// (two chunks of the output, and of each tensor operand), barriers, places of the positions. The
-// filter ring is as deep as the rest allows.
+// (two chunks of the output, and of each tensor operand), barriers, and places of the positions.
+// The ring of filters gets the remaining memory.
 template <class Config, class ElementType, class OutputType, class ChainType,
           class FurtherLayers = OneLayer>
 struct Plan {
@@ -66,29 +65,29 @@ struct Plan {
   using Element = ElementType;
   using Output = OutputType;
   using Chain = ChainType;
-  static constexpr bool kPlanes = Row::at(kAlignC) == 1;  // y is NCHW (families/halo_sm90/nchw.h)
+  static constexpr bool kPlanes = Row::at(kAlignC) == 1;  // y is NCHW
   static constexpr int kWarpgroups = Row::at(kConsumers),
                        kConsumerThreads = kWarpgroups * kWarpgroupThreads;
   static constexpr int kThreads = kConsumerThreads + kWarpgroupThreads;
-  static constexpr int kCluster =
-      Row::at(kClusterN);  // blocks with the same output channels, which share filter loads
+  static constexpr int kCluster = Row::at(kClusterN);  // blocks of a cluster: they have the same
+                                                       // output channels and share loads of filters
   static constexpr bool kInTurns =
       Row::at(kSchedule) == kPingpong;  // each warpgroup has tiles of its own
   static constexpr bool kKeepsFilter =
       Row::at(kResident) == 1;  // the filters of a block's output channels are loaded once
   static constexpr int kTileChannels = Row::at(kTileM), kPositions = Row::at(kTileN),
                        kBlockK = Row::at(kTileK);
-  // What all warpgroups have at launch goes to those with accumulators: three times 168, or four
-  // times 128.
+  // setmaxnreg moves registers to the warpgroups with accumulators. A launch gives each of three
+  // warpgroups 168, each of four 128.
   static constexpr int kProducerRegisters = kWarpgroups == 3 ? 32 : 40,
                        kConsumerRegisters = kWarpgroups == 3 ? 160 : 232;
-  // of a pixel, and of an output channel's filter: the width of a swizzle, of which a k-block of 48
-  // channels uses but a part
+  // bytes of a pixel, and of an output channel's filter: the width of a swizzle, of which a k-block
+  // of 48 channels uses a part
   static constexpr int kRowBytes = (kBlockK == 48 ? 64 : kBlockK) * sizeof(Element);
   static constexpr int kStagePixels = Row::at(kInstructionM), kInputStages = Row::at(kStages);
 
-  // Positions that the epilogue stages at a time. A warpgroup by itself has nobody to hide its
-  // epilogue: fewer, longer steps.
+  // Positions that the epilogue stages at a time. A single warpgroup has no other to hide its
+  // epilogue, so it takes fewer, longer steps.
   static constexpr int kChunk = kWarpgroups == 1 ? 64 : 32;
 
   static constexpr int kInputBytes = kStagePixels * kRowBytes;
@@ -139,7 +138,7 @@ struct Barriers {
   sm90::Barrier input_full[kMaxInputStages], input_empty[kMaxInputStages];
   sm90::Barrier filter_full[kMaxFilterStages], filter_empty[kMaxFilterStages];
   sm90::Barrier turn[3];
-  sm90::Barrier weights;  // of further layers
+  sm90::Barrier weights;  // the further layers' weights have arrived
 };
 static_assert(sizeof(Barriers) <= kBarrierMemory);
 
@@ -162,14 +161,14 @@ struct Memory {
   }
 };
 
-// Groups of a convolution's channels, and what each has. A block of output channels is of one
+// Groups of a convolution's channels, and the sizes of each. A block of output channels is in one
 // group.
 struct ChannelGroups {
   int count, columns, blocks;  // columns: output channels
   int depth;                   // input channels
 };
 
-// How tiles are numbered: blocks of output channels fastest, then columns, rows and images.
+// The order of tiles: blocks of output channels fastest, then columns, rows and images.
 struct TileOrder {
   sm90::Divisor channel_blocks, group_blocks, columns, rows;
 };
@@ -178,9 +177,9 @@ struct Params {
   CUtensorMap x, filter;
   Geometry tile;
   int n, p, q, k, c, r, s, pad_top, pad_left, stride;
-  int channel_blocks;  // of output channels, in all groups
-  int k_blocks;        // of a group's input channels
-  int tiles;           // of a cluster: one for each of its blocks
+  int channel_blocks;  // blocks of output channels, in all groups
+  int k_blocks;        // k-blocks of a group's input channels
+  int tiles;           // tiles of clusters: such a tile is one tile for each block of a cluster
   ChannelGroups groups;
   TileOrder order;
   void* y;
@@ -188,15 +187,15 @@ struct Params {
   EpilogueArguments epilogue;
 };
 
-// The first output pixel and output channel of a tile, its group, and where that one's output
-// channels end.
+// A tile's first output pixel and output channel, its group, and the end of the group's output
+// channels.
 struct Tile {
   int image, row, column, channel, group, end;
 };
 
 // This block's tiles: first, first + step, .. below params.tiles. Neighbouring clusters have the
-// same pixels and other output channels, so that the pixels come from L2; the blocks of a cluster
-// have the same channels and neighbouring pixels.
+// same pixels and other output channels, so that L2 serves the pixels; the blocks of a cluster have
+// the same channels and neighbouring pixels.
 template <class Plan>
 struct Tiles {
   const Params& params;
@@ -219,8 +218,8 @@ __device__ Tile Tiles<Plan>::at(int index) const {
   return {image * tile.images, row * tile.rows, column * tile.columns, channel, group, end};
 }
 
-// body(k_block, row phase, column phase) for each input stage of a tile, in the order in which
-// producer and consumers take them.
+// Calls body(k_block, row phase, column phase) for each input stage of a tile, in the order in
+// which producer and consumers take them.
 template <class Body>
 __device__ void ForEachStage(const Params& params, Body body) {
   for (int k_block = 0; k_block < params.k_blocks; ++k_block)
@@ -229,7 +228,7 @@ __device__ void ForEachStage(const Params& params, Body body) {
         body(k_block, phase_row, phase_column);
 }
 
-// body(r, s) for each filter position that reads the pixels of a phase.
+// Calls body(r, s) for each filter position that reads the pixels of a phase.
 template <class Body>
 __device__ void ForEachTap(const Params& params, int phase_row, int phase_column, Body body) {
   for (int r = phase_row; r < params.r; r += params.stride)

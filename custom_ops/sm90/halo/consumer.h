@@ -1,13 +1,13 @@
 // The main loop of a halo convolution's consumer warpgroups: 64 output channels x the positions of
-// a tile.
+// a tile, one filter position after the other from the same input stage.
 #pragma once
 #include "sm90/halo/block.h"
 
 namespace onnxbolt {
 namespace halo {
 
-// One consumer warpgroup's places in the rings. The products of a filter position are a group of
-// wgmma; its stages are released when the next group has been issued, so that the tensor cores
+// One consumer warpgroup's places in the rings. The products of a filter position are one group of
+// wgmma; its stages are released once the next group has been issued, so that the tensor cores
 // never wait for an issue.
 template <class Plan>
 class MainLoop {
@@ -19,7 +19,7 @@ class MainLoop {
     if (Plan::kInTurns) skip_tiles(warpgroup);
   }
 
-  // The products of one tile; they are complete after `finish`.
+  // Issues the products of one tile; `finish` completes them.
   __device__ void multiply(Accumulators& d) {
     int accumulate = 0;
     ForEachStage(params_, [&](int, int phase_row, int phase_column) {
@@ -48,7 +48,7 @@ class MainLoop {
   static constexpr int kStep = sm90::kInstructionK<typename Plan::Element>,
                        kSteps = Plan::kBlockK / kStep;
 
-  // What a group of products was the last to read.
+  // The stages that a group of products was the last to read.
   struct Stages {
     sm90::Barrier *input = nullptr, *filter = nullptr;
   };
@@ -74,7 +74,7 @@ class MainLoop {
     filter_.advance();
   }
 
-  // The last group is complete, the next one has been issued.
+  // Releases stages: the last group is complete, and the next one has been issued.
   __device__ void release_last(const Stages& next) {
     if (threadIdx.x % kWarpgroupThreads == 0) {
       if (!Plan::kKeepsFilter && last_.filter) release_filter(*last_.filter);
@@ -83,7 +83,8 @@ class MainLoop {
     last_ = next;
   }
 
-  // All blocks of a cluster write to this stage of each.
+  // Gives a filter stage back to all blocks of the cluster: each of them writes to it in all
+  // blocks.
   __device__ void release_filter(sm90::Barrier& empty) {
     if constexpr (Plan::kCluster == 1) {
       empty.arrive();
@@ -92,7 +93,7 @@ class MainLoop {
     }
   }
 
-  // The stages of other warpgroups' tiles.
+  // Skips the stages of other warpgroups' tiles.
   __device__ void skip_tiles(int count) {
     const int phases = min(params_.stride, params_.r) * min(params_.stride, params_.s);
     input_.advance(count * params_.k_blocks * phases);

@@ -1,6 +1,6 @@
-// The epilogue of a halo convolution: a warpgroup's 64 channels x positions go through the chain in
-// registers, are transposed in swizzled shared memory, chunk by chunk, and leave in accesses of 16
-// bytes; tensor operands come the same way.
+// The epilogue of a halo convolution: a warpgroup's 64 channels x positions go through the steps in
+// registers, are transposed through swizzled shared memory, chunk by chunk, and are stored in
+// accesses of 16 bytes; tensor operands come the same way.
 #pragma once
 #include "epilogue/chain.h"
 #include "sm90/halo/block.h"
@@ -9,7 +9,8 @@
 namespace onnxbolt {
 namespace halo {
 
-// The output pixels of a tile's positions, once for all tiles. By consumer `thread`.
+// Writes the output pixels of a tile's positions, once for all tiles. Called by each consumer
+// `thread`.
 template <class Plan>
 __device__ void FindPlaces(const Params& params, const Memory<Plan>& memory, int thread) {
   const Geometry& tile = params.tile;
@@ -23,18 +24,18 @@ __device__ void FindPlaces(const Params& params, const Memory<Plan>& memory, int
   }
 }
 
-// The first of the two output channels, eight apart, of a lane's accumulators; of the
+// The first of the two output channels, eight apart, that a lane's accumulators belong to, of the
 // warpgroup's 64.
 __device__ inline int LaneChannel() {
   return threadIdx.x % kWarpgroupThreads / 32 * 16 + threadIdx.x % 32 / 4;
 }
 
-// A chain's values along the channels, for a lane's two.
+// An epilogue's vectors for a lane's two channels.
 template <class Chain>
 struct LaneVectors {
   float values[Chain::kVectors > 0 ? Chain::kVectors : 1][2];
 
-  // `first`: the first of the warpgroup's channels, of `channels` that there are.
+  // `first`: the warpgroup's first channel; `channels`: how many there are.
   __device__ void load(const EpilogueArguments& operands, int first, int channels) {
     const int channel = first + LaneChannel();
     for (int i = 0; i < Chain::kVectors; ++i) {
@@ -43,7 +44,7 @@ struct LaneVectors {
     }
   }
 
-  // For the first channel at two positions, then the second one at the same.
+  // Values of the first channel at two positions, then of the second channel at the same.
   __device__ void read(typename Chain::template Operands<4>& operands) const {
 #pragma unroll
     for (int i = 0; i < Chain::kVectors; ++i)
@@ -66,20 +67,20 @@ class Epilogue {
         warpgroup_(warpgroup),
         thread_(threadIdx.x % kWarpgroupThreads) {}
 
-  // There is but one layer.
+  // Further layers do nothing here: there is one layer.
   __device__ static void load_weights(const Params&, const Memory<Plan>&) {}
 
-  // Before the main loop: what can be read while it runs.
+  // Before the main loop: starts the loads that can be under way during it.
   __device__ void begin(const Tile& tile) {
     begin(tile, tile.channel + (Plan::kInTurns ? 0 : warpgroup_ * kChannels));
   }
 
-  // For the 64 output channels from `channel` on.
+  // Loads vectors for the 64 output channels from `channel` on.
   __device__ void begin(const Tile& tile, int channel) {
     end_ = tile.end;
     channel_ = tile.image < params_.n
                    ? channel
-                   : end_;  // an odd number of tiles: a cluster's last block has none
+                   : end_;  // with an odd number of tiles, a cluster's last block has no tile
     first_ = (tile.image * params_.p + tile.row) * params_.q + tile.column;
     last_ = Place::pack(min(params_.q - tile.column, params_.tile.columns) - 1,
                         min(params_.p - tile.row, params_.tile.rows) - 1,
@@ -89,8 +90,8 @@ class Epilogue {
     fetch_first(channel_);
   }
 
-  // The next products are those of the 64 output channels from `next` on, if the tile has any: what
-  // these need is read meanwhile.
+  // Starts the loads for the next products, of the 64 output channels from `next` on, if the tile
+  // has any.
   __device__ void store(const Accumulators& d, int next = kNoChannel) {
     next_ = next;
     LaneVectors<Chain> upcoming;
@@ -105,15 +106,16 @@ class Epilogue {
 
  private:
   static constexpr int kNoChannel = 1 << 30, kNowhere = -1;
-  static constexpr int kPairs = Plan::kPositions / 16;  // of groups of eight positions
+  static constexpr int kPairs = Plan::kPositions / 16;  // pairs of groups of eight positions
   static constexpr int kChunkPairs = Plan::kChunk / 16, kChunks = CeilDivide(kPairs, kChunkPairs);
   static constexpr int kPairOutput = Plan::kOutputChunk / kChunkPairs,
                        kPairTensor = Plan::kTensorChunk / kChunkPairs;
   static constexpr int kTensors = Chain::kTensors > 0 ? Chain::kTensors : 1;
-  // Eight threads read or write 128 bytes of a position's channels, a warpgroup those of a pair.
+  // Eight threads read or write the 128 bytes of a position's channels, a warpgroup the positions
+  // of a pair.
   static constexpr int kLanes = 8, kOutputParts = kChannels * sizeof(Output) / 128,
                        kAccess = 16 / sizeof(Output);
-  // Chunks of the tensors that are fetched ahead: what the memory's latency asks for, where
+  // Chunks of tensors that are fetched ahead: as many as hide the memory's latency, if the
   // accumulators leave registers.
   static constexpr int kFreeRegisters =
       Plan::kConsumerRegisters - Plan::kPositions / 2 - (sizeof(Output) == 2 ? 72 : 88);
@@ -122,14 +124,14 @@ class Epilogue {
   using Values = cutlass::Array<float, 4>;  // channel c at two positions, channel c + 8 at the same
   using Results = cutlass::Array<typename Plan::Output, 4>;
 
-  // What this thread writes of a chunk, and to which pixels.
+  // The values of a chunk that this thread writes, and their pixels.
   struct Result {
     uint4 parts[kChunkPairs][kOutputParts];
     int pixels[kChunkPairs];
   };
 
-  // A chunk comes back from shared memory, and the one before it is written, while the next one
-  // goes through the chain.
+  // Pipelines chunks: one is read back from shared memory and written while the next one goes
+  // through the steps.
   __device__ void store_chunks(const Accumulators& d) {
     Result result;
     if constexpr (Chain::kTensors > 0) {
@@ -150,7 +152,7 @@ class Epilogue {
 
   __device__ void synchronize() const { sm90::SyncThreads(1 + warpgroup_, kWarpgroupThreads); }
 
-  // body(pair, its number in the chunk) for each pair of a chunk.
+  // Calls body(pair, its number in the chunk) for each pair of a chunk.
   template <class Body>
   __device__ static void for_each_pair(int chunk, Body body) {
 #pragma unroll
@@ -159,7 +161,7 @@ class Epilogue {
     }
   }
 
-  // A pair's values, in one of two chunks.
+  // The place of a pair's values, in one of two chunks.
   __device__ char* staged_output(int pair) const {
     return staging_ + pair % (2 * kChunkPairs) * (kPairOutput + Chain::kTensors * kPairTensor);
   }
@@ -167,7 +169,7 @@ class Epilogue {
     return staged_output(pair) + kPairOutput + t * kPairTensor;
   }
 
-  // Where a part of this thread's position lies.
+  // The place of a part of this thread's position.
   template <class T>
   __device__ int part_offset(int part) const {
     return StagedVector<T>(thread_ / kLanes, part * kLanes + thread_ % kLanes);
@@ -183,12 +185,13 @@ class Epilogue {
     const int channel = channel_ + thread_ % kLanes * kAccess;
     y_ = static_cast<char*>(params_.y) +
          (first_ * params_.y_pitch + channel) * static_cast<int>(sizeof(Output));
-    asm("" : "+l"(y_));  // or else the compiler adds params_.y, a constant, anew for each access
+    asm(""
+        : "+l"(y_));  // without this the compiler adds the constant params_.y again for each access
     __builtin_assume(__isGlobal(y_));
   }
 
-  // Where a pixel's channels begin, in bytes: a product of 32 bits each is one instruction, one of
-  // 64 bits four.
+  // The offset of a pixel's channels in bytes: a product of 32-bit numbers is one instruction, one
+  // of 64-bit numbers four.
   template <class T>
   __device__ static int64_t row_offset(int pixel, int64_t pitch) {
     return int64_t(pixel) * static_cast<int>(pitch * static_cast<int>(sizeof(T)));
@@ -216,7 +219,7 @@ class Epilogue {
     });
   }
 
-  // What was fetched goes to shared memory; a later chunk is fetched in its place.
+  // Writes the fetched values to shared memory, and fetches a later chunk in their place.
   __device__ void stage_tensors(int chunk) {
     if (Chain::kTensors == 0 || chunk >= kChunks) return;
     for_each_pair(chunk, [&](int pair, int i) {
@@ -235,7 +238,7 @@ class Epilogue {
     for_each_pair(chunk, [&](int pair, int) { stage_pair(d, pair); });
   }
 
-  // Two groups of eight positions through the chain, into the staged chunk.
+  // Applies the steps to two groups of eight positions, into the staged chunk.
   __device__ void stage_pair(const Accumulators& d, int pair) {
     uint32_t tensors[kTensors][4], result[4];
 #pragma unroll
@@ -269,7 +272,7 @@ class Epilogue {
     return Chain::template finish<Output>(values, operands, params_.epilogue.params);
   }
 
-  // Outputs of four bytes: stmatrix moves two.
+  // Outputs of four bytes, which stmatrix does not move.
   __device__ static void stage_wide(const Results& y, int first_position, char* staged) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -306,12 +309,12 @@ class Epilogue {
   const Place* places_;
   char* staging_;
   const int warpgroup_, thread_;
-  int channel_;    // the first of the warpgroup's 64
-  int next_;       // of those that follow
-  int end_;        // where the channels end that the tile has
+  int channel_;    // the first of the warpgroup's 64 channels
+  int next_;       // the first of the 64 channels that follow
+  int end_;        // the end of the tile's channels
   int first_;      // the tile's first output pixel
-  char* y_;        // that pixel's channels in the output, this thread's first
-  uint32_t last_;  // the largest coordinates in it
+  char* y_;        // this thread's first channel of that pixel in the output
+  uint32_t last_;  // the largest coordinates in the tile
   LaneVectors<Chain> vectors_;
   uint4 fetched_[kTensors][kDepth][kChunkPairs];
 };

@@ -1,19 +1,19 @@
-// How a convolution is cut into spatial tiles, and where a tile's pixels lie in shared memory.
+// The tiles that a convolution is cut into, and the layout of a tile's pixels in shared memory.
 // onnxbolt/families/blocks/halo.py has the same formulas.
 //
 // A tile is `images` x `rows` x `columns` output pixels. Its input, border included, is one box of
-// a tiled TMA: images x image_rows x row_pitch pixels, zeros where the image ends. With stride 2
-// there is one such box for each phase (parity of row and column).
+// a tiled TMA copy: images x image_rows x row_pitch pixels, with zeros beyond the image. With
+// stride 2 there is one such box for each phase (parity of row and column).
 //
 // The matrix product sees the tile as positions, in groups of eight that lie group_pitch pixels
-// apart. Position p is the pixel p / row_positions, p % row_positions of the box, and the filter's
-// position (r, s) meets the pixel r * row_pitch + s behind it.
-//   columns <= 8: each row of the tile is one group, so that no position is wasted but columns 8
-//   and up. columns > 8: the box's pixels are the positions, and the last row_pitch - columns of
-//   each row are computed in vain.
-// Where the tile spans whole rows (or images), the zeros before one row (image) also serve as those
-// behind the one before: a row is max(left, right) pixels of padding wide instead of left + right.
-// The zeros behind the last row are `zero_pixels`, written once.
+// apart. Position p is pixel p / row_positions, p % row_positions of the box, and filter position
+// (r, s) reads the pixel that is r * row_pitch + s behind it. If columns <= 8, each row of the tile
+// is one group, of which only positions `columns` and up are wasted. If columns > 8, the positions
+// are the box's pixels, and the last row_pitch - columns of each row are computed in vain.
+//
+// If the tile spans whole rows (or images), the zeros before one row (image) are also those behind
+// the one before: a row has max(left, right) pixels of padding instead of left + right. The zeros
+// behind the last row are `zero_pixels`, written once.
 #pragma once
 #include <algorithm>
 
@@ -38,7 +38,7 @@ struct Geometry {
   int positions() const { return ((images - 1) * image_rows + rows - 1) * row_positions + columns; }
 };
 
-// The tile of at most columns x rows x images of a convolution with equal strides.
+// The tile of at most columns x rows x images output pixels, for a convolution with equal strides.
 inline Geometry MakeGeometry(const ConvArguments& conv, int columns, int rows, int images) {
   Geometry tile{};
   tile.columns = std::min(columns, conv.q);
@@ -67,7 +67,7 @@ inline bool Fits(const Geometry& tile, const ConvArguments& conv, int positions,
          widest <= kMaxBox;
 }
 
-// The tile that was chosen (0: as much as fits), or less of it where an image of another size
+// The tile that was chosen (0: as much as fits), or a smaller one if an image of another size
 // leaves no room for it.
 inline Geometry FitGeometry(const ConvArguments& conv, int columns, int rows, int images,
                             int positions, int stage_pixels) {

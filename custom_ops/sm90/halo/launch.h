@@ -1,4 +1,4 @@
-// What the host does for a halo convolution: checks, and the parameters of a launch.
+// The host's part of a halo convolution: checks, and the parameters of a launch.
 #pragma once
 #include <algorithm>
 #include <iterator>
@@ -13,8 +13,7 @@ namespace halo {
 constexpr int kAlign = 8;                        // elements of an access: 16 bytes
 constexpr int64_t kMaxPitch = int64_t(1) << 28;  // elements: a pitch in bytes is held in 32 bits
 
-// Of an output with its channels last, which is written in accesses of 16 bytes. `epilogue`: the
-// last layer's.
+// Checks an NHWC output, which is written in accesses of 16 bytes. `epilogue`: the last layer's.
 inline const char* CheckRows(const ConvArguments& conv, const EpilogueArguments& epilogue) {
   if (conv.k / conv.groups % kAlign != 0 || conv.y_pitch % kAlign != 0 || !IsAligned(conv.y, 16))
     return "y, its pitch or a group's k is not aligned to 16 bytes";
@@ -23,7 +22,8 @@ inline const char* CheckRows(const ConvArguments& conv, const EpilogueArguments&
   return pitch <= kMaxPitch ? nullptr : "pixels of y or of a tensor lie too far apart";
 }
 
-// Whether any launch of any kernel can read and multiply it. nullptr where all is well.
+// Checks what no launch can serve. Returns nullptr if the convolution can be read and multiplied,
+// else what is wrong.
 inline const char* CheckConvolution(const ConvArguments& conv) {
   if (const char* error = CheckExtents(int64_t(conv.n) * conv.p * conv.q, conv.k,
                                        int64_t(conv.r) * conv.s * conv.c))
@@ -61,7 +61,7 @@ void Describe(Params& params, const ConvArguments& conv, const Launch& launch) {
   params.y = conv.y, params.y_pitch = conv.y_pitch, params.epilogue = conv.epilogue;
 }
 
-// Whether the tile that the launch chose fits the kernel.
+// Checks that the launch's tile fits the kernel.
 template <class Plan>
 const char* CheckTile(const Params& params, const ConvArguments& conv, int sm_count) {
   const Geometry& tile = params.tile;
@@ -92,8 +92,8 @@ const char* EncodeMaps(Params& params, const ConvArguments& conv) {
                          {conv.w, pixel, tile.row_pitch, conv.stride_w},
                          {conv.h, row, tile.image_rows, conv.stride_h},
                          {conv.n, row * conv.h, tile.images}},
-                        CU_TENSOR_MAP_L2_PROMOTION_L2_128B);  // not the next k-block's channels:
-                                                              // the first tile is waited for
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_128B);  // 128 B: fetching the next k-block as
+                                                              // well would delay the first tile
   if (error) return error;
   return sm90::EncodeTiled(params.filter, kType, kBytes, conv.filter,
                            {{depth, 0, kRow},
@@ -101,7 +101,8 @@ const char* EncodeMaps(Params& params, const ConvArguments& conv) {
                             {conv.k, filter_row * conv.r * conv.s, Plan::kFilterShare}});
 }
 
-// Blocks that keep their filters have the same output channels in all their tiles.
+// The number of blocks. Those that keep their filters have the same output channels in all their
+// tiles.
 template <class Plan>
 int GridSize(const Params& params, int sm_count) {
   const int clusters = std::min(params.tiles, sm_count / Plan::kCluster);

@@ -1,4 +1,20 @@
-// The kernel of a halo convolution: which threads do what, in which order.
+// The kernel of a convolution from spatial tiles with their border (halo).
+//
+// How it works:
+//
+// 1. A tile's input, border included, is one TMA box for each k-block of channels; each filter
+//    position is a view of it (sm90/halo/geometry.h), so that a pixel is loaded once.
+// 2. One producer warp fills the ring of inputs, another the ring of filter positions
+//    (sm90/halo/producer.h); blocks of a cluster share loads of filters.
+// 3. Consumer warpgroups multiply 64 output channels (rows) by a tile's positions (columns) with
+//    wgmma (sm90/halo/consumer.h), then run the epilogue (sm90/halo/epilogue.h).
+//
+// Cooperative warpgroups have different output channels of one tile. Pingpong warpgroups have tiles
+// of their own and take turns with the main loop, so that the epilogue of one runs under the
+// products of another.
+//
+// Constraints: see sm90/halo/block.h and sm90/halo/launch.h; elements of 2 bytes, dilation 1, equal
+// strides of 1 or 2, multiples of 8 channels.
 #pragma once
 #include "runtime/dependent_launch.h"
 #include "sm90/halo/consumer.h"
@@ -8,7 +24,7 @@
 namespace onnxbolt {
 namespace halo {
 
-// One thread: what several initialize is done one after the other, too, each with a fence.
+// Called by one thread: initializing by several would be serialized, with a fence for each.
 template <class Plan>
 __device__ void InitializeBarriers(Barriers& barriers) {
   constexpr int kReaders = Plan::kInTurns ? 1 : Plan::kWarpgroups;
@@ -25,7 +41,7 @@ __device__ void InitializeBarriers(Barriers& barriers) {
   sm90::FenceBarrierInit();
 }
 
-// Consumer `thread`: no copy writes behind the boxes, and these zeros stay.
+// Called by each consumer `thread`: writes the zeros behind the boxes, which no copy overwrites.
 template <class Plan>
 __device__ void ClearBorders(const Params& params, const Memory<Plan>& memory, int thread) {
   const Geometry& tile = params.tile;
@@ -40,9 +56,9 @@ __device__ void ClearBorders(const Params& params, const Memory<Plan>& memory, i
   sm90::FenceAsyncProxy();
 }
 
-// The main loops of warpgroups in turns follow one another. A wait sees one phase of a stage ahead
-// only, so a warpgroup must not look at its stages while the one before it is still at an earlier
-// phase of theirs.
+// Pingpong: the main loops of warpgroups follow one another. A wait distinguishes a phase from the
+// one before it alone, so a warpgroup must not look at its stages while another one is still at an
+// earlier phase of theirs.
 template <class Plan>
 struct Turns {
   Barriers& barriers;
@@ -63,8 +79,8 @@ struct Turns {
   }
 };
 
-// Finish: what follows the products of a tile (sm90/halo/epilogue.h,
-// families/b2b_halo_sm90/epilogue.h). begin(tile) comes before them, store(d) behind.
+// The consumers' loop over tiles. Finish: what follows the products of a tile, as
+// sm90/halo/epilogue.h; begin(tile) is called before them, store(d) after.
 template <class Plan, class Finish, class Params>
 __device__ void Consume(const Params& params, const Memory<Plan>& memory, int warpgroup) {
   const int thread = threadIdx.x - kWarpgroupThreads;
@@ -127,7 +143,8 @@ __global__ void __launch_bounds__(Plan::kThreads, 1)
   }
   if constexpr (Plan::kCluster > 1) {
     __syncwarp();
-    SyncBlocks<Plan>();  // the others still write to this block's memory and signal its barriers
+    SyncBlocks<Plan>();  // until the other blocks no longer write to this block's memory or signal
+                         // its barriers
   }
 }
 

@@ -1,5 +1,5 @@
-// The producer warps of a halo convolution: one loads input tiles, one filters, each as far ahead
-// as its ring allows.
+// The producer warps of a halo convolution: one loads input tiles, the other filters, each as far
+// ahead as its ring allows.
 #pragma once
 #include "sm90/halo/block.h"
 
@@ -24,8 +24,8 @@ __device__ void LoadInputs(const Params& params, const Memory<Plan>& memory) {
       sm90::Load4D(params.x, barriers.input_full[at.stage], memory.input(at.stage),
                    channel + k_block * Plan::kBlockK, column + phase_column, row + phase_row,
                    tile.image, sm90::Cache::kNormal);
-      // All blocks begin at once: the memory first serves what they wait for, then what they will
-      // need later. With a stride the first products need more than the first load.
+      // All blocks begin at the same time: first they load what the first products need, then what
+      // comes later. With a stride the first products need more than the first load.
       if (!started && params.stride == 1) barriers.input_full[at.stage].wait(at.parity);
       started = true;
       at.advance();
@@ -33,7 +33,7 @@ __device__ void LoadInputs(const Params& params, const Memory<Plan>& memory) {
   }
 }
 
-// One filter position of one k-block.
+// Loads one filter position of one k-block.
 template <class Plan>
 __device__ void LoadFilter(const Params& params, sm90::Barrier& full, char* to, int k_block,
                            int tap, int channel, int rank) {
@@ -48,9 +48,9 @@ __device__ void LoadFilter(const Params& params, sm90::Barrier& full, char* to, 
   }
 }
 
-// Filters are read by all blocks: they stay in L2. Each block of a cluster loads its share of the
-// output channels for all of them. A block that keeps its filters has the same output channels in
-// all its tiles.
+// Loads filters. All blocks read them, so they stay in L2. Each block of a cluster loads its share
+// of the output channels for all of them. A block that keeps its filters has the same output
+// channels in all its tiles.
 template <class Plan>
 __device__ void LoadFilters(const Params& params, const Memory<Plan>& memory) {
   Barriers& barriers = memory.barriers();

@@ -1,5 +1,5 @@
-// How values of positions x channels lie in shared memory on their way between registers, which
-// have channels as rows, and memory, which has positions as rows.
+// The layout of values in shared memory on their way between registers, which have channels as
+// rows, and device memory, which has positions as rows.
 #pragma once
 #include "cutlass/numeric_conversion.h"
 #include "sm90/halo/block.h"
@@ -21,7 +21,7 @@ __device__ inline void LoadTransposed(uint32_t address, uint32_t (&matrices)[4])
                : "memory");
 }
 
-// Two neighbours of 16 bits.
+// Two neighbouring values of 16 bits.
 template <class T>
 __device__ uint32_t Word(const cutlass::Array<T, 4>& values, int i) {
   return reinterpret_cast<const uint32_t*>(&values)[i];
@@ -33,16 +33,16 @@ __device__ cutlass::Array<float, 2> Unpack(uint32_t pair) {
       reinterpret_cast<const cutlass::Array<T, 2>&>(pair));
 }
 
-// Where a position's channels lie in a staged chunk: rows of 64 channels, their 16-byte vectors
-// swizzled by the position.
+// The place of a position's channels in a staged chunk: rows of 64 channels, whose 16-byte vectors
+// are swizzled by the position.
 template <class T>
 __device__ int StagedVector(int position, int vector) {
   constexpr int kRow = kChannels * sizeof(T);
   return position * kRow + ((vector ^ (position & 7)) << 4);
 }
 
-// stmatrix and ldmatrix: the address of this lane's row, one of the four 8x8 matrices of a pair of
-// groups from `position` on.
+// The address of this lane's row for stmatrix and ldmatrix: one of the four 8x8 matrices of a pair
+// of groups from `position` on.
 template <class T>
 __device__ uint32_t MatrixRow(const char* staged, int position) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x % kWarpgroupThreads / 32;

@@ -1,9 +1,13 @@
-// The kernel of a model's first convolution: what its block does, whatever becomes of the products
-// in the end.
+// The kernel of a stem convolution, a model's first one, on x in NCHW with few channels.
 //
-// Bound by its output, hence made to keep stores flowing: the warpgroups of a block share the
-// weights, which stay in shared memory, and have tiles of their own. While one waits for pixels,
-// others multiply and store.
+// How it works: the weights of a block's output channels stay in shared memory, and each warpgroup
+// has tiles of its own. It copies the pixels under a tile through registers into shared memory
+// (sm90/stem/patch.h), reads wgmma's operand A from there (sm90/stem/product.h), and hands the
+// accumulators to the epilogue. The output is the bottleneck, so stores must keep flowing: while
+// one warpgroup waits for pixels, others multiply and store.
+//
+// Constraints: see sm90/stem/plan.h; elements of 2 bytes in the product, no groups, dilations or
+// residuals.
 #pragma once
 #include "ops/conv/check.h"
 #include "runtime/dependent_launch.h"
@@ -13,7 +17,7 @@
 namespace onnxbolt {
 namespace first {
 
-// The columns of a product, as many at a time as a store takes.
+// Stores the columns of a product, as many at a time as one store takes.
 template <class Plan>
 __device__ void Store(const sm90::Accumulators<Plan::Finish::kColumns>& sums,
                       sm90::Epilogue<typename Plan::Finish>& epilogue, const ImageOutput& to,
@@ -25,7 +29,7 @@ __device__ void Store(const sm90::Accumulators<Plan::Finish::kColumns>& sums,
                          channels, to);
 }
 
-// The tiles of one warpgroup, whose pixels `patch` has begun to load.
+// Works through the tiles of one warpgroup; `patch` has begun to load the first one's pixels.
 template <class Plan, class End, class Pixel>
 __device__ void Run(const typename End::Params& params, const Memory<Plan>& memory, int group,
                     int index, int channel, Patch<Plan, Pixel>& patch) {
@@ -43,19 +47,19 @@ __device__ void Run(const typename End::Params& params, const Memory<Plan>& memo
       main_loop.multiply(sums, unit);
       end.finish(sums, {params.y, tile.image, tile.row + unit * kUnitRows, tile.column, channel});
     }
-    sm90::SyncThreads(1 + group, kGroupThreads);  // nobody reads the patch any more
+    sm90::SyncThreads(1 + group, kGroupThreads);  // until no thread reads the patch
   }
   end.drain();
 }
 
-// End: what becomes of a unit's sums. Its `begin` may set up constants, which all threads see after
-// the barrier.
+// The kernel's body. End: what finishes a unit's accumulators. Its `begin` may set up constants,
+// which all threads see after the barrier.
 template <class Plan, class End, class Pixel>
 __global__ void __launch_bounds__(Plan::kThreads, 1)
     FirstKernel(const __grid_constant__ typename End::Params params) {
   extern __shared__ __align__(1024) char shared[];
   const Memory<Plan> memory{shared};
-  // neighbouring tiles go to different SMs, so that few tiles occupy as many as there are
+  // neighbouring tiles go to different SMs, so that few tiles occupy as many SMs
   const int group = threadIdx.x / kGroupThreads, channel = blockIdx.y * Plan::kN,
             first = blockIdx.x + group * gridDim.x;
   LaunchDependents();
@@ -71,7 +75,7 @@ __global__ void __launch_bounds__(Plan::kThreads, 1)
   Run<Plan, End>(params, memory, group, first, channel, patch);
 }
 
-// What a launch tells all blocks of the convolution, its output's tensor map and epilogue aside.
+// The parameters of a launch, without the output's tensor map and epilogue.
 template <class Plan>
 void Describe(const ConvArguments& conv, Params& params) {
   params.column_tiles = cutlass::FastDivmod(CeilDivide(conv.q, kTileColumns));
@@ -82,7 +86,7 @@ void Describe(const ConvArguments& conv, Params& params) {
   params.x = conv.x, params.filter = conv.filter;
 }
 
-// y [n, p, q, channels] of Output.
+// The tensor map of y [n, p, q, channels] of Output.
 template <class Plan>
 const char* EncodeOutput(const ConvArguments& conv, int64_t channels, CUtensorMap& y) {
   using Output = typename Plan::Output;
@@ -94,8 +98,8 @@ const char* EncodeOutput(const ConvArguments& conv, int64_t channels, CUtensorMa
                             {conv.n, row * conv.p, 1}});
 }
 
-// What the convolution must be for this kernel; `channels`: the output's. nullptr where all is
-// well.
+// Checks the convolution; `channels`: the output's. Returns nullptr if the kernel serves it, else
+// what is wrong.
 template <class Plan>
 const char* Check(const ConvArguments& conv, int64_t channels) {
   if (const char* error = CheckExtents(int64_t(conv.n) * conv.p * conv.q, conv.k,

@@ -1,16 +1,17 @@
-// The pixels under a tile, from an image in NCHW to shared memory: through registers, so that the
-// next tile's are on their way while this one's are multiplied.
+// Loads the pixels under a tile from an NCHW image into shared memory, through registers, so that
+// the next tile's loads are under way while this one's pixels are multiplied.
 #pragma once
 #include "sm90/stem/plan.h"
 
 namespace onnxbolt {
 namespace first {
 
-// Where columns of the patch begin: the image is read in aligned quads, so that up to three columns
-// come along on the left.
+// Where the columns of the patch begin: the image is read in aligned quads, so that up to three
+// columns more are read on the left.
 struct Shift {
   int columns;
-  bool odd;  // the patch is one element off, so that the first pixel begins at an even one
+  bool odd;  // true: the patch is shifted by one element, so that the first pixel begins at an even
+             // one
 
   template <class Plan>
   __device__ Shift(const Params& params, Plan) {
@@ -49,7 +50,7 @@ class Patch {
     }
   }
 
-  // Puts them into shared memory: converted, channels side by side.
+  // Writes them into shared memory: converted, and with a pixel's channels side by side.
   __device__ void write(Element* patch) const {
 #pragma unroll
     for (int i = 0; i < Plan::kLoads; ++i) {
@@ -72,7 +73,7 @@ class Patch {
   using Four = cutlass::AlignedArray<Element, 4>;
   static constexpr int kRun = kQuad * Plan::kStoredC;
 
-  // Which quad a thread's i-th is: neighbouring threads have neighbouring columns.
+  // The quad that is a thread's i-th: neighbouring threads have neighbouring columns.
   struct Place {
     int row, column;
     bool exists;
@@ -85,7 +86,7 @@ class Patch {
     }
   };
 
-  // Where rows are aligned, a quad is inside or outside of the image as a whole.
+  // If rows are aligned, a quad is inside or outside of the image as a whole.
   __device__ Quad load(const Pixel* row, int w, bool inside) const {
     Quad quad;
     quad.fill(Pixel(0.f));

@@ -1,5 +1,5 @@
-// What a block of a first convolution is made of: its constants and shared memory, the parameters
-// of a launch, its tiles.
+// A block of a stem convolution: its constants, its shared memory, the parameters of a launch, its
+// tiles.
 #pragma once
 #include "cutlass/fast_math.h"
 #include "runtime/instance.h"
@@ -9,25 +9,23 @@
 namespace onnxbolt {
 namespace first {
 
-constexpr int kGroupThreads = 128;  // of a warpgroup
+constexpr int kGroupThreads = 128;  // threads of a warpgroup
 constexpr int kTileColumns =
-    16;  // output pixels of a tile's row: what a warp has of 64 rows of a product
+    16;  // output pixels of a tile's row: a warp's part of 64 rows of a product
 constexpr int kUnitRows = 4;      // output rows of a product
 constexpr int kQuad = 4;          // columns of x that are loaded together
-constexpr int kChunk = 8;         // k's that lie side by side: the halves of an instruction's k
-constexpr int kStepsAtOnce = 6;   // whose fragments are registers at one time
-constexpr int kChunksAtOnce = 4;  // of weights that a thread loads
+constexpr int kChunk = 8;         // values along k that lie side by side: half of an instruction's
+constexpr int kStepsAtOnce = 6;   // steps whose fragments are in registers at a time
+constexpr int kChunksAtOnce = 4;  // chunks of weights that a thread loads at a time
 
-// Constants of an instance. Columns of its configuration: threadblock = (output pixels of a tile,
-// its output channels, k), warp = the filter's rows, columns and channels, instruction = the
-// strides, consumers = warpgroups.
+// Constants of an instance.
 //
-// The pixels under a tile lie in shared memory as rows of [columns][channels], so that what a row
-// of the filter meets is one run of elements; k counts these runs, each rounded up to chunks. A
-// lane reads pairs of neighbouring elements, so channels are padded by one where pixels would begin
-// at odd elements.
+// The pixels under a tile lie in shared memory as rows of [columns][channels], so that a row of the
+// filter meets one run of elements; k counts these runs, each rounded up to chunks. A lane reads
+// pairs of neighbouring elements, so channels are padded by one if pixels would begin at odd
+// elements.
 //
-// Columns: of the output, where another product follows; Chain is its epilogue then.
+// Columns: of the output, if another product follows; then Chain is that product's epilogue.
 template <class Config, class ElementType, class OutputType, class ChainType,
           int Columns = Config::at(kTileN)>
 struct Plan {
@@ -51,14 +49,14 @@ struct Plan {
 
   static constexpr int kPatchRows = (kTileRows - 1) * kStrideH + kR,
                        kPatchColumns = (kTileColumns - 1) * kStrideW + kS;
-  static constexpr int kRowQuads =
-      CeilDivide(kPatchColumns + kQuad - 1, kQuad);  // wherever in a quad the patch begins
+  static constexpr int kRowQuads = CeilDivide(
+      kPatchColumns + kQuad - 1, kQuad);  // whatever column of a quad the patch begins at
   static constexpr int kPatchPitch = kRowQuads * kQuad * kStoredC;
   static constexpr int kLoads = CeilDivide(kPatchRows * kRowQuads, kGroupThreads);
 
   static constexpr int kStepBytes = kN * 2 * kChunk * sizeof(Element),
                        kWeightBytes = kSteps * kStepBytes;
-  // one element before the first row, and what is read and masked behind the last
+  // one element before the first row, and those that are read and masked behind the last
   static constexpr int kPatchBytes =
       RoundUp((1 + kPatchRows * kPatchPitch + kChunk) * sizeof(Element), 16);
   static constexpr int kWeightOffset = kGroups * Finish::kStagingBytes,
@@ -94,7 +92,7 @@ struct Memory {
 struct Params {
   CUtensorMap y;
   cutlass::FastDivmod row_tiles, column_tiles;
-  int tiles;  // of all images, for one block of output channels
+  int tiles;  // tiles of all images, for one block of output channels
   int h, w, k, pad_top, pad_left;
   const void *x, *filter;
   EpilogueArguments epilogue;
@@ -113,8 +111,8 @@ struct Tile {
   }
 };
 
-// Where the epilogue stores a unit: four rows of sixteen pixels, one by each warp, those outside of
-// the image left out.
+// Where the epilogue stores a unit: four rows of sixteen pixels, one by each warp, without those
+// outside of the image.
 struct ImageOutput {
   const CUtensorMap& map;
   int image, row, pixel_column, column;

@@ -1,7 +1,7 @@
-// The product of a first convolution: pixels as A, from registers, weights as B, in shared memory
-// for as long as the block lives.
+// The product of a stem convolution: pixels are operand A, from registers; weights are operand B,
+// in shared memory for as long as the block lives.
 //
-// A lane's fragment of A is read straight from the patch: no im2col is written anywhere.
+// A lane reads its fragment of A straight from the patch: no im2col matrix is written.
 #pragma once
 #include "sm90/stem/patch.h"
 #include "sm90/wgmma_registers.h"
@@ -9,9 +9,9 @@
 namespace onnxbolt {
 namespace first {
 
-// The weights of output channels `first` .., on their way to shared memory, where they are steps of
-// [channel][16], each row swizzled as an operand of 32 bytes (wgmma.h). A thread takes chunks, some
-// at a time, since each element arrives in a register of its own.
+// Loads the weights of output channels `first` .. into shared memory, as steps of [channel][16]
+// whose rows are swizzled as an operand of 32 bytes (sm90/wgmma.h). A thread loads a few chunks at
+// a time, since each element arrives in a register of its own.
 template <class Plan>
 class Weights {
  public:
@@ -34,7 +34,7 @@ class Weights {
                        kChunks = CeilDivide(Plan::kN * kRowChunks, Plan::kThreads);
   static constexpr int kAtOnce = std::min(kChunks, kChunksAtOnce);
 
-  // Which chunk of which channel a thread's i-th is, and the part of which run of the filter.
+  // The channel and chunk that is a thread's i-th, and the part of a run of the filter that it is.
   struct Place {
     int channel, chunk, run, part;
     bool exists;
@@ -95,7 +95,7 @@ class MainLoop {
     pixel_ += warp * Plan::kStrideH * kRowBytes + lane / 4 * kPixelBytes + lane % 4 * 4;
   }
 
-  // The products of one unit of the tile.
+  // Multiplies one unit of the tile.
   __device__ void multiply(Sums& sums, int unit) const {
     const char* pixel = pixel_ + unit * kUnitRows * Plan::kStrideH * kRowBytes;
 #pragma unroll
@@ -105,9 +105,9 @@ class MainLoop {
  private:
   static constexpr int kSize = sizeof(Element), kRowBytes = Plan::kPatchPitch * kSize;
   static constexpr int kPixelBytes =
-      Plan::kStrideW * Plan::kStoredC * kSize;  // from one output pixel to the next
-  // Fragments are registers until the products have read them: as few groups of steps as may be,
-  // nearly equal.
+      Plan::kStrideW * Plan::kStoredC * kSize;  // bytes from one output pixel to the next
+  // Fragments are in registers until the products have read them: steps are in as few groups as
+  // possible, nearly equal.
   static constexpr int kGroups = CeilDivide(Plan::kSteps, kStepsAtOnce),
                        kGroup = CeilDivide(Plan::kSteps, kGroups);
 
@@ -118,7 +118,7 @@ class MainLoop {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         a[i][j] = read(pixel + j % 2 * 8 * kPixelBytes, 2 * (first + i) + j / 2);
-        asm volatile("" : "+r"(a[i][j])::"memory");  // before the fence
+        asm volatile("" : "+r"(a[i][j])::"memory");  // these registers are written before the fence
       }
     }
     sm90::PinAccumulators(sums);
@@ -135,8 +135,8 @@ class MainLoop {
     sm90::PinAccumulators(sums);
   }
 
-  // Two elements of a chunk. What a run's last chunk has of the next pixels may be infinite: zero
-  // weights would make NaN of it.
+  // Two elements of a chunk. Elements of the next pixels in a run's last chunk are masked: they may
+  // be infinite, and zero weights would make NaN of them.
   __device__ uint32_t read(const char* pixel, int chunk) const {
     if (chunk >= Plan::kChunks) return 0;
     const int run = chunk / Plan::kRunChunks, place = chunk % Plan::kRunChunks;
