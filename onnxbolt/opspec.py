@@ -31,8 +31,8 @@ class OpSpec:
     InputError for one that no library could hold."""
 
     name: str  # matches checks.NAME
-    kind: str  # of a fused op (onnxbolt/ops/)
-    element: DType  # of x and weight, and of the epilogue's tensors
+    kind: str  # the kind of fused op (onnxbolt/ops/)
+    element: DType  # type of x and weight, and of the epilogue's tensors
     output: DType
     chain: tuple[str, ...] = ()  # names of the epilogue's steps, including a final cast
     nchw_input: DType | None = None  # the type of x if x is NCHW and y NHWC, else None

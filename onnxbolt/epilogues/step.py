@@ -34,7 +34,7 @@ class Parameter:
     """A number that a step takes besides its operand, e.g. the slope of LeakyRelu."""
 
     name: str  # the attribute of the ONNX operator
-    default: float  # of the ONNX operator
+    default: float  # the ONNX operator's default
     typical: float  # the value with which the tuner measures; times do not depend on it
 
 
@@ -85,10 +85,9 @@ class InOrt:
 
 @dataclass(frozen=True)
 class Definition:
-    """What the tuner judges kernels with an extension's step by: a C++ function in fp64, for host
-    and device, `double f(double x, double operand, const float* params)`. Its header must not use
-    the functor. Raises ValueError for what names no function or header.
-    """
+    """The definition by which the tuner judges kernels with an extension's step: a C++ function in
+    fp64, for host and device, `double f(double x, double operand, const float* params)`. Its header
+    must not use the functor. Raises ValueError for what names no function or header."""
 
     function: str  # qualified, as generated code names it
     header: str
@@ -118,7 +117,7 @@ class EpilogueStep:
     cost: float  # fp32 instructions per element, for the cost model
     functor: str = ""
     header: str = ""  # a file name in the include path, without a directory
-    definition: Definition | None = None  # of extensions' steps; others: profiler/steps.h
+    definition: Definition | None = None  # for extensions' steps; others: profiler/steps.h
     operand: str = ""  # one of OPERANDS
     params: tuple[Parameter, ...] = ()
     patterns: tuple[Pattern, ...] = ()

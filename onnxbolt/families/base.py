@@ -102,7 +102,7 @@ C = TypeVar("C", bound=KernelConfig)
 
 
 class Compiled(Protocol):
-    """What a compiled kernel is made of (codegen's `Instance`)."""
+    """The parts of a compiled kernel (codegen's `Instance`)."""
 
     @property
     def config(self) -> Any: ...
@@ -118,7 +118,7 @@ class Family(Generic[C]):
     """A kernel family, as planning, tuning and code generation use it. Each family is one instance
     of a subclass, listed in the registry (families/__init__.py)."""
 
-    number: int  # what rows carry; those of extensions begin at 1000
+    number: int  # in rows; extensions' numbers begin at 1000
     name: str  # also its folder's name in custom_ops/families/
     config: type[C]
     problems: tuple[type[Problem], ...] = ()  # the problem classes that it solves

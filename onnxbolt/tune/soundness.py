@@ -49,7 +49,7 @@ def _is_sound(value: object, hint: Any, least: int) -> bool:
         return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
     if hint in (bool, str, DType):
         return type(value) is hint
-    first, *others = get_args(hint)  # of a tuple: tuple[int, int] or tuple[int, ...]
+    first, *others = get_args(hint)  # the items of tuple[int, int] or tuple[int, ...]
     length = None if others == [...] else 1 + len(others)
     return (
         isinstance(value, tuple)

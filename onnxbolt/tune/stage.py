@@ -49,7 +49,7 @@ from onnxbolt.verify.session import CUDA, available_providers
 
 # shares of the remaining budget
 _KERNELS_SHARE = 0.6  # for kernels; the rest is for comparing
-_REGIONS_SHARE = 0.7  # of that rest, for regions; what remains is for the whole model
+_REGIONS_SHARE = 0.7  # for regions, of that rest; what remains is for the whole model
 # kernels per core in the compiler's queue: with more, kernels are chosen too early; with fewer,
 # headers take most of the time
 _QUEUED = 4

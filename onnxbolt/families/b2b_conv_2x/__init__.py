@@ -17,7 +17,7 @@ from onnxbolt.integers import ceil_divide
 from onnxbolt.problems import ConvProblem, GemmProblem
 
 _ACCESS = 16  # bytes
-_WALK_REGISTERS = 8  # of a thread, beyond those of a GEMM
+_WALK_REGISTERS = 8  # registers of a thread, beyond those of a GEMM
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,7 @@ _MIN_STAGES, _MAX_STAGES, _FIXED_BYTES = 3, 16, 2048
 _RATE = 2800.0  # FLOP a clock of one SM's tensor cores, operand from registers
 # bytes of a line of memory, and how much longer it takes to gather pixels that span two lines
 _LINE, _ACROSS = 128, 0.6
-_LATENCY_US = 0.15  # of each further product, which waits for the one before it
+_LATENCY_US = 0.15  # each further product waits for the one before it
 
 
 @dataclass(frozen=True, kw_only=True)

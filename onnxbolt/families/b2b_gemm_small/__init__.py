@@ -15,11 +15,12 @@ from onnxbolt.families.row import at
 from onnxbolt.kernel_time import US, overlapped
 from onnxbolt.problems import GemmProblem
 
-_COLUMNS = (4, 8, 16)  # of one product
-_DEPTHS = (4, 8, 16, 32, 64)  # of the first product
+_COLUMNS = (4, 8, 16)  # columns of one product
+_DEPTHS = (4, 8, 16, 32, 64)  # k of the first product
 _THREADS = 128
 _PROLOGUE_US, _LOSS = 0.4, 0.3
-_FP32_EFFICIENCY = 0.4  # of the CUDA cores' rate, since they also read weights and convert values
+# part of the CUDA cores' rate, since they also read weights and convert values
+_FP32_EFFICIENCY = 0.4
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,10 +29,10 @@ from onnxbolt.integers import ceil_divide, round_up
 from onnxbolt.kernel_time import overlapped
 from onnxbolt.problems import GemmProblem
 
-COLUMNS = (32, 64, 96, 128, 192, 256, 384, 512)  # of a layer, zeros included
+COLUMNS = (32, 64, 96, 128, 192, 256, 384, 512)  # columns of a layer, zeros included
 # the most columns for which kernels that keep intermediate results in registers are faster
 _NARROW = 192
-_ROWS = (64, 128)  # of a tile
+_ROWS = (64, 128)  # rows of a tile
 _STAGES = (8, 7, 6, 5, 4, 3)  # the deepest ring that fits is chosen
 # stages of the ring of rows, which gets the remaining memory: the least and the most
 _ROW_STAGES, _MOST_ROW_STAGES = 2, 8

@@ -18,7 +18,7 @@ from onnxbolt.families.row import at
 from onnxbolt.integers import round_up
 from onnxbolt.problems import ConvProblem
 
-COLUMNS = (16, 32, 48, 64, 80, 96, 112, 128)  # of either product
+COLUMNS = (16, 32, 48, 64, 80, 96, 112, 128)  # columns of either product
 _LAYERS = 2
 _ALIGNED = 1024 + 8  # bytes for the weights' alignment and the barrier
 

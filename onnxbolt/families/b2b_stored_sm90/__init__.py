@@ -49,7 +49,7 @@ from onnxbolt.problems import ConvProblem, GemmProblem, Product
 # columns of the first layer that are computed at a time; the second layer sums as many values along
 # k
 BLOCK = 64
-ROWS = 64  # of a warpgroup's tile
+ROWS = 64  # rows of a warpgroup's tile
 _GROUPS = (3, 2, 1)  # consumer warpgroups
 _STAGES = (3, 2)  # stages of the ring of weights, if not all weights fit
 # tiles of the first result in shared memory: one is stored, or its residual loaded, while the next
@@ -65,7 +65,7 @@ _MEMORY = 1.10  # relative to a plain copy of the same bytes
 _LOSS = 0.41  # part of the shorter of (blocks, memory) that is not hidden behind the longer
 # for 64 rows of a block: each value along k of the first product, or each column of the second
 _VALUE_US = 0.00106
-_L2 = 1.9  # of the rate in arch.l2_bandwidth: thread blocks ask for the same weights
+_L2 = 1.9  # factor of arch.l2_bandwidth: thread blocks read the same weights
 
 
 @dataclass(frozen=True, kw_only=True)

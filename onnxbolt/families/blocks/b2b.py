@@ -42,7 +42,7 @@ from onnxbolt.integers import ceil_divide, round_up
 from onnxbolt.kernel_time import US, overlapped
 from onnxbolt.problems import GemmProblem
 
-COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256)  # of one product
+COLUMNS = (16, 32, 48, 64, 96, 128, 192, 256)  # columns of one product
 # channels of inner layers and of the last one, behind a convolution
 _MOST_INNER, _MOST_LAST = 256, 512
 _GROUPS = (4, 3, 2, 1)  # consumer warpgroups
@@ -53,15 +53,15 @@ _BOX = 64  # elements along k of one copy
 # number of consumer warpgroups (threads have 255, 224, 152 and 112).
 _REGISTERS = {1: 255, 2: 232, 3: 160, 4: 112}
 _BASE_REGISTERS = 48  # registers besides accumulators and operands
-_ROWS = 64  # of one product
+_ROWS = 64  # rows of one product
 _CHUNK = 16  # bytes: the alignment of rows that TMA needs, and a copy without TMA
 _BARRIERS = 1024  # bytes, with the padding for alignment
 
 _LAUNCH_US = 1.8  # the first loads and the last stores included
-_PRODUCTS = 0.70  # of the data sheet's rate, when all warpgroups of an SM multiply
+_PRODUCTS = 0.70  # part of the data sheet's rate, when all warpgroups of an SM multiply
 # the epilogue of 64 rows of one column, during which their warpgroup multiplies nothing
 _ACTIVATION_US = 0.0024
-_L2 = 1.44  # of the rate in arch.l2_bandwidth: blocks ask for the same weights
+_L2 = 1.44  # factor of arch.l2_bandwidth: blocks read the same weights
 _STAYING = 0.35  # part of the weights' arrival that products have to wait for
 # bytes per microsecond of rows that TMA cannot read; this time adds to the rest of a tile
 _GATHERED = 4.5e4

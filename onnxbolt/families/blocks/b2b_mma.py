@@ -35,15 +35,15 @@ from onnxbolt.integers import ceil_divide
 from onnxbolt.kernel_time import SHARED_BYTES_PER_CLOCK, US, overlapped
 from onnxbolt.problems import GemmProblem
 
-COLUMNS = (16, 32, 64, 128, 256)  # of one product; CUTLASS's epilogue has powers of two
+COLUMNS = (16, 32, 64, 128, 256)  # columns of one product; CUTLASS's epilogue has powers of two
 _BASE_REGISTERS = 40  # registers besides accumulators and operands
 _BLOCK = 16  # columns, and values along k, of one step of a product
 _ROW_GAP = 8  # elements between rows in shared memory, so that ldmatrix reads from all banks
 # rows of a warp that the epilogue stages at a time; padding behind them in bytes
 _STAGED_ROWS, _UNUSED = 8, 16
 
-_TENSOR_EFFICIENCY = 0.59  # of the rate of mma.sync, in main loops as short as these
-_L2 = 0.79  # of the rate in arch.l2_bandwidth
+_TENSOR_EFFICIENCY = 0.59  # part of the rate of mma.sync, in main loops as short as these
+_L2 = 0.79  # part of arch.l2_bandwidth
 _BLOCK_US = 2.1  # a block's first loads and last stores, which other blocks of its SM can hide
 _LOSS = 0.26  # part of the shorter of (compute, memory) that is not hidden behind the longer
 

@@ -43,7 +43,7 @@ _BLOCK_BYTES = 227 * 1024  # shared memory of a block
 _BARRIERS, _PLACES = 1024, 256 * 8  # bytes of shared memory
 _MAX_INPUT_STAGES, _MAX_FILTER_STAGES, _MIN_FILTER_STAGES = 8, 48, 4
 _PADDING = 1.15  # the most by which channels are padded for wider k-blocks
-_INPUT_SHARE = 0.6  # of shared memory, for input stages when filters are streamed
+_INPUT_SHARE = 0.6  # part of shared memory for input stages when filters are streamed
 _MOST_PARTS, _MOST_HEIGHTS = 4, 6  # the most parts of a row, and heights of tiles of one width
 # Cycles of an SM, fitted to 43 measurements on one H200 (the first loads again to 30 later ones):
 # wgmma's rate; bytes of shared memory per cycle; a position of an epilogue, and of a cooperative

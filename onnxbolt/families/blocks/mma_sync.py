@@ -66,8 +66,9 @@ class MmaConfig(KernelConfig):
     instruction: tuple[int, int, int] = at("instruction_m", "instruction_n", "instruction_k")
     stages: int = at("stages", sound=stage_count)
     swizzle: int = at("swizzle", default=_SWIZZLE, sound=positive)
-    access_k: int = at("align_a", "align_b", repeated=True, default=8, sound=access)  # of A and B
-    access_n: int = at("align_c", default=8, sound=access)  # of D and of residuals
+    # elements in one access of A and B, and of D and residuals
+    access_k: int = at("align_a", "align_b", repeated=True, default=8, sound=access)
+    access_n: int = at("align_c", default=8, sound=access)
 
     def mismatched(self) -> list[str]:
         """The warp tile, unless it divides the threadblock's tile."""

@@ -81,7 +81,7 @@ LAUNCH_US, _CLUSTER_US = 0.93, 0.15
 _PRODUCTS = 4096 * 0.89  # FLOP a clock of one SM's tensor cores, types of 2 bytes
 _SHARED = 128.0  # bytes a clock of shared memory, reads and writes
 _MATRIX_LOAD, _IM2COL_LOAD, _WEIGHT_LOAD = 74.5, 75.0, 78.0  # bytes per clock that TMA loads
-_IM2COL_CLOCKS = 30.0  # of each k-block that im2col copies, whatever its size
+_IM2COL_CLOCKS = 30.0  # for each k-block that im2col copies, whatever its size
 # the least clocks of each row of a copy: of a matrix or weights, and by im2col
 _ROW, _IM2COL_ROW = 2.0, 1.45
 # bytes of a sector of L2; additional clocks of a row of weights that begins within a sector, when
@@ -418,8 +418,8 @@ def _free_bytes(config: ProductConfig, kernel: Typed, arch: Arch) -> int:
 
 @dataclass(frozen=True)
 class Finish:
-    """What a warpgroup's epilogue has in shared memory: bytes of staging and of vectors, and how
-    many units the staging holds."""
+    """A warpgroup's epilogue in shared memory: bytes of staging and of vectors, and how many units
+    the staging holds."""
 
     staging: int
     vectors: int

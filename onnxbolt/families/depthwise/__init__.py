@@ -23,7 +23,7 @@ _SUMS = 64  # the most sums of a thread, in registers
 # the most sums for filters (R, S, stride) where the compiler keeps more of the window in registers;
 # more would spill
 _FEWER_SUMS = {(5, 5, 1): 56, (5, 5, 2): 32}
-_REGISTERS = 235  # of a thread, as `registers` counts them; more would spill
+_REGISTERS = 235  # the most per thread, as `registers` counts them; more would spill
 _BASE_REGISTERS = 25  # pointers, bounds, the epilogue's vector
 # the largest filter, in numbers, that stays in registers; larger ones are read from shared memory
 # (custom_ops/families/depthwise/tile.h)
