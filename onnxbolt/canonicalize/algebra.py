@@ -17,8 +17,8 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.graph.edit import is_float, producer, scalar, sole_use
 
-# relative; a formula's constants are recognized after rounding to the model's type, and no constant
-# of another formula is that near
+# relative: a formula's constants are recognized after rounding to the model's type, and constants
+# in other formulas differ by more
 _TOLERANCES = {np.dtype(ml_dtypes.bfloat16): 8e-3}
 _TOLERANCE = 1e-3
 

@@ -29,7 +29,7 @@ class Matcher:
 
     def __init__(self, graph: gs.Graph, node: gs.Node) -> None:
         self._graph, self._node = graph, node
-        self._like = node.outputs[0]  # whose type constants were rounded to
+        self._like = node.outputs[0]  # its type is that of the constants
         self._product = product(graph, node) if node.op in ("Mul", "Div") else None
 
     def match(self, formula: Formula) -> Match | None:

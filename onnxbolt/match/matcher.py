@@ -158,7 +158,7 @@ def _has_kernel(anchor: Anchor, links: Sequence[Link]) -> bool:
         if link.step.name == PRODUCT and link.operand is not None
     ]
     widths, names = (anchor.channels, *inner), tuple(link.step.name for link in links)
-    depth = int(anchor.weight.shape[0])  # of a GEMM, whose weight is [K, N]
+    depth = int(anchor.weight.shape[0])  # a GEMM's weight is [K, N]
     layers = Layers(anchor.op.problem_type, anchor.pointwise, anchor.dtype, depth, widths, names)
     return joins(layers)
 

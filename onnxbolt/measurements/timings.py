@@ -73,7 +73,7 @@ class Timings:
 
     choices: dict[tuple[Problem, int], Choice] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
-    machine: Machine | None = None  # where choices and comparisons were measured
+    machine: Machine | None = None  # the machine of measured choices and comparisons
     frozen: bool = False  # missing entries are errors (exit code 5) instead of predicted
     # decided cuts; others follow from the choices
     cuts: dict[str, Cut] = field(default_factory=dict)

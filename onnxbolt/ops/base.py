@@ -47,7 +47,7 @@ class Surroundings:
 
     x: Form  # the form in which x is written
     padded: bool = False  # the output's channels may be padded to accesses of 16 bytes
-    archs: tuple[Arch, ...] = ()  # of the kernels; a node has one layout for all of them
+    archs: tuple[Arch, ...] = ()  # the kernels' architectures; one layout serves all of them
     to_nchw: bool = False  # the plan wants the output as NCHW
 
 
@@ -118,7 +118,7 @@ class Replacement:
     """The node of ours that computes the same as an ordinary one."""
 
     attributes: Mapping[str, object] = field(default_factory=dict)
-    variant: Hashable = None  # of its signature
+    variant: Hashable = None  # the signature's variant
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class ProductOp(FusedOp):
         """The weight and the operands of the epilogue's steps, as they are stored."""
         anchor = candidate.anchor
         inner = (self.inner_form(anchor, width) for width in candidate.widths[:-1])
-        forms = (*inner, writes)  # of each layer's result
+        forms = (*inner, writes)  # one for each layer's result
         columns = self.weight_columns(candidate, reads)
         weight = packed_weight(anchor, anchor.weight, columns, forms[0], tensors)
         return [weight, *operands(candidate, forms, tensors)]
@@ -89,7 +89,7 @@ def _arranged(values: np.ndarray, anchor: Anchor, reads: Form, writes: Form) -> 
     if anchor.grouped:
         values = grouped.widened(values, anchor.groups, anchor.kernel_groups)
     out_axis, in_axis = anchor.op.weight_axes
-    if not anchor.depthwise:  # whose filters have one channel each
+    if not anchor.depthwise:  # depthwise filters have one channel each
         values = take(values, reads.channels, in_axis)
     values = take(values, writes.channels, out_axis)
     return np.moveaxis(values, in_axis, -1)

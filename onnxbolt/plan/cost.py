@@ -16,7 +16,7 @@ from onnxbolt.kernel_time import US, bandwidth
 from onnxbolt.problems import Problem
 from onnxbolt.registry import cached
 
-_LAYOUT_EFFICIENCY = 0.9  # of a copy's bandwidth that layout conversions reach
+_LAYOUT_EFFICIENCY = 0.9  # part of a copy's bandwidth that layout conversions reach
 
 
 @cached(maxsize=4096)  # models repeat their layers

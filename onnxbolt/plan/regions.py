@@ -25,7 +25,7 @@ class Part:
     """A way to fuse a region in part: the candidates of one problem, or all on one side of a cut,
     are left to ONNX Runtime."""
 
-    kind: str  # what is fused: "without" one problem, the "first" or the "last" candidates
+    kind: str  # fused are all "without" one problem, the "first" or the "last" candidates
     left_out: tuple[int, ...]  # positions among the region's candidates
     cut: int = 0  # position of the first candidate behind the cut; 0: there is no cut
 

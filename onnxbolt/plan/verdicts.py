@@ -92,7 +92,7 @@ class Judge:
     # by key of a region or part, with the decision
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)  # by the region's key
-    # of candidates in regions that were measured to be faster
+    # for candidates in regions that were measured to be faster
     settled: dict[Candidate, Verdict] = field(default_factory=dict)
 
     def losing(self, found: Sequence[Joint]) -> Losses:

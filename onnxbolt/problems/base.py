@@ -35,8 +35,8 @@ class Problem(abc.ABC):
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
     operation: ClassVar[str]  # its name in reports: "gemm"
     from_zero: ClassVar[frozenset[str]] = frozenset()  # fields of int that may be 0; others may not
-    # microseconds added to the predicted time of a single layer where it is compared with kernels
-    # of several layers, which are narrow: predictions for such layers are too short by that
+    # microseconds by which predictions for narrow layers are too short; added when a single layer
+    # is compared with kernels for several layers, which are narrow
     narrow_layer_us: ClassVar[float] = 0.0
 
     dtype: DType  # element type of x

@@ -50,8 +50,8 @@ class ReportData:
     kept: tuple[Kept, ...]
     changes: tuple[str, ...]  # changes by canonicalization
     shared_weights: tuple[str, ...]  # stored twice: packed, and as they were for nodes that stay
-    # fused nodes' share of the FLOPs of all products and convolutions; None if the model has none
-    # of those
+    # fused nodes' share of the FLOPs of all products and convolutions; None for a model without
+    # FLOPs
     coverage: float | None
     nothing_fused: str  # why nothing was fused; empty if something was
     digest: str

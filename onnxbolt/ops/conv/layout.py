@@ -14,7 +14,7 @@ def forms(candidate: Candidate, around: Surroundings) -> tuple[Form, Form]:
     """The forms in which a kernel reads x and writes the result."""
     anchor, width = candidate.anchor, candidate.widths[-1]
     alignment = anchor.dtype.alignment
-    if anchor.depthwise:  # what comes out is stored as what goes in
+    if anchor.depthwise:  # the result is stored as x is
         form = kept(around.x, width, alignment if around.padded else 1)
         return form, form
     if anchor.grouped:  # padding would move channels to other groups

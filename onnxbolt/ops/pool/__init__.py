@@ -18,7 +18,7 @@ from onnxbolt.ops.base import FusedOp, Replacement, Signature
 from onnxbolt.ops.body import AttributeType, Body, epilogue
 from onnxbolt.problems import PoolProblem, Problem
 
-# of ONNX; kernel_shape has none
+# ONNX's defaults; kernel_shape has none
 _DEFAULTS = {
     "kernel_shape": None,
     "strides": [1, 1],
@@ -32,7 +32,7 @@ _DEFAULTS = {
 class Pooling(FusedOp):
     """x [N, H, W, C] to y [N, P, Q, C]; a Cast may be the only step behind it."""
 
-    operator: ClassVar[str]  # of ONNX
+    operator: ClassVar[str]  # ONNX's operator
     taken: ClassVar[Mapping[str, AttributeType]] = {}  # the attributes that the operator has
     problem_type: ClassVar[type[Problem]] = PoolProblem
     channels_last = True

@@ -14,7 +14,7 @@ from onnxbolt.ops.resize.pattern import sampling_of, scales_of, sizes_of
 from onnxbolt.sampling import Sampling
 
 _CUBIC = {"cubic_coeff_a": AttributeProto.FLOAT, "exclude_outside": AttributeProto.INT}
-_DEFAULTS = {"cubic_coeff_a": -0.75, "exclude_outside": 0}  # of ONNX
+_DEFAULTS = {"cubic_coeff_a": -0.75, "exclude_outside": 0}  # ONNX's defaults
 _FACTORS = {"scales": AttributeProto.FLOATS, "sizes": AttributeProto.INTS}
 
 
