@@ -163,8 +163,11 @@ def test_two_classes_of_one_name_are_refused() -> None:
     class GemmProblem(SoftmaxProblem):
         """By another's name."""
 
+    class OtherConfig(RowsConfig):
+        """Its own, as each family's."""
+
     class Other(Rows):
-        number, name = 1002, "other"
+        number, name, config = 1002, "other", OtherConfig
         problems = (GemmProblem,)
 
     with pytest.raises(InputError, match=r"other solves a GemmProblem, .* give the class another"):
