@@ -19,14 +19,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 FOLDERS = (
     "benchmarks",
     "models",
-    "onnxbolt/archs",
-    "onnxbolt/canonicalize",
-    "onnxbolt/codegen",
-    "onnxbolt/graph",
-    "onnxbolt/patterns",
-    "onnxbolt/precision",
-    "onnxbolt/report",
-    "onnxbolt/verify",
+    "onnxbolt",
     "templates",
     "tests",
 )

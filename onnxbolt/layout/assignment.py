@@ -59,7 +59,7 @@ class Premises:
 
 @dataclass(frozen=True)
 class Padding:
-    """Where padded channels come from and what removing them costs, by tensors' names; filled by
+    """The origin of padded channels, and the cost of removing them, by tensors' names; filled by
     the pass."""
 
     # the padded fused outputs that a tensor's padding comes from

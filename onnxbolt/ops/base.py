@@ -43,7 +43,7 @@ Sizes: TypeAlias = Callable[[gs.Tensor], list[int]]
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a layout rule knows of the graph around a candidate when it chooses forms."""
+    """The graph around a candidate, as far as layout rules need it to choose forms."""
 
     x: Form  # the form in which x is written
     padded: bool = False  # the output's channels may be padded to accesses of 16 bytes
@@ -65,8 +65,8 @@ class Stored:
 
 
 class Part(enum.Enum):
-    """What of its output a node writes: all of it, or some channels, which lie as the attribute
-    `around` says."""
+    """The part of its output that a node writes: all of it, or some channels, which lie as the
+    attribute `around` says."""
 
     WHOLE = ""
     FIRST = "part"  # before all others: the other channels are not defined, zeros in the body
@@ -105,8 +105,8 @@ class Signature:
 
 @dataclass(frozen=True)
 class Operation:
-    """What a node of our domain computes, and of what. The first input may be an excerpt of a
-    variable (layout/places.py)."""
+    """The computation of a node of our domain, and its inputs. The first input may be an excerpt of
+    a variable (layout/places.py)."""
 
     signature: Signature  # its op type
     inputs: Sequence[gs.Tensor]
@@ -123,8 +123,8 @@ class Replacement:
 
 @dataclass(frozen=True)
 class Described:
-    """What a written model tells of a node of ours: shapes, in which a str is a symbolic dimension,
-    and attributes."""
+    """A node of ours as a written model describes it: shapes, in which a str is a symbolic
+    dimension, and attributes."""
 
     output: Sequence[Any]
     inputs: Sequence[Sequence[Any]]
@@ -140,7 +140,8 @@ class Tensors(Protocol):
         """`tensor` as stored in `form`, converted once for all who read it."""
 
     def before_cast(self, stored: gs.Tensor) -> gs.Tensor:
-        """What a Cast has made `stored` of, if kernels read its type; else `stored` itself."""
+        """The input of the Cast that computes `stored`, if there is one and kernels read its type;
+        else `stored` itself."""
 
     def constant(self, base: str, values: np.ndarray) -> gs.Constant:
         """A new initializer; small equal ones are shared."""
@@ -237,8 +238,8 @@ class FusedOp:
         return PLAIN, PLAIN
 
     def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> Problem:
-        """What a kernel solves, for tensors as they are stored; without `stored` as ONNX has them,
-        which is what ONNX Runtime solves."""
+        """The problem that a kernel solves, for tensors as they are stored; without `stored` as
+        ONNX has them, which is what ONNX Runtime solves."""
         raise NotImplementedError(f"{self.name} is not planned")
 
     @property
@@ -300,7 +301,7 @@ class FusedOp:
         return "".join(EPILOGUES[step].operand[:1] for step in chain)
 
     def positions(self, node: Described) -> list[Any]:
-        """Of an op with weights: the sizes at whose every position each weight is multiplied
+        """For an op with weights: the sizes of the positions at which each weight is multiplied
         once."""
         return list(node.output[:-1])
 

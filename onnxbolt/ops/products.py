@@ -1,5 +1,4 @@
-"""What fused products have in common: convolutions and GEMMs with an epilogue, alone or
-back-to-back.
+"""The base of fused products: convolutions and GEMMs with an epilogue, alone or back-to-back.
 
 Their weights and vectors are stored with the channels as the activations have them, padded ones
 among them.
@@ -47,7 +46,8 @@ class ProductOp(FusedOp):
 
 
 def operands(candidate: Candidate, forms: tuple[Form, ...], tensors: Tensors) -> list[gs.Tensor]:
-    """What the epilogue's steps read, in their order. `forms` are those of each layer's result."""
+    """The operands of the epilogue's steps, in their order. `forms` are those of each layer's
+    result."""
     found: list[gs.Tensor] = []
     layer = 0
     for link in candidate.links:

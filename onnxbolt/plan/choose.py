@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def sources(self) -> dict[gs.Node, str]:
-        """Where each node's times come from: "predicted" or "measured", or one word per row, with
+        """The origin of each node's times: "predicted" or "measured", or one word per row, with
         commas between, if its rows differ."""
         return {key: _sources(rows) for key, rows in self.tables.items()}
 
@@ -112,8 +112,8 @@ class _Assigned:
 
 @dataclass(frozen=True)
 class _Decided:
-    """What is fused, the judge that decided it, why the rest is not fused, and the regions that are
-    slower."""
+    """The fused candidates, the judge that decided, the refusals of the rest, and the regions that
+    are slower."""
 
     assigned: _Assigned
     judge: Judge

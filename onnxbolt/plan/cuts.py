@@ -305,8 +305,8 @@ class _Chains:
         return f"{_NO_KERNEL}: {_columns(whole, layers)}{lacking}"
 
     def _lacking(self, joint: Candidate) -> str:
-        """What a thread block lacks on the first architecture without a kernel, in parentheses;
-        empty if that is not known."""
+        """The resource that a thread block lacks on the first architecture without a kernel, in
+        parentheses; empty if that is not known."""
         problem = self._problem(joint)
         texts = (shortage(problem, get(number)) for number in self._archs)
         return next((f" ({text})" for text in texts if text), "")

@@ -142,7 +142,7 @@ def _batches(inputs: Mapping[str, Shape | None], batch: int, length: int = UNKNO
     }
 
 
-# --- what the user asks for -----------------------------------------------------------------------
+# --- the user's request ---------------------------------------------------------------------------
 
 
 def asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> list[Shapes] | None:

@@ -24,7 +24,7 @@ class Reference:
 
 
 class Problem(abc.ABC):
-    """What one kernel computes: a frozen dataclass of shapes, element types and an epilogue.
+    """The computation of one kernel: a frozen dataclass of shapes, element types and an epilogue.
 
     Fields are of the types int, bool, float and DType, or tuples of int or str; keys of
     measurements and lock files hold them by name. A new class implements the abstract members, and

@@ -145,7 +145,7 @@ def _ready(region: Region, bench: Bench) -> bool:
     return seconds <= _COMPILING * max(bench.deadline - time.monotonic(), 0.0)
 
 
-# --- what is remembered ---------------------------------------------------------------------------
+# --- remembered times -----------------------------------------------------------------------------
 
 
 def session_key(bench: Bench, region: Region, side: Side) -> str:

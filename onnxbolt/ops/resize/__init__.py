@@ -26,7 +26,7 @@ class Resize(FusedOp):
     operators = ("Resize",)
 
     def replacement(self, node: gs.Node) -> Replacement | None:
-        """What `sampling_of` finds, with the factors of height and width."""
+        """The result of `sampling_of`, with the factors of height and width."""
         sampling = sampling_of(node)
         if sampling is None:
             return None

@@ -33,7 +33,7 @@ def sampling_of(node: gs.Node) -> Sampling | None:
 
 
 def scales_of(node: gs.Node) -> list[float] | None:
-    """Of height and width, where images and channels stay."""
+    """The factors of height and width, if images and channels stay."""
     scales = constant_integers(node, 2) or []
     return (
         [float(scale) for scale in scales[2:]]

@@ -1,4 +1,4 @@
-"""What a node of squeeze-and-excitation reads besides x: weights and biases stored as the channels
+"""The inputs of a squeeze-and-excitation node besides x: weights and biases stored as the channels
 are."""
 
 from __future__ import annotations
