@@ -29,6 +29,7 @@ from onnxbolt.graph.importer import import_model, load_model
 from onnxbolt.graph.shapes import infer
 from onnxbolt.library import metadata, weighted_ops
 from onnxbolt.measurements.benchmark import Benchmark, NodeTime, Side
+from onnxbolt.ops.base import Part
 from onnxbolt.opspec import DOMAIN, OpSpec, real_channels
 from onnxbolt.options import check_comparison
 from onnxbolt.precision import LOW, rounded_original
@@ -263,7 +264,7 @@ def _moved(node: gs.Node) -> float:
     if "around" in node.attrs:
         size -= _bytes([y]) * sum(node.attrs["around"]) / y.shape[-1]
     # the output is written into the memory of that input
-    return size - (_bytes([node.inputs[-1]]) if node.op.endswith("_into") else 0)
+    return size - (_bytes([node.inputs[-1]]) if Part.of(node.op) is Part.NEXT else 0)
 
 
 def _bytes(tensors: Sequence[gs.Tensor]) -> int:

@@ -17,6 +17,7 @@ from onnxbolt import ops
 from onnxbolt.dtypes import DType
 from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.library import manifest_of_model
+from onnxbolt.ops.base import Part
 from onnxbolt.opspec import OpSpec, configs_of_node
 from onnxbolt.verify.bounds import Bounded
 from onnxbolt.verify.elementwise import compared, failed, same_bits
@@ -166,7 +167,7 @@ class Nodes:
         row = compared(
             self._models, name, got[..., begin:end], expected, limit, "node", node.name, got.dtype
         )
-        if node.op_type.endswith("_into") and row.passed:
+        if Part.of(node.op_type) is Part.NEXT and row.passed:
             after, before = (
                 np.delete(a, np.s_[begin:end], -1) for a in (got, values[node.input[-1]])
             )

@@ -12,6 +12,7 @@ from onnx import NodeProto
 
 from onnxbolt.forms import FIRST_TO_LAST, take
 from onnxbolt.graph.exporter import FUSED_DOMAIN
+from onnxbolt.ops.base import Part
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ def known(
     kept = frozenset(found)
     orphans = []
     for node in nodes:
+        part = Part.of(node.op_type)
         for output, piece in _written(node) if node.domain == FUSED_DOMAIN else ():
             if piece.name not in originals:
                 orphans.append((node, piece.name))
@@ -104,8 +106,8 @@ def known(
             if output in kept:
                 found[output] = Known(output, Piece(output), node=node.name)
                 continue
-            earlier = found.get(node.input[-1]) if node.op_type.endswith("_into") else None
-            if earlier is not None or piece.whole or node.op_type.endswith("_part"):
+            earlier = found.get(node.input[-1]) if part is Part.NEXT else None
+            if earlier is not None or piece.whole or part is Part.FIRST:
                 before = (
                     (*earlier.before, earlier.own)
                     if earlier is not None and not piece.whole

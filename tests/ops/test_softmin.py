@@ -14,12 +14,15 @@ import pytest
 import onnxbolt
 from onnxbolt import Report
 from onnxbolt.candidates import Refusal
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import Step
 from onnxbolt.errors import InputError
 from onnxbolt.extensions import Extension, register
 from onnxbolt.inspection import inspect_model
 from onnxbolt.library import manifest_of_model
 from onnxbolt.ops import OPS, named, of_type
-from onnxbolt.ops.base import FusedOp
+from onnxbolt.ops.base import FusedOp, Part, Signature
+from onnxbolt.ops.functions import build
 from onnxbolt.verify import verify
 from tests.extending import extended_by
 from tests.ops.softmin import EXTENSION
@@ -166,6 +169,13 @@ def test_an_op_type_tells_its_op() -> None:
     assert of_type("FusedConv_Bias_f16") is named("conv")
     assert of_type("GlobalAveragePool_nhwc_f16") is named("global_average_pool")
     assert of_type("FusedConvolution_f16") is None
+
+
+@pytest.mark.parametrize("part", Part)
+def test_an_op_type_tells_what_of_its_output_it_writes(part: Part) -> None:
+    signature = Signature(named("elementwise"), DType.F16, 0, (Step("Relu"),), part=part)
+    name = build(signature, 17).name
+    assert Part.of(name) is part
 
 
 def test_each_kind_has_one_op() -> None:
