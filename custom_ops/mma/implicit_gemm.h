@@ -26,7 +26,7 @@ struct ImplicitGemm {
   };
 
   struct Params {
-    cutlass::conv::Conv2dProblemSize problem;  // of one group
+    cutlass::conv::Conv2dProblemSize problem;  // one group's problem
     cutlass::gemm::GemmCoord tiles;
     int swizzle_log_tile, k_iterations, k_iterations_per_channel;
     typename Mma::IteratorA::Params iterator_a;

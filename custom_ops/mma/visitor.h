@@ -91,7 +91,7 @@ struct ChainVisitor {
 
    private:
     static constexpr int kFragments =
-        Chain::kTensors * kRows * kColumns;  // of all tensors in one step
+        Chain::kTensors * kRows * kColumns;  // values of all tensors in one step
 
     CUTLASS_DEVICE void load_tensors(int step) {
       CUTLASS_PRAGMA_UNROLL

@@ -1,4 +1,4 @@
-// What the driver says of the device beside CUDA.
+// Facts of the device from its driver that CUDA does not tell.
 #pragma once
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -6,8 +6,7 @@
 namespace onnxbolt {
 namespace profiler {
 
-// What NVML, the driver's management library, says of device 0. It is no part of the toolkit, hence
-// dlopen.
+// NVML, the driver's management library, for device 0. It is no part of the toolkit, hence dlopen.
 class Nvml {
  public:
   static const Nvml& get() {

@@ -13,9 +13,9 @@ namespace profiler {
 namespace {
 
 constexpr int kMaxSets =
-    256;  // what is smaller than L2 / 256 takes as long as a launch does, wherever its operands are
+    256;  // operands below L2 / 256 take as long as a launch does, wherever they are
 
-// How much memory an operand takes in each set: whole lines, so that all sets are aligned alike.
+// An operand's memory in each set: whole lines, so that all sets are aligned alike.
 Operand Describe(size_t elements, int type) {
   constexpr size_t kLine = 256;
   Operand operand;
@@ -32,7 +32,7 @@ void Fill(Operand& operand, int type, int sets, uint32_t seed, float mean, float
     FillNormal(operand.at(set), type, operand.elements, seed * kMaxSets + set, mean, deviation);
 }
 
-// Of one layer's filter.
+// Values of one layer's filter that an output meets.
 size_t Depth(const ConvArguments& conv) { return size_t(conv.r) * conv.s * (conv.c / conv.groups); }
 
 Answer AnswerOf(size_t count) {
@@ -141,7 +141,7 @@ void Problem::pad_filter() {
 Answer Problem::compute_reference() {
   Buffer rows;
   Answer between;
-  const float* errors = nullptr;  // of the layer before
+  const float* errors = nullptr;  // the errors of the layer before
   for (int layer = 0;; ++layer) {
     ConvArguments conv = this->conv(layer, 0);
     if (layer > 0) conv.x = rows.get();

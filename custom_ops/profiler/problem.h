@@ -56,8 +56,8 @@ struct Step {
   int code;  // its place in steps.h's table
   OperandKind kind;
   int operand, param;  // its vector or tensor and its first parameter, among those of its layer
-  float error;  // of a kernel's implementation, in parts of its argument and result, of 1 at the
-                // least
+  float error;  // the error of a kernel's implementation, in parts of its argument and result, of 1
+                // at the least
 };
 
 constexpr int kMaxSteps = 16;
@@ -70,8 +70,8 @@ struct Chain {
   float relative, absolute;  // error of an approximate activation at its end
 };
 
-// What limits of an answer follow from, beside those of chains: onnxbolt/tune/acceptance.py has
-// them from verification.
+// The rounding errors that an answer's limits follow from, besides those of epilogues
+// (onnxbolt/tune/acceptance.py has them from verification).
 struct Limits {
   float rounding;         // relative error of a step
   float floor;            // magnitude below which rounding errors get no smaller
@@ -80,17 +80,17 @@ struct Limits {
 };
 
 constexpr int kMaxProducts =
-    8;  // of a problem; each of its kernels takes at most kMaxLayers of them
+    8;  // products of a problem; each of its kernels takes at most kMaxLayers of them
 
 // The chains of a problem's layers, one behind each product.
 struct Layers {
   int count = 1;
-  bool stores = false;  // whether the first one's result is an output, too
-  bool means = false;   // whether the output is the mean over each image, [n, k]
+  bool stores = false;  // true if the first one's result is an output, too
+  bool means = false;   // true if the output is the mean over each image, [n, k]
   Chain chains[kMaxProducts];
 
-  // Whether a kernel for several of them takes products of rows as they lie: what stores a layer's
-  // result, or has tensors in front of a further one.
+  // True if a kernel for several layers takes products of rows: one that stores a layer's result,
+  // or has tensors in front of a further layer.
   bool take_rows(int first, int last) const {
     return stores || std::any_of(chains + first, chains + last,
                                  [](const Chain& chain) { return chain.tensors > 0; });
@@ -100,15 +100,15 @@ struct Layers {
 Layers ParseLayers(
     const char* epilogue);  // "Bias,Add,Relu", or of two layers "Bias,Relu,Gemm,Bias"
 
-// What the caller says. A GEMM is a 1x1 convolution over an image of m x 1 pixels, and so is each
-// layer behind the first.
+// A problem as the caller describes it. A GEMM is a 1x1 convolution over an image of m x 1 pixels,
+// and so is each layer behind the first.
 struct Description {
   bool is_gemm;
   int element, output;  // ONNX element types
   Layers layers;
   ConvArguments conv;  // the first layer's extents, windows and pitches; no pointers
   int columns[kMaxProducts];
-  float params[kMaxParams];  // of all layers
+  float params[kMaxParams];  // the parameters of all layers
   Limits limits;
 
   int64_t rows() const { return int64_t(conv.n) * conv.p * conv.q; }
@@ -120,7 +120,7 @@ struct Description {
   ConvArguments layer(int index) const;
 };
 
-// What the kernels of a problem take: the first two with one layer, the others with several.
+// The arguments of a problem's kernels: the first two for one layer, the others for several.
 union Arguments {
   GemmArguments gemm;
   ConvArguments conv;
@@ -129,8 +129,8 @@ union Arguments {
   Arguments() : conv_chain{} {}
 };
 
-// What is right: values in fp32, not rounded to the type that they are stored in, and how far a
-// kernel's may be from each before it rounds.
+// The reference's answer: values in fp32, not rounded to the type that they are stored in, and how
+// far a kernel's may be from each before it rounds.
 struct Answer {
   Buffer values, errors;
 };
@@ -146,12 +146,12 @@ class Problem {
 
   const Description& description() const { return description_; }
   int sets() const { return sets_; }
-  // Of a kernel for the layers from `first` to `last`, as the runtime passes them to Kernel's
-  // functions.
+  // The arguments of a kernel for the layers from `first` to `last`, as the runtime passes them to
+  // Kernel's functions.
   Arguments arguments(int set, int first, int last) const;
   void poison(cudaStream_t stream)
       const;               // the first set's output, and what lies between layers, becomes NaN
-  Distance error() const;  // of the first set's output, the worse one of two
+  Distance error() const;  // the error of the first set's output, the worse one of two
 
  private:
   // One layer's operands and its result: of the last one y, of the others what kernels for fewer
@@ -180,8 +180,8 @@ class Problem {
   Operand x_, padded_filter_, rows_;  // the latter: y with its channels last, beside the planes
   LayerOperands layers_[kMaxProducts];
   Answer reference_;         // float [written rows, columns of the last layer]
-  Answer stored_reference_;  // that of the first layer, where its result is an output, or that of
-                             // the rows
+  Answer stored_reference_;  // the answer of the first layer if its result is an output, or of the
+                             // NHWC layout
 };
 
 void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean, float deviation);
@@ -189,7 +189,7 @@ void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean
 void ComputeReference(const ConvArguments& conv, int element, const Chain& chain, float rounding,
                       const float* x_errors, const Answer& answer);
 void ComputeMeans(const ConvArguments& conv, const Answer& values, float accumulation,
-                  const Answer& means);  // of an output [n, p, q, k]
+                  const Answer& means);  // the means of an output [n, p, q, k]
 void RoundTo(void* data, int element, const float* from, size_t count);
 Distance DistanceFrom(const Answer& reference, const void* y, int output, float unit, float floor,
                       size_t count);

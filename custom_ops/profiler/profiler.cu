@@ -22,15 +22,15 @@ using namespace onnxbolt::profiler;
 
 namespace {
 
-constexpr float kLeastMilliseconds =
-    0.2f;  // of one sample: events resolve half a microsecond, and a graph starts in a few
+constexpr float kLeastMilliseconds = 0.2f;  // milliseconds of one sample: events resolve half a
+                                            // microsecond, and a graph starts in a few
 constexpr int kMaxNodes = 2048;
 
 struct DeviceFacts {
   char name[256];
   int sm, sm_count;
   int power_limit;  // watts, 0 where NVML does not tell
-  int clock_mhz;    // of the SMs now, 0 where NVML does not tell
+  int clock_mhz;    // clock of the SMs now, 0 if NVML does not tell
 };
 
 struct Named {
@@ -94,7 +94,8 @@ class Stopwatch {
   cudaEvent_t start_, end_;
 };
 
-// How a caller names a kernel: what it computes of the current problem, and its row of numbers.
+// A kernel as a caller names it: the layers of the current problem that it computes, and its row of
+// numbers.
 struct Launched {
   const Kernel* kernel;
   const int64_t* config;
@@ -204,7 +205,7 @@ class Graph {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-// How many passes over all sets make a sample long enough; this is the warming up as well.
+// The number of passes over all sets that make a sample long enough. Finding it also warms up.
 int ChoosePasses(const Candidate& candidate, const Stream& stream) {
   Stopwatch watch;
   candidate.LaunchAll(stream);
@@ -315,8 +316,8 @@ EXPORT const char* profiler_device(DeviceFacts* facts) {
   });
 }
 
-// What the calls below are about; makes its operands and the reference's answer unless it has them.
-// `name` tells problems apart.
+// Sets the problem that the calls below are about; makes its operands and the reference's answer
+// unless it has them. `name` tells problems apart.
 EXPORT const char* profiler_set_problem(const char* name, int is_gemm, int element, int output,
                                         const char* epilogue, const int* extents,
                                         const int* columns, const float* params,
@@ -328,8 +329,8 @@ EXPORT const char* profiler_set_problem(const char* name, int is_gemm, int eleme
   });
 }
 
-// Of one launch of each: the relative L2 error, and the largest error of one value in parts of its
-// limit; infinite where an output was not written or is not finite.
+// Checks one launch of each kernel: the relative L2 error, and the largest error of one value in
+// parts of its limit; infinite if an output was not written or is not finite.
 EXPORT const char* profiler_check(const Launched* kernels, int count, double* error,
                                   double* excess) {
   return Guarded([&]() -> const char* {
@@ -351,7 +352,7 @@ EXPORT const char* profiler_time(const Launched* kernels, int count, int samples
   });
 }
 
-// Whether an error broke the context, so that nothing works in this process any more.
+// True if an error broke the context, so that nothing works in this process any more.
 EXPORT int profiler_lost() {
   cudaGetLastError();
   return cudaDeviceSynchronize() != cudaSuccess;

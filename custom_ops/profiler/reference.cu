@@ -52,7 +52,7 @@ __device__ float Activation(const ConvArguments& conv, int64_t row, int64_t k) {
   return float(static_cast<const Element*>(conv.x)[pixel * conv.x_pitch + channel]);
 }
 
-// Of a layer behind others, which is a product of rows.
+// The error of a value of x, for a layer behind others, which is a product of rows.
 __device__ float ErrorOf(const ConvArguments& conv, const float* errors, int64_t row, int64_t k) {
   return errors && row < int64_t(conv.n) * conv.p * conv.q && k < conv.c ? errors[row * conv.c + k]
                                                                          : 0.f;
@@ -66,10 +66,10 @@ __device__ float Weight(const ConvArguments& conv, int channel, int64_t k) {
              : 0.f;
 }
 
-// What one output's products add up to.
+// The sums of one output's products.
 struct Sums {
   double value = 0;
-  float magnitude = 0, carried = 0;  // of |x w|, and of what errors of x make of |w|
+  float magnitude = 0, carried = 0;  // sums of |x w|, and of |w| times the error of x
 
   __device__ void Add(float x, float w, float x_error) {
     value += double(x) * w, magnitude += fabsf(x * w), carried += x_error * fabsf(w);
@@ -100,7 +100,7 @@ struct Output {
   }
 };
 
-// Where output pixel `row` of a channel is in y.
+// The index in y of output pixel `row` of a channel.
 __device__ int64_t OutputIndex(const ConvArguments& conv, int64_t row, int channel) {
   if (!conv.y_planes) return row * conv.k + channel;
   const int64_t pixels = int64_t(conv.p) * conv.q;
@@ -174,7 +174,7 @@ __global__ void MeanKernel(Output of, int64_t count, int pixels, int channels, f
   }
 }
 
-// What is found of all values: sums of squares, of the difference and of the reference, and the
+// The comparison of all values: sums of squares, of the difference and of the reference, and the
 // largest error in parts of its limit.
 struct Found {
   double difference, norm;
@@ -217,8 +217,8 @@ __device__ uint32_t Mix(uint32_t bits) {
 
 __device__ float Uniform(uint32_t bits) { return ((bits >> 8) + 0.5f) / 16777216.f; }
 
-// What a kernel multiplies: TF32 keeps ten bits, and a value that has no more is the same however
-// it is rounded.
+// Rounds an operand to a value that a kernel multiplies exactly: TF32 keeps ten bits, and a value
+// that has no more is the same however it is rounded.
 __device__ void Store(float value, float* to) {
   *to = __uint_as_float(__float_as_uint(value) & 0xffffe000u);
 }
@@ -274,7 +274,7 @@ constexpr char kProduct[] = "Gemm", kStore[] = "Store", kMean[] = "Mean";
 
 Layers ParseLayers(const char* epilogue) {
   Layers layers;
-  int params = 0;  // of all layers
+  int params = 0;  // parameters of all layers so far
   for (const char* name = epilogue; *name;) {
     const size_t length = std::strcspn(name, ",");
     if (IsCalled(kStore, length, name)) {

@@ -80,9 +80,10 @@ struct Bounded {
   double value, error;
 };
 
-// What a step makes of both. The error is taken at both of its ends (a step that turns between
-// them, as GELU does, adds what is of second order). The kernel adds `rounding` in parts of the
-// result, and `own` of its implementation in parts of argument and result, of 1 at the least.
+// The result of a step, and its error. The error is taken at both ends of the argument's (a step
+// that turns between them, as GELU does, adds one of second order). The kernel adds `rounding` in
+// parts of the result, and `own` of its implementation in parts of argument and result, of 1 at the
+// least.
 __host__ __device__ inline Bounded BoundedStep(int code, Bounded x, double v, const float* p,
                                                double rounding, double own) {
   const double y = ReferenceStep(code, x.value, v, p);

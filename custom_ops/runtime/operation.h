@@ -46,7 +46,7 @@ struct OpKind {
   const OpKind* next;
 };
 
-// How the runtime treats the inputs of a kind's nodes.
+// The runtime's treatment of the inputs of a kind's nodes.
 enum class Cut { kImages, kRows };
 enum class Operands { kOneEpilogue, kOwn };
 

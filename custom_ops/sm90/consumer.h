@@ -22,7 +22,7 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// What follows a tile's main loop: the epilogue, and before it the exchange of partial sums if
+// Finishes a tile behind its main loop: the epilogue, and before it the exchange of partial sums if
 // blocks of a cluster share the tile.
 template <class K>
 class TileEnd {

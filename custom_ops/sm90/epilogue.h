@@ -22,7 +22,8 @@ namespace sm90 {
 
 constexpr int kStoredRows = 16, kWarps = 4;  // rows of one store; warps of a warpgroup
 
-// Where a tile is stored: rows of a tensor map of [rows, columns] from `row` and `column` on.
+// The place where a tile is stored: rows of a tensor map of [rows, columns] from `row` and `column`
+// on.
 struct MatrixOutput {
   const CUtensorMap& map;
   int row, column, rows;

@@ -34,8 +34,8 @@ struct MeanOf;
 template <class... Steps>
 struct MeanOf<epilogue::Chain<Steps...>> : SplitAtMean<epilogue::Chain<>, Steps...> {};
 
-// Where the means of a tile's images are stored. `tile`: its first row and column, and the number
-// of rows.
+// The place where the means of a tile's images are stored. `tile`: its first row and column, and
+// the number of rows.
 class MeanOutput {
  public:
   const int column;

@@ -18,7 +18,8 @@ struct PlanesEpilogueShape : EpilogueShape<Element, Output, Chain, Blocks, Colum
   static_assert(Chain::kTensors == 0, "tensors that are added have their channels last");
 };
 
-// Where a tile of NCHW is stored. `tile`: its first row and column, and the number of rows.
+// The place where a tile of NCHW is stored. `tile`: its first row and column, and the number of
+// rows.
 class PlanesOutput {
  public:
   CUTLASS_DEVICE PlanesOutput(const Params& params, const MatrixOutput& tile)

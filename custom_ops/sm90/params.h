@@ -8,28 +8,28 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// How output pixels relate to the input image; unused if the rows of A are a matrix.
+// The relation of output pixels to the input image; unused if the rows of A are a matrix.
 struct ImageGeometry {
-  Divisor pixels, row;  // of an output image, and of one of its rows
+  Divisor pixels, row;  // pixels of an output image, and of one of its rows
   int filter_w;
   int stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w;
 };
 
 struct Params {
   CUtensorMap a, b, d, residual;
-  void* y;  // where threads store it: as planes (sm90/nchw.h), `d` being its other form then, or
-            // means (mean.h)
-  int64_t y_pitch;  // of means: elements from one image to the next
+  void* y;  // y if threads store it: as NCHW (sm90/nchw.h), `d` being its other layout then, or
+            // means (sm90/mean.h)
+  int64_t y_pitch;  // means: elements from one image to the next
   int plane_pixels;
   TileSchedule schedule;
-  int rows, columns;           // of the output
+  int rows, columns;           // extents of the output
   int blocks, blocks_per_tap;  // k-blocks in all, and of one filter position
   int split;                   // blocks of a cluster that share a tile's k-blocks
   bool a_is_matrix;
   ImageGeometry image;
   ChannelGroups groups;  // not used by a GEMM
   EpilogueArguments operands;
-  int plane_columns;  // of `planes`, which may be without the last ones
+  int plane_columns;  // columns of NCHW, which may lack the last channels
 };
 
 // The k-blocks that this block multiplies: all, or the share of block `rank` if a cluster's blocks

@@ -105,7 +105,7 @@ struct KernelShape {
   static constexpr int kOffsetBarriers = kOffsetVectors + kGroups * Finish::kVectorBytes;
 
   struct Barriers {
-    Barrier full[kStages], empty[kStages];  // of the ring
+    Barrier full[kStages], empty[kStages];  // the ring's stages
     Barrier weights;                        // the resident weights have arrived
     Barrier begun;                          // the first tile's loads are under way
     Barrier turn[kGroups];                  // pingpong: this warpgroup's main loop may begin

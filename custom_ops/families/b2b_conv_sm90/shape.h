@@ -11,12 +11,12 @@
 namespace onnxbolt {
 namespace sm90 {
 
-// What the layers behind the first need of shared memory: weights, each layer's in boxes of one
-// swizzled row each, then the vectors of all layers but the last, then a barrier.
+// The shared memory of the layers behind the first: weights, each layer's in boxes whose rows are
+// one swizzled row, then the vectors of all layers but the last, then a barrier.
 //
-// Where the first layer's weights come through the ring, so do these, behind a tile's k-blocks:
-// what stays in shared memory is not left to the ring, which gets too short to hide the memory's
-// latency (192 channels at 14x14: 11.4 us, now 10.4). Boxes too large for a stage stay.
+// If the first layer's weights come through the ring, so do these, behind a tile's k-blocks:
+// weights that stay in shared memory leave the ring less, and it gets too short to hide the
+// memory's latency (192 channels at 14x14: 11.4 us, now 10.4). Boxes too large for a stage stay.
 template <class Config, class Element, class... Chains>
 struct InnerLayers : ChainLayers<Config, Chains...> {
   using Layers = ChainLayers<Config, Chains...>;
@@ -26,8 +26,9 @@ struct InnerLayers : ChainLayers<Config, Chains...> {
   static constexpr int box_bytes(int layer) {
     return Layers::columns(layer) * box(layer) * static_cast<int>(sizeof(Element));
   }
-  static constexpr int kStageBytes = Layers::columns(0) * Layers::kDepth *
-                                     static_cast<int>(sizeof(Element));  // of the ring, for weights
+  static constexpr int kStageBytes =
+      Layers::columns(0) * Layers::kDepth *
+      static_cast<int>(sizeof(Element));  // weights in a stage of the ring
   static constexpr int boxes_of_stage(int layer) {
     return std::max(kStageBytes / box_bytes(layer), 1);
   }
@@ -90,7 +91,7 @@ struct ConvChainShape
 };
 
 struct ConvChainParams : Params {
-  CUtensorMap weights[kMaxLayers];  // of the layers behind the first
+  CUtensorMap weights[kMaxLayers];  // the weights of the layers behind the first
   int channels[kMaxLayers];         // as they are, without the kernel's zeros
   EpilogueArguments inner[kMaxLayers];
 };
@@ -171,7 +172,7 @@ struct WeightsBehind {
   }
 };
 
-// What becomes of a tile's sums: 64 rows at a time they go through the other layers, in registers
+// Finishes a tile: its accumulators go through the other layers, 64 rows at a time, in registers
 // (see TileEnd).
 template <class K>
 class ChainEnd {

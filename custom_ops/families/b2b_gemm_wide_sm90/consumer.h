@@ -39,8 +39,8 @@ class WideConsumer {
                 1 + group) {}
 
   CUTLASS_DEVICE void run() {
-    WaitForPredecessors();  // what the kernel before reads may lie where this thread's tiles are
-                            // stored
+    WaitForPredecessors();  // the kernel before may read the memory where this thread stores its
+                            // tiles
     for (int tile = blockIdx.x; tile < params_.tiles; tile += gridDim.x) {
       row_ = tile * K::kStageRows + row_group_ * 64;
       compute<0>();
@@ -81,7 +81,7 @@ class WideConsumer {
     synchronize();
   }
 
-  // Of all warpgroups that share the rows.
+  // Waits for all warpgroups that share the rows.
   CUTLASS_DEVICE void synchronize() const {
     SyncThreads(1 + K::kGroups + row_group_, K::kShares * 128);
   }

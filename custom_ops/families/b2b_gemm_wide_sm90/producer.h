@@ -1,5 +1,5 @@
-// What fills the rings of a chain of wide layers: one thread the weights, box by box of all layers
-// in turn; others the rows.
+// The producer of wide back-to-back GEMMs: one thread loads the weights, box by box of all layers
+// in turn; others load the rows.
 #pragma once
 #include "sm90/b2b/rows.h"
 #include "families/b2b_gemm_wide_sm90/shape.h"

@@ -64,7 +64,7 @@ struct WideShape : ChainLayers<Config, Chains...> {
   static constexpr int boxes(int layer) { return depth(layer) / box(layer); }
   static constexpr int box_bytes(int layer) {
     return block(layer) * row_bytes(layer);
-  }  // of one block's weights
+  }  // one block's weights
   static constexpr int stage_bytes(int layer) {
     return layer == kLayers ? 0 : std::max(kShares * box_bytes(layer), stage_bytes(layer + 1));
   }
@@ -72,7 +72,7 @@ struct WideShape : ChainLayers<Config, Chains...> {
 
   // Rows have a ring of their own, so that weights need not wait for the kernel before.
   static constexpr int kRowThreads =
-      96;  // where TMA does not read the rows: but for the warp whose thread loads weights
+      96;  // if TMA does not read the rows: all but the warp whose thread loads weights
   static constexpr int kRowPitch = row_bytes(0) + (kRowsByTma ? 0 : 16);  // sm90/b2b/rows.h
   static constexpr int kRowsBytes = RoundUp(kStageRows * kRowPitch, 1024);
 
@@ -129,8 +129,8 @@ struct WideMemory {
     return *reinterpret_cast<typename K::Barriers*>(base + K::kOffsetBarriers);
   }
 
-  // What the chain's end needs, of a warpgroup with a share of 64 rows. Activations have been read
-  // by then.
+  // The memory of the last epilogue, for a warpgroup with a share of 64 rows. Activations have been
+  // read by then.
   __device__ EpilogueMemory<typename K::Finish> epilogue(int row_group, int share) const {
     return {activations(row_group) + share * K::kStagingBytes,
             vectors<K::kLast>() + share * K::vectors(K::kLast) * K::block(K::kLast), nullptr,

@@ -12,14 +12,14 @@
 namespace onnxbolt {
 namespace halo {
 
-constexpr int kFurtherLayers = 2;   // that a configuration has room for
+constexpr int kFurtherLayers = 2;   // layers behind the first that a configuration has room for
 constexpr int kTileRowBytes = 128;  // a position's 64 channels, or 64 weights of an output channel
 constexpr int kBoxBytes =
-    kChannels * kTileRowBytes;  // of weights: 64 output channels x 64 input channels
+    kChannels * kTileRowBytes;  // a box of weights: 64 output channels x 64 input channels
 
-struct ChainParams : Params {  // of which k and the epilogue are the last layer's
+struct ChainParams : Params {  // in the base, k and the epilogue are the last layer's
   CUtensorMap weights[kFurtherLayers];
-  EpilogueArguments inner[kFurtherLayers];  // of the layers before the last
+  EpilogueArguments inner[kFurtherLayers];  // the epilogues of the layers before the last
   int inner_channels[kFurtherLayers];
 };
 
@@ -29,7 +29,7 @@ template <class Config, class... Chains>
 struct FurtherLayers {
   static constexpr int kLayers = sizeof...(Chains), kLast = kLayers - 1;
 
-  // Of 64 channels.
+  // A layer's blocks of 64 channels.
   static constexpr int blocks(int layer) {
     constexpr int kColumns[] = {Config::at(kTileM), Config::at(kInstructionN),
                                 Config::at(kInstructionK)};
@@ -83,7 +83,7 @@ struct ChainPlan
                 "weights and tiles begin where the pattern of their swizzle does");
 };
 
-// What follows the first layer's products of a tile.
+// Finishes a tile: the further layers behind the first layer's products.
 template <class Plan>
 class FurtherProducts {
  public:
@@ -136,7 +136,7 @@ class FurtherProducts {
     }
   }
 
-  // Of all warpgroups that share a tile.
+  // Waits for all warpgroups that share a tile.
   __device__ void synchronize() const {
     if constexpr (Plan::kInTurns)
       sm90::SyncThreads(1 + warpgroup_, kWarpgroupThreads);

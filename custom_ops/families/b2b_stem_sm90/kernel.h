@@ -22,7 +22,7 @@ struct ChainPlan : Plan<Config, ElementType, OutputType, LastChain, Config::at(k
   using Base = Plan<Config, ElementType, OutputType, LastChain, Config::at(kInstructionK)>;
   using Inner = FirstChain;
   static constexpr int kColumns =
-      Config::at(kInstructionK);  // of the second product, Base::kN of the first
+      Config::at(kInstructionK);  // columns of the second product; Base::kN are the first one's
 
   static constexpr int kBox = sm90::BoxColumns<ElementType>(Base::kN), kBoxes = Base::kN / kBox;
   static constexpr int kBoxBytes = kColumns * kBox * sizeof(ElementType);
@@ -41,7 +41,7 @@ struct ChainPlan : Plan<Config, ElementType, OutputType, LastChain, Config::at(k
 
 struct ChainParams : Params {
   CUtensorMap next;  // the second weights [channels, k]
-  int channels;      // of the output
+  int channels;      // channels of the output
   EpilogueArguments inner;
 };
 

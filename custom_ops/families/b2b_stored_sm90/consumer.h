@@ -26,15 +26,15 @@ class StoredConsumer {
     finish_.fetch_vectors(0, params_.columns[1]);
     store_.keep_vectors();
     finish_.keep_vectors();
-    WaitForPredecessors();  // what the kernel before reads may lie where this thread's tiles are
-                            // stored
+    WaitForPredecessors();  // the kernel before may read the memory where this thread stores its
+                            // tiles
     for (int round = 0; round < params_.rounds; ++round, rows_.advance()) {
       const int row = FirstRow<K>(round, group_);
       Accumulators<K::kColumns> sums;
       multiply_tile(sums, {params_.stored, row, 0, params_.row_count});
       finish_tile(sums, {params_.d, row, 0, params_.row_count});
     }
-    finish_.drain();  // of both results: a thread's stores are in one order
+    finish_.drain();  // waits for stores of both results: a thread's stores are in one order
   }
 
  private:

@@ -1,5 +1,5 @@
-// What fills shared memory where a chain's first result is stored: three threads, one for each kind
-// of buffers. All warpgroups have as many rounds, with rows beyond the last one as zeros.
+// The producer of two products whose first result is stored: three threads, one for each kind of
+// buffers. All warpgroups have the same number of rounds, with zeros as rows beyond the last one.
 #pragma once
 #include "families/b2b_stored_sm90/shape.h"
 #include "runtime/dependent_launch.h"

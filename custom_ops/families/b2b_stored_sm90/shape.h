@@ -62,7 +62,7 @@ struct StoredShape {
                        kBoxBytes = kRows * kBox * sizeof(Element);
   static constexpr int kRowsBytes = kBoxes * kBoxBytes;
   static constexpr int kNextRowBytes =
-      kBlockColumns * sizeof(Element);  // of the second layer's weights
+      kBlockColumns * sizeof(Element);  // bytes of a row of the second layer's weights
   static constexpr int kWeightBytes = kRowsBytes + kColumns * kNextRowBytes;
   static constexpr int kWeightStages = kIsResident ? kBlocks : Row::at(Column::kStages);
 

@@ -79,8 +79,8 @@ struct ConvSm90 {
 
   static int depth(const ConvArguments& conv) { return conv.c / conv.groups; }
 
-  // Where a k-block reaches beyond its group it reads channels of the next one, and meets weights
-  // of zero.
+  // Checks groups: a k-block that reaches beyond its group reads channels of the next one, and
+  // meets weights of zero.
   static const char* check_groups(const ConvArguments& conv) {
     if (conv.groups < 1 || conv.c % conv.groups != 0 || conv.k % conv.groups != 0)
       return "c and k have to be multiples of groups";

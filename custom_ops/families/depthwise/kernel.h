@@ -29,7 +29,7 @@ struct FixedSums {
     const int top = place.row * Shape::kStride - conv.pad_top,
               left = place.column * Shape::kStride - conv.pad_left;
     const int64_t row_pitch = conv.w * conv.x_pitch;
-    // of the window's first pixel, which may lie outside of the image and is not read then
+    // the window's first pixel, which is not read if it lies outside of the image
     auto x = static_cast<const Element*>(conv.x) +
              (int64_t(place.image) * conv.h + top) * row_pitch + left * conv.x_pitch +
              place.channel;
@@ -231,7 +231,7 @@ struct Depthwise {
     return best;
   }
 
-  // Of the warps that a block of so many lanes takes.
+  // The share of busy threads in the warps of a block of so many lanes.
   static double used_threads(int lanes) {
     const int threads = Shape::kThreads / lanes * lanes;
     return double(threads) / ((threads + 31) / 32 * 32);

@@ -1,5 +1,5 @@
-// What one thread of a depthwise convolution computes: `Width` neighbouring channels of a small
-// tile of output pixels.
+// A thread's part of a depthwise convolution: `Width` neighbouring channels of a small tile of
+// output pixels.
 #pragma once
 #include "cutlass/array.h"
 #include "cutlass/fast_math.h"
@@ -15,8 +15,9 @@ namespace depthwise {
 template <class Row>
 struct Shape {
   static constexpr int kRows = Row::at(kTileM),
-                       kColumns = Row::at(kTileN);  // of a thread's tile of output pixels
-  static constexpr int kThreads = Row::at(kTileK);  // of a block, at most
+                       kColumns =
+                           Row::at(kTileN);  // rows and columns of a thread's tile of output pixels
+  static constexpr int kThreads = Row::at(kTileK);  // threads of a block, at most
   static constexpr int kR = Row::at(kWarpM), kS = Row::at(kWarpN), kStride = Row::at(kWarpK);
   static constexpr int kWidth = Row::at(kAlignA);
   static constexpr bool kFixed = kR > 0;
@@ -48,7 +49,7 @@ __device__ Values<N> widened(const Access<T, N>& access) {
 struct Params : ConvArguments {
   cutlass::FastDivmod tile_columns, tile_rows;  // tiles of an image
   cutlass::FastDivmod chunks;                   // parts of the channels, one to a block
-  int tiles;                                    // of all images
+  int tiles;                                    // tiles of all images
 
   Params(const ConvArguments& conv, int rows, int columns, int channels_of_block)
       : ConvArguments(conv),
@@ -62,9 +63,9 @@ struct Params : ConvArguments {
 // sectors, threadIdx.y tiles.
 template <class Shape>
 struct Place {
-  int first_channel;       // of the block
-  int channel;             // of the thread
-  int image, row, column;  // of the tile's first output pixel
+  int first_channel;       // the block's first channel
+  int channel;             // the thread's first channel
+  int image, row, column;  // the tile's first output pixel
   bool inside;
 
   __device__ explicit Place(const Params& conv) {

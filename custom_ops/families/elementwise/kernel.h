@@ -25,7 +25,7 @@ constexpr int kBatch =
 
 struct Params : ElementwiseArguments {
   cutlass::FastDivmod groups;  // vectors of channels in a row
-  int threads;                 // that work: a multiple of the groups
+  int threads;                 // threads that work: a multiple of the groups
   int step;                    // rows from one of a thread's to its next
 
   Params(const ElementwiseArguments& arguments, int width, int sm_count)
@@ -37,7 +37,7 @@ struct Params : ElementwiseArguments {
   }
 };
 
-// What a thread loads for `Count` of its rows, x and the chain's tensors.
+// The values that a thread loads for `Count` of its rows: x and the epilogue's tensors.
 template <class Element, class Chain, int Width, int Count>
 struct Batch {
   using Access = cutlass::AlignedArray<Element, Width>;

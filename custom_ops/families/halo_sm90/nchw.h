@@ -59,12 +59,12 @@ class PlanesEpilogue {
   static constexpr int kChunk = Plan::kChunk, kChunks = CeilDivide(Plan::kPositions, kChunk),
                        kAccesses = kChunk / 32;
   static constexpr int kWarps = kWarpgroupThreads / 32,
-                       kRowsAtOnce = 8;  // that a warp has in registers
+                       kRowsAtOnce = 8;  // rows that a warp has in registers
   using Pair = cutlass::AlignedArray<Output, 2>;
 
   __device__ void synchronize() const { sm90::SyncThreads(1 + warpgroup_, kWarpgroupThreads); }
 
-  // Of the positions that this lane writes: where the first channel has their pixels.
+  // Finds the places of the first channel's pixels, for the positions that this lane writes.
   __device__ void find_pixels(const Tile& tile, int channel) {
     const int64_t first =
         (int64_t(tile.image) * params_.k + channel) * plane_ + tile.row * params_.q + tile.column;
@@ -80,7 +80,7 @@ class PlanesEpilogue {
     }
   }
 
-  // Where a chunk's values lie: rows of positions, whose groups of eight are permuted so that
+  // The place of a chunk's values: rows of positions, whose groups of eight are permuted so that
   // neither access meets a bank twice.
   __device__ Output* staged(int chunk, int channel, int position) const {
     constexpr int kRowsOfBanks = CeilDivide(128, kChunk * static_cast<int>(sizeof(Output)));
@@ -140,7 +140,7 @@ class PlanesEpilogue {
   char* staging_;
   const int warpgroup_, warp_, lane_;
   const int64_t plane_;  // elements
-  int channels_;         // that the warpgroup has of the tile
+  int channels_;         // channels of the tile that the warpgroup has
   int64_t pixels_[kChunks * kAccesses];
   LaneVectors<Chain> vectors_;
 };

@@ -222,7 +222,7 @@ struct Layout {
   static constexpr int kMostChannelTiles = 65535;  // CUDA's limit of gridDim.y
 
   struct Variant {
-    int channels, pixels;      // of a tile
+    int channels, pixels;      // extents of a tile
     Function functions[2][3];  // to channels first and last, with planes accessed in 16 bytes, in
                                // 8, by elements
   };

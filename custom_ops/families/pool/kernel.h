@@ -19,8 +19,8 @@
 namespace onnxbolt {
 namespace pool {
 
-constexpr int kThreads = 256;        // of a block whose threads work alone
-constexpr int kSharedThreads = 512;  // of a block whose threads share windows
+constexpr int kThreads = 256;        // threads of a block in which each works alone
+constexpr int kSharedThreads = 512;  // threads of a block that share windows
 constexpr int kLargeWindow = 32;     // positions
 
 struct Params : PoolArguments {
@@ -48,8 +48,8 @@ struct Window {
     left = q * pool.stride_w - pool.pad_left;
   }
 
-  // What ONNX divides a mean by. Included padding ends with the padded image: ceil_mode may let a
-  // window reach further.
+  // The number that ONNX divides a mean by. Included padding ends with the padded image: with
+  // ceil_mode a window may reach further.
   __device__ float count(const Params& pool) const {
     bool padded = pool.count_include_pad;
     int rows = positions(top, pool.window_h, pool.dilation_h, padded ? -pool.pad_top : 0,
@@ -60,7 +60,7 @@ struct Window {
   }
 
  private:
-  // How many of start, start + dilation, .. (window of them) lie in [begin, end).
+  // The number of start, start + dilation, .. (`window` of them) in [begin, end).
   __device__ static int positions(int start, int window, int dilation, int begin, int end) {
     int first = start < begin ? (begin - start + dilation - 1) / dilation : 0;
     int last = min(window, (end - start + dilation - 1) / dilation);

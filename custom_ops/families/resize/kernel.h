@@ -83,7 +83,7 @@ struct Around {
   }
 
  private:
-  // Of a pixel at a distance up to 1, and of one farther away.
+  // The weights of a pixel at a distance up to 1, and of one farther away.
   __device__ static float near(float distance, float a) {
     return ((a + 2.f) * distance - (a + 3.f)) * distance * distance + 1.f;
   }

@@ -1,4 +1,4 @@
-// What one block of squeeze-and-excitation does, step by step.
+// One block's part of squeeze-and-excitation, step by step.
 #pragma once
 #include "epilogue/steps.h"
 #include "families/squeeze_excite/cluster.h"

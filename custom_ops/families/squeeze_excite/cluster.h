@@ -1,4 +1,5 @@
-// What the blocks of a cluster exchange, on sm_90 and later; elsewhere a block is alone.
+// Exchange between the blocks of a cluster, on sm_90 and later; on other architectures a block is
+// alone.
 #pragma once
 #include <cstdint>
 

@@ -113,7 +113,7 @@ struct SqueezeExcite {
   static squeeze_excite::Plan make_plan(const SqueezeExciteArguments& args, int width,
                                         int sm_count) {
     const int most_blocks = kHasClusters ? squeeze_excite::kMostBlocks : 1;
-    constexpr int kReserved = 1024;  // of each block, by the system
+    constexpr int kReserved = 1024;  // bytes of each block that the system reserves
     constexpr int kRoom = kSharedMemory / squeeze_excite::kBlocksOfSm - kReserved;
     return squeeze_excite::MakePlan<Element>(args, width, kThreads, kRoom, most_blocks, sm_count);
   }

@@ -1,4 +1,4 @@
-// How squeeze-and-excitation is divided: a cluster takes a few images, and each of its blocks a
+// The division of squeeze-and-excitation: a cluster takes a few images, and each of its blocks a
 // part of their channels.
 #pragma once
 #include <algorithm>
@@ -9,14 +9,15 @@
 namespace onnxbolt {
 namespace squeeze_excite {
 
-constexpr int kMostBlocks = 8;     // of a cluster, on every GPU that has clusters
-constexpr int kMostImages = 2;     // of a cluster: they share a load of weights
-constexpr double kLeastUse = 0.7;  // of the blocks, where channels do not divide evenly
+constexpr int kMostBlocks = 8;  // blocks of a cluster, on every GPU that has clusters
+constexpr int kMostImages = 2;  // images of a cluster: they share a load of weights
+constexpr double kLeastUse =
+    0.7;  // the least share of busy blocks, if channels do not divide evenly
 
 // The division, and a block's shared memory: arrays of floats, and its part of x where there is
 // room, which is then read once.
 struct Plan {
-  int blocks, images;  // of a cluster
+  int blocks, images;  // blocks and images of a cluster
   int part;            // channels of a block, at most
   bool x_kept;
   int sums, vector, squeezed;  // floats: partial sums of all threads; channels of a block; squeezed

@@ -8,7 +8,7 @@ namespace onnxbolt {
 namespace squeeze_excite {
 
 constexpr int kRows =
-    4;  // that a group of threads multiplies at a time: they share a load of the factors
+    4;  // rows that a group of threads multiplies at a time: they share a load of the factors
 
 template <class T, int N>
 using Access = cutlass::AlignedArray<T, N, (N * sizeof(T) < 16 ? N * sizeof(T) : 16)>;

@@ -13,14 +13,13 @@ struct ConvArguments {
   void* y;
   int64_t x_pitch, y_pitch;
   EpilogueArguments epilogue;
-  int x_planes = 0;  // where x lies as [n, c, h, w], its ONNX element type: the first layer's,
-                     // which may be fp32; else 0
-  int y_planes = 0;  // 1 where y is to lie as [n, k, p, q], with any k; it has no pitch then
-  void* stored = nullptr;  // where y is to lie in both forms: the one with its channels last,
-                           // densely, in the element type of x;
-  int padding = 0;         // the other one is without so many channels at the end
+  int x_planes = 0;  // if x is [n, c, h, w], its ONNX element type (a stem's x may be fp32); else 0
+  int y_planes = 0;  // 1: y is to be [n, k, p, q], with any k; then it has no pitch
+  void* stored = nullptr;  // if y is to be written in both layouts: the NHWC one, without gaps, in
+                           // the element type of x
+  int padding = 0;         // channels at the end that the NCHW layout lacks
 
-  constexpr void* rows() const { return stored ? stored : y; }  // what is to have its channels last
+  constexpr void* rows() const { return stored ? stored : y; }  // the NHWC output
   constexpr int64_t row_pitch() const { return stored ? k : y_pitch; }
 };
 

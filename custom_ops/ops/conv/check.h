@@ -1,4 +1,4 @@
-// What every kernel of a convolution checks before a launch.
+// Checks that every kernel of a convolution makes before a launch.
 #pragma once
 #include "ops/conv/arguments.h"
 #include "runtime/instance.h"

@@ -1,4 +1,4 @@
-// What every kernel of a GEMM checks before a launch.
+// Checks that every kernel of a GEMM makes before a launch.
 #pragma once
 #include "ops/gemm/arguments.h"
 #include "runtime/instance.h"

@@ -15,9 +15,9 @@ struct ChainArguments {
   void* d;
   int64_t lda, ldd;
   EpilogueArguments epilogue[kMaxLayers];
-  int64_t ldw = 0;  // where rows of the first layer's weights are padded, their pitch; else 0
-  void* stored = nullptr;  // where the first layer's result is an output, too, it [m, n[0]],
-                           // densely; tensors are that layer's then
+  int64_t ldw = 0;  // the pitch of the first layer's weights if their rows are padded, else 0
+  void* stored = nullptr;  // the first layer's result [m, n[0]], without gaps, if it is an output,
+                           // too; then tensors are that layer's
 
   constexpr int64_t depth(int layer) const { return layer == 0 ? k : n[layer - 1]; }
   constexpr int64_t weight_pitch(int layer) const {

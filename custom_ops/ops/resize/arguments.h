@@ -15,8 +15,8 @@ struct ResizeArguments {
   const void* x;
   void* y;
   int64_t x_pitch, y_pitch;
-  // of cubic: Keys' parameter, and whether pixels outside of the image have no weight (else they
-  // are as those at its border)
+  // Cubic: Keys' parameter, and whether pixels outside of the image have no weight (else they equal
+  // those at its border).
   float cubic_coeff_a = -0.75f;
   bool exclude_outside = false;
 };

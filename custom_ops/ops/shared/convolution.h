@@ -1,4 +1,4 @@
-// What the kinds of convolution share: shapes, and the arguments of the first convolution.
+// Parts that all kinds of convolution share: shapes, and the arguments of the first convolution.
 #pragma once
 #include "ops/conv/arguments.h"
 #include "ops/shared/window.h"

@@ -48,7 +48,7 @@ ChainArguments ReadLayers(const Op& op, const Tensors& t, const std::vector<floa
     } else if (op.operands[i] == 'v') {
       RequireShape(index, ort::ShapeOf(value), {a.n[a.layers - 1]});
       epilogue.vectors[vectors++] = static_cast<const float*>(buffers.Read(value, kTypeF32));
-    } else {  // of one layer alone
+    } else {  // tensors are one layer's
       const int64_t pitch = a.n[a.layers - 1];
       RequireShape(index, ort::ShapeOf(value), RowsOf(t.whole_y, pitch));
       epilogue.tensor_pitch[tensors] = pitch;

@@ -12,7 +12,7 @@ struct SqueezeExciteArguments {
   const float *squeeze_bias, *excite_bias;
   void* y;
   int64_t x_pitch, y_pitch;
-  float step_params[kMaxParams];  // of both activations, in their order
+  float step_params[kMaxParams];  // the parameters of both activations, in their order
 };
 
 }  // namespace onnxbolt

@@ -43,8 +43,7 @@ struct ChainShape : ChainLayers<Config, Chains...> {
   static constexpr int kGroups = Row::at(kConsumers), kStages = Row::at(Column::kStages),
                        kThreads = 128 * (kGroups + 1);
   static constexpr bool kIsResident = Row::at(kResident) == 1, kRowsByTma = Row::at(kAlignA) == 8;
-  static constexpr int kRowThreads =
-      128;  // where TMA does not read the rows: the producer warpgroup
+  static constexpr int kRowThreads = 128;  // if TMA does not read the rows: the producer warpgroup
 
   static constexpr int block(int layer) { return columns(layer); }  // columns of one product
 
@@ -56,7 +55,7 @@ struct ChainShape : ChainLayers<Config, Chains...> {
   static constexpr int boxes(int layer) { return depth(layer) / box(layer); }
   static constexpr int box_bytes(int layer) {
     return columns(layer) * row_bytes(layer);
-  }  // of weights
+  }  // bytes of a box of weights
 
   static_assert(ArchOf<Row>::kWgmma && ArchOf<Row>::kTma, "the kernel needs wgmma and TMA");
   static_assert(kGroups >= 1 && kGroups <= 4);
@@ -70,7 +69,7 @@ struct ChainShape : ChainLayers<Config, Chains...> {
   static constexpr int kRowsBytes = kStageRows * kRowPitch,
                        kStageBytes = kRowsBytes + (kIsResident ? 0 : box_bytes(0));
   static constexpr int kLoadBytes =
-      kStageBytes - (kRowsByTma ? 0 : kRowsBytes);  // of a stage, by TMA
+      kStageBytes - (kRowsByTma ? 0 : kRowsBytes);  // bytes of a stage that come by TMA
   static_assert(Row::at(kTileM) == kStageRows);
 
   // Shared memory: resident weights, rings, staging of the output, vectors, barriers.

@@ -18,7 +18,7 @@ constexpr int kMaxPositions = 256;
 constexpr int kMaxInputStages = 8;
 constexpr int kMaxFilterStages = 48;
 
-// Where a position lies in its tile: output pixels behind the tile's first one, and (column, row,
+// A position's place in its tile: output pixels behind the tile's first one, and (column, row,
 // image) in fields of ten bits.
 struct Place {
   int pixel;

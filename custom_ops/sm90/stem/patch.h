@@ -6,7 +6,7 @@
 namespace onnxbolt {
 namespace first {
 
-// Where the columns of the patch begin: the image is read in aligned quads, so that up to three
+// The beginning of the patch's columns: the image is read in aligned quads, so that up to three
 // columns more are read on the left.
 struct Shift {
   int columns;

@@ -43,7 +43,8 @@ struct Plan {
   static constexpr int kStoredC = kStrideW * kC % 2 == 0 ? kC : kC + 1;
   static constexpr int kRun = kS * kStoredC;  // elements of a filter row
   static constexpr int kRunChunks = CeilDivide(kRun, kChunk);
-  static constexpr int kTailElements = kRun - (kRunChunks - 1) * kChunk;  // of a run's last chunk
+  static constexpr int kTailElements =
+      kRun - (kRunChunks - 1) * kChunk;  // elements of a run's last chunk
   static constexpr int kChunks = kR * kRunChunks, kSteps = CeilDivide(kChunks, 2),
                        kDepth = kSteps * 2 * kChunk;
 
@@ -111,8 +112,8 @@ struct Tile {
   }
 };
 
-// Where the epilogue stores a unit: four rows of sixteen pixels, one by each warp, without those
-// outside of the image.
+// The place where the epilogue stores a unit: four rows of sixteen pixels, one by each warp,
+// without those outside of the image.
 struct ImageOutput {
   const CUtensorMap& map;
   int image, row, pixel_column, column;
