@@ -161,7 +161,7 @@ def test_below_the_least_speedup_the_exit_code_is_4(
     assert printed.out.splitlines()[-1].startswith(
         "speed-up 2.000 +- 0.028 over ONNX Runtime (peer;"
     )
-    assert "does not run bf16: no kernel" in printed.out
+    assert "cannot run bf16: no kernel" in printed.out
     assert ("less than --min-speedup 2.1" in printed.err) == (code == 4)
 
 
