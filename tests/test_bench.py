@@ -152,7 +152,7 @@ def test_below_the_least_speedup_the_exit_code_is_4(
     result = Benchmark(
         Side("ours", "", 1.0, 0.01),
         peers,
-        {"bf16": "ONNX Runtime does not run bf16: no kernel"},
+        {"bf16": "ONNX Runtime cannot run bf16: no kernel"},
         (node,),
     )
     monkeypatch.setattr(bench, "bench", lambda *_, **__: result)

@@ -1,5 +1,5 @@
-"""Comments and docstrings name their subject first: none begins with of, what, where, whether or
-who."""
+"""Comments and docstrings name their subject first: none begins with of, what, where, whether,
+who or whose."""
 
 import ast
 import io
@@ -13,11 +13,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # a riddle begins with one of these: its subject, if there is one, comes later
-RIDDLE = re.compile(r"\W*(of|what|whatever|where|whether|who|whoever)\b", re.IGNORECASE)
+RIDDLE = re.compile(r"\W*(of|what|whatever|where|whether|who|whoever|whose)\b", re.IGNORECASE)
 CPP_COMMENT = re.compile(r"(?P<mark>//|/\*|\{#)(?P<text>.*)")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 FOLDERS = (
     "benchmarks",
+    "custom_ops",
     "models",
     "onnxbolt",
     "templates",

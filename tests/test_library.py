@@ -193,7 +193,7 @@ def test_build_of_a_model_without_fused_nodes(small_model: Path) -> None:
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, library.Manifest]:
     """A library with one real kernel."""
-    spec = fx.ELEMENTWISE.spec  # whose kernel compiles in seconds
+    spec = fx.ELEMENTWISE.spec  # its kernel compiles in seconds
     manifest = make_manifest([spec], [spec.instance(only("elementwise", 80))])
     directory = tmp_path_factory.mktemp("real") / HOSTILE_NAME
     directory.mkdir()

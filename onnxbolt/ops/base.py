@@ -76,7 +76,7 @@ class Part(enum.Enum):
 
     @classmethod
     def of(cls, op_type: str) -> Part:
-        """What a node of this op type writes, by the word that the type ends with."""
+        """The part that a node of this op type writes, by the word that the type ends with."""
         parts = (part for part in cls if part.value and op_type.endswith(f"_{part.value}"))
         return next(parts, cls.WHOLE)
 

@@ -75,18 +75,3 @@ def test_folders_are_layers(folder: str) -> None:
 
 def test_every_folder_is_a_layer() -> None:
     assert {path.name for path in ROOT.iterdir()} == MAY_INCLUDE.keys()
-
-
-@pytest.mark.parametrize("folder", MAY_INCLUDE)
-def test_comments_say_their_subject_first(folder: str) -> None:
-    """None begins with words that hide what it is about."""
-    hiding = re.compile(r"(?:^|\S\s+)//\s*(?:of|what|where|whose|whether)\b", re.IGNORECASE)
-    found = []
-    for path in sorted((ROOT / folder).rglob("*.*")):
-        before = ""
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            begins = "//" not in before or not line.strip().startswith("//")
-            if begins and hiding.search(line.strip()):
-                found.append(f"{path.relative_to(ROOT)}:{number}")
-            before = line
-    assert found == []

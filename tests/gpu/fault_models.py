@@ -34,7 +34,7 @@ from tests.support import Net
 ARCH, PRECISION = 90, "fp16"
 SAME = [1, 1, 1, 1]
 SIDE = 128  # height and width of an image of 16,384 pixels
-# whose candidates are taken where ARCH has none of a family: its mma.sync kernels compile for both
+# the architecture of a family's candidates if ARCH has none: its mma.sync kernels compile for both
 _OLDER = 80
 
 

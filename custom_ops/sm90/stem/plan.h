@@ -50,8 +50,9 @@ struct Plan {
 
   static constexpr int kPatchRows = (kTileRows - 1) * kStrideH + kR,
                        kPatchColumns = (kTileColumns - 1) * kStrideW + kS;
-  static constexpr int kRowQuads = CeilDivide(
-      kPatchColumns + kQuad - 1, kQuad);  // whatever column of a quad the patch begins at
+  static constexpr int kRowQuads =
+      CeilDivide(kPatchColumns + kQuad - 1,
+                 kQuad);  // enough for each column of a quad that the patch may begin at
   static constexpr int kPatchPitch = kRowQuads * kQuad * kStoredC;
   static constexpr int kLoads = CeilDivide(kPatchRows * kRowQuads, kGroupThreads);
 
