@@ -168,7 +168,8 @@ CONVS = (
     ConvShape(2, 12, 10, 9, 17, 2, 3, (1, 0, 0, 2), strides=(1, 2), dilations=(3, 1)),
     ConvShape(1, 1, 1, 4, 4, 1, 1),
 )
-# convolutions that end in a global average pooling: 1 to 64 pixels, batches that fill no tile, tails of channels
+# convolutions that end in global average pooling: 1 to 64 pixels, batches that fill no tile, tails
+# of channels
 MEANS = (
     ConvShape(1, 7, 7, 3, 5, 1, 1),
     ConvShape(33, 7, 7, 8, 33, 1, 1, gap=2),
