@@ -1,7 +1,10 @@
 """Feasibility formulas of CUTLASS 3.x's kernels against numbers known from its builds."""
 
+import dataclasses
+
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
+from onnxbolt.families import FAMILIES
 from onnxbolt.families.base import Schedule
 from onnxbolt.families.gemm_3x import Gemm3xConfig, is_feasible, stages
 
@@ -18,3 +21,10 @@ def test_stages_and_limits() -> None:
     # accumulators spill
     assert not is_feasible(_config((128, 256, 64), Schedule.PINGPONG), DType.F16, get(90))
     assert not is_feasible(_config((128, 256, 64), Schedule.COOPERATIVE), DType.F16, get(80))
+
+
+def test_cutlass_needs_the_shared_memory_of_sm_90a() -> None:
+    hopper = get(90)
+    less = dataclasses.replace(hopper, shared_memory_per_block=hopper.shared_memory_per_block - 1)
+    assert FAMILIES[2].runs_on(hopper)
+    assert not FAMILIES[2].runs_on(less)

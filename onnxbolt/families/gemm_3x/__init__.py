@@ -32,6 +32,7 @@ _BARRIERS_PER_STAGE = 16
 _MIN_STAGES = 3
 _TILES_AT_ONCE = {Schedule.COOPERATIVE: 1.5, Schedule.PINGPONG: 2.0}  # tiles that overlap on an SM
 _SWIZZLES = (1, 2, 4, 8)
+_BLOCK_BYTES = 227 * 1024  # shared memory of a block that CUTLASS's kernels for sm_90a assume
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +89,10 @@ class Gemm3x(Family[Gemm3xConfig]):
     needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
     heuristics_target = "CUTLASS3"
     waits, compile_seconds, generation = False, 10.0, 1
+
+    def runs_on(self, arch: Arch) -> bool:
+        """CUTLASS gives its pipelines the shared memory of sm_90a, whatever `arch` says."""
+        return super().runs_on(arch) and arch.shared_memory_per_block >= _BLOCK_BYTES
 
     def candidates(self, problem: GemmProblem, arch: Arch) -> tuple[Gemm3xConfig, ...]:
         """Configurations for rows that are multiples of 16 bytes, as TMA needs them: K for A and B,
