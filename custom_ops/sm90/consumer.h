@@ -29,16 +29,16 @@ class TileEnd {
  public:
   using Params = sm90::Params;
   using Finish = typename K::Finish;
-  using Sums =
-      Accumulators<K::kProductColumns>[K::kBlocks];  // one set of accumulators for each 64 rows
+  // One set of accumulators for each 64 rows.
+  using Sums = Accumulators<K::kProductColumns>[K::kBlocks];
 
   // A block's last tile has no main loop behind it that could hide its epilogue. So its last
   // kBlocksApart k-blocks are multiplied 64 rows at a time, and the first rows are finished while
   // the others' products run. All stages of these k-blocks, and the one before, stay in use until
   // then.
   static constexpr int kBlocksApart = K::kBlocks > 1 ? std::min(3, K::kStages - 1) : 0;
-  static constexpr int kStagesBehind =
-      0;  // stages of the ring that further products use behind each tile
+  // Stages of the ring that further products use behind each tile.
+  static constexpr int kStagesBehind = 0;
   static_assert(kBlocksApart * (K::kBlocks - 1) <= 7,
                 "as many groups of products as a wait can leave under way");
 

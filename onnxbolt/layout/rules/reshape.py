@@ -36,6 +36,7 @@ def _pixels(node: gs.Node, state: Assignment) -> Carry | None:
     ):
         return None
     form = state.form(x)
+    # a Reshape infers one symbolic size, not two
     if sum(not isinstance(size, int) for size in y.shape[2:]) > 1:
         return None
     # without an NHWC consumer, the layout conversion of x also removes the padding
