@@ -413,7 +413,11 @@ def _constant(call: Call) -> Bounded:
         value = np.array(given, _CONSTANTS[name])
     else:
         value = call.analysis.standard.run(call.node, [], {})[0]
-    return Bounded.of(value, unit(value.dtype) if value.dtype.itemsize == 2 else 0.0)
+    error = unit(value.dtype) if value.dtype.itemsize == 2 else 0.0
+    # the body of a node has 16 bits of a constant, a kernel has 24
+    if error and call.arithmetic.kernel:
+        return dataclasses.replace(Bounded.of(value), arithmetic=error)
+    return Bounded.of(value, error)
 
 
 def _conv(call: Call) -> Bounded | None:

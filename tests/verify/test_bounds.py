@@ -247,3 +247,22 @@ def test_bounds_beyond_the_range_of_float32_are_infinite() -> None:
         helper.make_node("Exp", ["x"], ["y"]), np.array([1.0, 500.0], np.float32), error=0.5
     )
     assert np.isfinite(large.absolute(large.operands)).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_constants_of_a_body_are_rounded_where_a_kernel_s_are_not(kernel: bool) -> None:
+    """A kernel for fp16 multiplies by 1.702 in fp32, its node's body by 1.702 rounded to fp16."""
+    value = onnx.numpy_helper.from_array(np.array(1.702, np.float16))
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value=value),
+        helper.make_node("Mul", ["x", "c"], ["y"]),
+    ]
+    x = RNG.standard_normal(100).astype(np.float16)
+    env: Env = {"x": Bounded.of(x)}
+    arithmetic = Arithmetic(np.dtype(np.float16)) if kernel else STANDARD_ARITHMETIC
+    Analysis(STANDARD, {}).run(nodes, env, arithmetic)
+    y = env["y"]
+    moved = np.abs(x.astype(float) * 1.702 - y.value)
+    assert moved.max() > 1e-4
+    within = moved <= y.absolute(y.arithmetic if kernel else y.operands)
+    assert within.all()
