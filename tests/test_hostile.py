@@ -26,7 +26,7 @@ from onnxbolt.tune.database import Database
 from onnxbolt.tune.lockfile import Lock
 from tests import library_fixtures as fx
 from tests.conftest import ROOT
-from tests.hostile import archives, locks, models
+from tests.hostile import archives, extensions, locks, models
 from tests.hostile.trial import complaint, recomputed_digests
 from tests.hostile.words import hostile_strings
 
@@ -76,6 +76,15 @@ def test_hostile_values_of_a_model_are_refused(tmp_path: Path) -> None:
             complaints[name] = found
     assert complaints == {}
     assert i > 100
+
+
+def test_extensions_that_are_not_installed_are_one_error(tmp_path: Path) -> None:
+    """Models, lock files and options that name extensions, or hold what only these could add."""
+    directory = tmp_path / "files"
+    directory.mkdir()
+    complaints = dict(extensions.trials(directory, tmp_path / "ran"))
+    assert {name: said for name, said in complaints.items() if said} == {}
+    assert len(complaints) > 200
 
 
 @pytest.mark.parametrize("kind", ["external", "enormous", "deep"])

@@ -354,6 +354,8 @@ def _release(value: object) -> str:
 def _read(values: Mapping[str, Any], part: str, entry: Callable[[Any], Entry]) -> Iterator[Entry]:
     """The entries of one part of the file. Raises ValueError, which names the entry, for any
     fault."""
+    if not isinstance(values[part], list):
+        raise ValueError(f"{part}: a list is expected")
     for number, row in enumerate(values[part], 1):
         try:
             yield entry(row)

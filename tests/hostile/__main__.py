@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx
 
-from tests.hostile import archives, locks, models
+from tests.hostile import archives, extensions, locks, models
 from tests.hostile.trial import complaint
 from tests.hostile.words import hostile_strings
 
@@ -64,6 +64,9 @@ def _trials(scratch: Path, marker: Path) -> Iterator[tuple[str, str, str]]:
                     may_pass=True,
                 ),
             )
+    (scratch / "extensions").mkdir()
+    for name, said in extensions.trials(scratch / "extensions", marker):
+        yield "extensions", name, said
     sound = _saved(archives.small([onnx.helper.make_node("Relu", ["x"], ["y"])]), scratch / "locks")
     for name, text in locks.hostile_locks(words, share=6):
         (sound.parent / "x.lock").write_text(text)
