@@ -32,14 +32,14 @@ from filelock import FileLock, Timeout
 from onnxbolt.codegen import cache
 from onnxbolt.codegen.limits import described, limited
 from onnxbolt.codegen.nvcc import Toolchain
-from onnxbolt.codegen.resources import resource_dir
+from onnxbolt.codegen.resources import headers_below, resource_dir
 from onnxbolt.errors import BuildError
 
 Progress = Callable[[str], None]  # receives a line for each finished step
 
 _SOURCE, _OBJECT, _LOG, _LIBRARY = "unit.{}", "unit.o", "unit.log", "library.so"
-# includes of the package's own headers, named from custom_ops/
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
+# headers that a source includes; those of the package are named from custom_ops/
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 _PATIENCE = 100  # compilers have this many times 0.05 s to end
 # failures that say nothing about the source, so that they are not remembered
 _PASSING = re.compile(
@@ -157,35 +157,43 @@ def text_digest(files: Iterable[tuple[str, str]]) -> str:
 
 
 def unit_key(unit: Unit, toolchain: Toolchain) -> str:
-    """Equal for units that have the same object."""
+    """Equal for units that have the same object.
+
+    It covers all files in the folders of extensions, read anew, since macros may name the one that
+    is included, and a running process may see them change.
+    """
     command = shlex.join(unit.command(toolchain, unit.source, _OBJECT))
-    roots = (resource_dir("custom_ops"), *unit.include_dirs)
-    headers = _headers(frozenset(_INCLUDE.findall(unit.text)), roots, toolchain.cutlass)
+    added = [(name, path.read_text()) for name, path in sorted(headers_below(unit.include_dirs))]
+    texts = (unit.text, *(text for _, text in added))
+    included = frozenset(name for text in texts for name in _INCLUDE.findall(text))
     return text_digest(
         [
             ("source", unit.text),
             ("command", command),
             ("compiler", toolchain.version),
-            ("headers", headers),
+            ("headers", _headers(included, toolchain.cutlass)),
+            *added,
         ]
     )
 
 
 @functools.cache
-def _headers(included: frozenset[str], roots: tuple[Path, ...], cutlass: Path) -> str:
-    """The digest of all headers below `roots` that are included, directly or by other headers. A
+def _headers(included: frozenset[str], cutlass: Path) -> str:
+    """The digest of all headers of the package that are included, directly or by other headers. A
     change to another header leaves an object valid."""
     found: dict[str, str] = {}
-    pending = [(name, roots) for name in sorted(included)]
+    root = resource_dir("custom_ops")
+    pending = [(name, [root]) for name in sorted(included)]
     while pending:
         name, folders = pending.pop()
         path = next((folder / name for folder in folders if (folder / name).is_file()), None)
-        root = next((root for root in roots if path and path.is_relative_to(root)), None)
-        if path is None or root is None or (name := path.relative_to(root).as_posix()) in found:
+        if path is None or not path.is_relative_to(root):
+            continue
+        if (name := path.relative_to(root).as_posix()) in found:
             continue
         found[name] = path.read_text()
         # a compiler looks beside the including file first
-        pending += [(other, (path.parent, *roots)) for other in _INCLUDE.findall(found[name])]
+        pending += [(other, [path.parent, root]) for other in _INCLUDE.findall(found[name])]
     # CUTLASS's thousands of headers change with its version alone
     version = (cutlass / "include" / "cutlass" / "version.h").read_text()
     return text_digest([*sorted(found.items()), ("cutlass/version.h", version)])

@@ -3,7 +3,8 @@ package, and the files of extensions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,17 +39,20 @@ class Sources:
     @property
     def headers(self) -> dict[str, Path]:
         """Every file below the include folders, by its path from there."""
-        return {
-            path.relative_to(root).as_posix(): path
-            for root in self.include_dirs
-            for path in sorted(root.rglob("*"))
-            if path.is_file()
-        }
+        return dict(headers_below(self.include_dirs))
 
     @property
     def texts(self) -> list[str]:
         """The texts of all of its files."""
         return [path.read_text() for path in (*self.headers.values(), *self.files)]
+
+
+def headers_below(folders: Iterable[Path]) -> Iterator[tuple[str, Path]]:
+    """Every file below these folders, also below linked ones, with its path from there."""
+    for root in folders:
+        for folder, _, files in os.walk(root, followlinks=True):
+            for path in map(Path(folder).joinpath, files):
+                yield path.relative_to(root).as_posix(), path
 
 
 class _Extensions(Registry[str, Sources]):

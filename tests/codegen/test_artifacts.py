@@ -92,6 +92,43 @@ def test_an_object_belongs_to_the_headers_that_it_includes(
     assert len({before, key(a="int a;"), key(b="int b;")}) == 3
 
 
+def test_an_object_belongs_to_all_headers_of_its_extensions(
+    toolchain: Toolchain, tmp_path: Path
+) -> None:
+    """Also those behind angle brackets, macros and links, and those that change meanwhile."""
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "include" / "mine").mkdir(parents=True)
+    (tmp_path / "include" / "more").symlink_to(tmp_path / "linked")
+    unit = Unit("unit.cu", '#include "mine/a.h"\n', 90, (tmp_path / "include",))
+    keys = []
+    for name, text in {
+        "mine/a.h": "#include <mine/b.h>\n#include MINE\n",
+        "mine/b.h": "int b;",
+        "mine/macro.h": "int c;",
+        "more/d.h": "int d;",
+        "mine/e.h": '#include "runtime/arch.h"',
+    }.items():
+        (tmp_path / "include" / name).write_text(text)
+        keys.append(unit_key(unit, toolchain))
+    assert len(set(keys)) == len(keys)
+
+
+def test_headers_that_those_of_extensions_include_decide_an_object(
+    toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, theirs = tmp_path / "custom_ops", tmp_path / "include"
+    own.mkdir()
+    theirs.mkdir()
+    (theirs / "theirs.h").write_text("#include <own.h>\n")
+    monkeypatch.setattr(artifacts, "resource_dir", lambda _: own)
+    keys = []
+    for text in ("int a;", "int b;"):
+        (own / "own.h").write_text(text)
+        artifacts._headers.cache_clear()
+        keys.append(unit_key(Unit("unit.cu", '#include "theirs.h"\n', 90, (theirs,)), toolchain))
+    assert keys[0] != keys[1]
+
+
 def test_units_are_compiled_once(toolchain: Toolchain) -> None:
     lines: list[str] = []
     objects = compile_units(UNITS, toolchain, lines.append)
