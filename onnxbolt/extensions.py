@@ -128,7 +128,12 @@ def load() -> None:
 
 def _parts(extension: Extension) -> Iterator[tuple[Registry[Any, Any], Any]]:
     """Each part with the table that it belongs to."""
-    yield EXTENSIONS, Sources(extension.name, extension.include_dirs, extension.sources)
+    # absolute, since compilers run in other directories
+    folders, files = (
+        tuple(path.absolute() for path in paths)
+        for paths in (extension.include_dirs, extension.sources)
+    )
+    yield EXTENSIONS, Sources(extension.name, folders, files)
     tables: tuple[tuple[Registry[Any, Any], tuple[Any, ...]], ...] = (
         (ARCHS, extension.archs),
         (EPILOGUES, extension.epilogues),

@@ -150,6 +150,44 @@ def test_a_header_belongs_to_one_side(tmp_path: Path) -> None:
         register(own)
 
 
+def test_a_header_is_one_file(tmp_path: Path) -> None:
+    folders = tuple(tmp_path / name for name in ("a", "b"))
+    for folder in folders:
+        _with_header(folder, "mine/math.h", f"// {folder}")
+    with pytest.raises(InputError, match=r"its header mine/math.h is both .*a/mine.* and .*b/mine"):
+        register(Extension(name="mine", include_dirs=folders))
+    with pytest.raises(InputError, match=r"mine/math.h is both"):
+        register(Extension(name="mine", include_dirs=(folders[0], folders[0])))
+
+
+def test_a_header_of_cutlass_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"header cute/tensor.hpp would hide one of CUTLASS"):
+        register(_with_header(tmp_path / "mine", "cute/tensor.hpp"))
+
+
+def test_files_are_texts_and_given_once(tmp_path: Path) -> None:
+    mine = _with_header(tmp_path / "mine", "mine.h")
+    (tmp_path / "mine" / "mine.bin").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match=r"mine.bin cannot be read as text .*keep it out of"):
+        register(mine)
+    (tmp_path / "mine.cc").write_text("int x;")
+    with pytest.raises(InputError, match=r"source .*mine.cc is given twice"):
+        register(Extension(name="other", sources=(tmp_path / "mine.cc",) * 2))
+
+
+def test_paths_are_those_of_the_directory_at_registration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _with_header(tmp_path / "include", "mine.h")
+    (tmp_path / "mine.cc").write_text("int x;")
+    monkeypatch.chdir(tmp_path)
+    relative = Extension(name="mine", include_dirs=(Path("include"),), sources=(Path("mine.cc"),))
+    with extended_by(relative):
+        monkeypatch.chdir("/")
+        assert EXTENSIONS["mine"].include_dirs == (tmp_path / "include",)
+        assert EXTENSIONS["mine"].texts == ["int x;", "int x;"]
+
+
 # --- digests --------------------------------------------------------------------------------------
 
 
@@ -164,6 +202,13 @@ def test_the_digest_covers_an_extensions_files(tmp_path: Path) -> None:
         (tmp_path / "mine").rename(tmp_path / f"{len(digests)}")
     assert len({kernel_sources_digest(), *digests}) == 3
     assert digests[0] == digests[1]
+
+
+def test_the_digest_is_of_the_files_as_they_are(tmp_path: Path) -> None:
+    with extended_by(_with_header(tmp_path / "mine", "mine.h", "int x;")):
+        before = kernel_sources_digest(["mine"])
+        (tmp_path / "mine" / "mine.h").write_text("int y;")
+        assert kernel_sources_digest(["mine"]) != before
 
 
 # --- entry points ---------------------------------------------------------------------------------

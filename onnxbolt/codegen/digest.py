@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from onnxbolt.codegen.resources import EXTENSIONS, Sources, resource_dir
+from onnxbolt.codegen.resources import EXTENSIONS, resource_dir
 
 EQUAL = Path(__file__).with_name("equal_kernels.json")
 
@@ -111,8 +111,10 @@ def kernel_sources() -> list[str]:
 
 def kernel_sources_digest(extensions: Iterable[str] = ()) -> str:
     """The digest of `kernel_sources` and of these extensions' files. A kernel's time depends on it,
-    on the kernel's configuration, CUTLASS and the compiler."""
-    return _kernel_sources_digest(tuple(EXTENSIONS[name] for name in sorted(extensions)))
+    on the kernel's configuration, CUTLASS and the compiler. The files of extensions are read anew,
+    since a running process may see them change."""
+    texts = [text for name in sorted(extensions) for text in EXTENSIONS[name].texts]
+    return _kernel_sources_digest(tuple(texts))
 
 
 def present_sources_digest() -> str:
@@ -122,8 +124,7 @@ def present_sources_digest() -> str:
 
 
 @functools.cache
-def _kernel_sources_digest(extensions: tuple[Sources, ...]) -> str:
-    added = [text for sources in extensions for text in sources.texts]
+def _kernel_sources_digest(added: tuple[str, ...]) -> str:
     return sources_digest([*kernel_sources(), *added])
 
 

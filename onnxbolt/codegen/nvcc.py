@@ -33,6 +33,9 @@ _WHEEL_FILES = {
     "nvidia-cuda-cccl": "include/cccl",
 }
 
+# nvcc splits its arguments at commas and hands them to a shell, whose quotes and commands these are
+_HARMFUL = re.compile("[\"'`,\n\r]")
+
 _COMPILE = (
     "-std=c++17",
     "-O3",
@@ -95,6 +98,12 @@ class Toolchain:
     def _includes(self) -> list[str]:
         system = (self.cutlass / "include", self.cutlass / "tools/util/include")
         ours = (resource_dir("custom_ops"), *self.include_dirs)
+        for path in (*ours, *system):
+            if _HARMFUL.search(str(path)):
+                raise ToolchainError(
+                    f"nvcc cannot read headers in {str(path)!r}: move the folder to a path without"
+                    " quotes, backticks, commas and line breaks"
+                )
         return [*(f"-I{path}" for path in ours), *(f"-isystem={path}" for path in system)]
 
 

@@ -13,6 +13,7 @@ from onnxbolt.errors import InputError, ToolchainError
 from onnxbolt.registry import Registry
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+_CUTLASS = ("cutlass/", "cute/")  # folders of its headers
 
 
 def resource_dir(name: str) -> Path:
@@ -26,8 +27,7 @@ def resource_dir(name: str) -> Path:
     )
 
 
-# one object per registration: identity is equality, and caches can key on it
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Sources:
     """An extension's C++ code: folders of headers, and files that libraries with its kernels
     compile as well."""
@@ -93,7 +93,8 @@ def installed(who: str, names: Iterable[object]) -> tuple[str, ...]:
 
 
 def _check(sources: Sources) -> None:
-    """Raises ValueError for a folder or file that is missing or hides one of the package's."""
+    """Raises ValueError for a folder or file that is missing, no text or there twice, and for a
+    header that hides another."""
     checks.name("extension", sources.name)
     for folder in sources.include_dirs:
         if not folder.is_dir():
@@ -101,7 +102,27 @@ def _check(sources: Sources) -> None:
     for file in sources.files:
         if not file.is_file() or file.suffix != ".cc":
             raise ValueError(f"its source {file} is no C++ file (.cc)")
+        if sources.files.count(file) > 1:
+            raise ValueError(f"its source {file} is given twice")
         checks.name("source", file.stem)
-    for name in sources.headers:
+        _check_text(file)
+    found: dict[str, Path] = {}
+    for name, path in headers_below(sources.include_dirs):
+        if name in found:
+            raise ValueError(f"its header {name} is both {found[name]} and {path}: leave out one")
         if (resource_dir("custom_ops") / name).exists():
             raise ValueError(f"its header {name} is one of onnxbolt's own, too: rename it")
+        if name.startswith(_CUTLASS):
+            raise ValueError(f"its header {name} would hide one of CUTLASS: rename its folder")
+        _check_text(path)
+        found[name] = path
+
+
+def _check_text(path: Path) -> None:
+    """Raises ValueError for a file that is no text: digests and keys of objects cover texts."""
+    try:
+        path.read_text()
+    except (UnicodeDecodeError, OSError) as error:
+        raise ValueError(
+            f"its file {path} cannot be read as text ({error}): keep it out of the include folders"
+        ) from error

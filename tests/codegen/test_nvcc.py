@@ -6,6 +6,7 @@ import importlib.machinery
 import importlib.util
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -187,3 +188,26 @@ def test_installed_wheels_compile_and_link(monkeypatch: pytest.MonkeyPatch, tmp_
     ).stdout
     assert "libcuda" not in needed
     assert "libstdc++" not in needed
+
+
+@pytest.mark.parametrize("folder", ["f'g", 'h"i', "j`touch Y`k", "c,d", "line\nbreak"])
+def test_paths_that_a_shell_would_read_otherwise_are_refused(folder: str) -> None:
+    toolchain = Toolchain(Path("nvcc"), "13.0.88", Path("cutlass"), include_dirs=(Path(folder),))
+    with pytest.raises(ToolchainError, match="path without quotes, backticks, commas"):
+        toolchain.compile_command("unit.cu", "unit.o")
+
+
+@pytest.mark.parametrize("folder", ["a b", "e$(touch X)", "l(m)", "p$HOME", "q;r&s", "t*u?"])
+def test_other_paths_reach_the_compiler_as_they_are(folder: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "mine.h").write_text("int mine;")
+    (tmp_path / "unit.cc").write_text('#include "mine.h"')
+    try:
+        toolchain = find_toolchain()
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    command = replace(toolchain, include_dirs=(tmp_path / folder,)).compile_command(
+        "unit.cc", "unit.o"
+    )
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert {path.name for path in tmp_path.iterdir()} == {folder, "unit.cc", "unit.o"}
