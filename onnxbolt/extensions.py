@@ -8,6 +8,7 @@ verified or inspected. A model can only name it.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -73,6 +74,7 @@ class Extension:
 
 
 _registered: dict[str, Extension] = {}
+_registering = threading.RLock()  # an entry point may register its extension itself
 
 
 def register(extension: Extension) -> None:
@@ -81,32 +83,33 @@ def register(extension: Extension) -> None:
     Registering the same extension again does nothing. Raises InputError, which names both sides,
     where one of its names or numbers is taken, and where a file of it is missing.
     """
-    known = _registered.get(extension.name)
-    if known == extension:
-        return
-    if known:
-        raise InputError(
-            f"two extensions have the name {extension.name}, with {_summary(known)} and with"
-            f" {_summary(extension)}: leave out one of them, or give it another name"
-        )
-    with ExitStack() as undo:
+    with _registering, ExitStack() as undo:
+        known = _registered.get(extension.name)
+        if known == extension:
+            return
+        if known:
+            raise InputError(
+                f"two extensions have the name {extension.name}, with {_summary(known)} and with"
+                f" {_summary(extension)}: leave out one of them, or give it another name"
+            )
         try:
             for registry, entry in _parts(extension):
                 registry.add(entry, extension.name)
                 undo.callback(registry.remove, entry)
-        except ValueError as error:
+        except (AttributeError, ValueError) as error:  # a part lacks what its class asks for
             raise InputError(f"extension {extension.name}: {error}") from error
         undo.pop_all()
-    _registered[extension.name] = extension
+        _registered[extension.name] = extension
 
 
 def unregister(extension: Extension) -> None:
     """Take an extension away again, for tests. Raises InputError where it is not registered."""
-    if _registered.get(extension.name) != extension:
-        raise InputError(f"extension {extension.name} is not registered")
-    del _registered[extension.name]
-    for registry, entry in reversed(list(_parts(extension))):
-        registry.remove(entry)
+    with _registering:
+        if _registered.get(extension.name) != extension:
+            raise InputError(f"extension {extension.name} is not registered")
+        del _registered[extension.name]
+        for registry, entry in reversed(list(_parts(extension))):
+            registry.remove(entry)
 
 
 @functools.cache
@@ -119,10 +122,10 @@ def load() -> None:
             if not isinstance(extension, Extension):
                 raise TypeError(f"it is a {type(extension).__name__} and no Extension")
             register(extension)
-        except Exception as error:  # code of others, which can raise anything
+        except (Exception, SystemExit) as error:  # code of others, which can raise anything
+            what = " ".join(f"{type(error).__name__}: {error}".split())
             raise InputError(
-                f"{_described(point)} cannot be used: {type(error).__name__}: {error}. Mend or"
-                " uninstall that package"
+                f"{_described(point)} cannot be used: {what}. Mend or uninstall that package"
             ) from error
 
 

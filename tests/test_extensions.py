@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from onnxbolt.extensions import Extension, load, register, unregister
 from onnxbolt.families import FAMILIES, Family, KernelConfig, config_from, only
 from onnxbolt.inspection import inspect_model
 from onnxbolt.library import Manifest, build_for, manifest_of_model, units
+from onnxbolt.ops.base import FusedOp
 from onnxbolt.tune.lockfile import Lock
 from tests.conftest import ROOT
 from tests.extending import extended_by
@@ -50,6 +52,10 @@ def _family(number: int, name: str) -> Family[Any]:
     facts = {"number": number, "name": name, "config": Config}
     family: Family[Any] = type("Other", (Family,), facts)()
     return family
+
+
+def _op(op_type: str) -> FusedOp:
+    return type("Mine", (FusedOp,), {"name": op_type.lower(), "op_type": op_type})()
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +84,29 @@ def test_the_same_extension_twice_is_harmless() -> None:
         assert [name for name in EPILOGUES if EPILOGUES.owner(name)] == ["A"]
 
 
+def test_threads_register_it_once() -> None:
+    mine = Extension(name="mine", epilogues=tuple(_step(f"S{i}") for i in range(50)))
+    errors: list[InputError] = []
+
+    def add() -> None:
+        try:
+            register(mine)
+        except InputError as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(5):
+            threads = [threading.Thread(target=add) for _ in range(8)]
+            for each in (*(t.start for t in threads), *(t.join for t in threads)):
+                each()
+            unregister(mine)
+    finally:
+        sys.setswitchinterval(interval)
+    assert errors == []
+
+
 def test_two_extensions_of_one_name_are_refused() -> None:
     mine, other = (Extension(name="mine", epilogues=(_step(name),)) for name in "AB")
     with extended_by(mine), pytest.raises(InputError, match="name mine, with A and with B"):
@@ -94,6 +123,7 @@ THEIRS = Extension(name="theirs", epilogues=(_step("A"),), families=(_family(100
     [
         ({"name": "no name"}, "letters, digits and underscores are expected"),
         ({"epilogues": (_step("A"),)}, "epilogue step A has the name A of .* of extension theirs"),
+        ({"epilogues": (_step("RELU"),)}, "would not tell it from Relu. Give it another name"),
         ({"epilogues": (_step("Relu"),)}, "the name Relu of onnxbolt's own Relu"),
         (
             {"families": (_family(1007, "other"),)},
@@ -104,6 +134,12 @@ THEIRS = Extension(name="theirs", epilogues=(_step("A"),), families=(_family(100
         ({"families": (_family(999, "low"),)}, "number of kernel family low 999: an integer from"),
         ({"families": (_family(1, "low"),)}, "number of kernel family low 1: an integer from 1000"),
         ({"families": (_family(1008, "a b"),)}, "letters, digits and underscores are expected"),
+        ({"ops": (_op("FusedGemm_Mine"),)}, "begin as FusedGemm_Mine, .* own gemm as FusedGemm"),
+        (
+            {"ops": (_op("Fused"), _op("Fused_Gemm"))},
+            "begin as Fused_Gemm, .* extension mine as Fused:",
+        ),
+        ({"ops": (FusedOp(),)}, "object has no attribute 'op_type'"),
         ({"include_dirs": (Path("/nowhere"),)}, "include folder /nowhere is none"),
         ({"sources": (Path("/nowhere/a.cc"),)}, "/nowhere/a.cc is no C"),
     ],
@@ -254,6 +290,13 @@ def test_entry_points_are_loaded_where_a_model_is_optimized(
     ("value", "text", "what"),
     [
         ("their_module:EXTENSION", "raise OSError('no licence')", "OSError: no licence"),
+        ("their_module:EXTENSION", "raise SystemExit(0)", "cannot be used: SystemExit: 0. Mend"),
+        ("their_module:EXTENSION", "raise OSError('a\\nb')", "OSError: a b. Mend"),
+        (
+            "their_module:EXTENSION",
+            "from onnxbolt.extensions import load\nload()\nEXTENSION = None",
+            "AttributeError: partially initialized module 'their_module'",
+        ),
         ("their_module:EXTENSION", "", "AttributeError: module 'their_module' has no attr"),
         ("their_missing:EXTENSION", "", "No module named 'their_missing'"),
         ("their_module:EXTENSION", "EXTENSION = 1", "it is a int and no Extension"),

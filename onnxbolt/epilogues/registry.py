@@ -55,6 +55,11 @@ def _check(step: EpilogueStep, others: Iterable[EpilogueStep]) -> None:
         )
     nodes = {(type(pattern), pattern.op, pattern.domain) for pattern in step.patterns}
     for other in others:
+        if step.name != other.name and step.name.lower() == other.name.lower():
+            raise ValueError(
+                f"epilogue step {step.name}: names of kernels, which are in lower case, would not"
+                f" tell it from {other.name}. Give it another name"
+            )
         same = [p.op for p in other.patterns if (type(p), p.op, p.domain) in nodes]
         if same or set(step.forms) & set(other.forms):
             what = f"nodes {same[0]}" if same else "a formula"

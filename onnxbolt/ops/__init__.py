@@ -31,6 +31,12 @@ class _Ops(Registry[str, FusedOp]):
         for name in (entry.op_type, *entry.kinds):
             checks.name("fused op", name)
         for key, other in self.items():
+            shorter, longer = sorted((entry.op_type, other.op_type), key=len)
+            if longer.startswith(f"{shorter}_"):
+                raise ValueError(
+                    f"its fused op {entry.name} has op types that begin as {entry.op_type}, and"
+                    f" those of {self._side(key)} as {other.op_type}: give it another"
+                )
             if same := {*entry.kinds} & {*other.kinds}:
                 raise ValueError(
                     f"its fused op {entry.name} has the kind {min(same)} of {self._side(key)}: give"
