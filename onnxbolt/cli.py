@@ -4,8 +4,8 @@ Exit codes: 0 success, 1 error, 2 wrong usage, 3 accuracy gate failed, 4 too slo
 fused, 5 miss under --frozen, 130 interrupted. An error is one line on stderr; a group of commands
 without a command prints its help there.
 
-Commands import the optimizer inside their functions: `--help`, `--version` and wrong usage then
-answer at once, without loading onnx and numpy (but for what names architectures).
+Commands import the optimizer inside their functions: `--help`, `--version`, `cache list --compiled`
+and wrong usage then answer at once, without loading onnx and numpy.
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from onnxbolt import names
-from onnxbolt.options import arch_names
+from onnxbolt import archs, names
 
 FILE = click.Path(path_type=Path)
 SEED = click.IntRange(min=0)
@@ -95,7 +94,7 @@ class _Arch(click.ParamType[str]):
             from onnxbolt import extensions
 
             extensions.load()
-        return click.Choice(arch_names())
+        return click.Choice(archs.names())
 
 
 ARCH = _Arch()

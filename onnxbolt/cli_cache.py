@@ -32,13 +32,15 @@ def cache() -> None:
 )
 def cache_list(as_json: bool, compiled: bool, quiet: bool) -> None:
     """List the tuned problems, with their best configurations."""
+    if compiled:
+        from onnxbolt.codegen import listing as compiled_listing
+
+        if not quiet:
+            show(compiled_listing.as_json() if as_json else compiled_listing.text())
+        return
     from onnxbolt.tune import listing
     from onnxbolt.tune.database import Database
 
-    if compiled:
-        if not quiet:
-            show(listing.compiled_as_json() if as_json else listing.compiled_table())
-        return
     with Database() as database:
         found = listing.entries(database)
     if not quiet:
@@ -115,7 +117,6 @@ def cache_clear(
 ) -> None:
     """Delete measurements: all, or those that the options select."""
     from onnxbolt.codegen import cache as compiled_cache
-    from onnxbolt.tune.database import Database
 
     if compiled and gpu is not None:
         raise click.UsageError(
@@ -131,6 +132,8 @@ def cache_clear(
                 f" {sum(entry.size for entry in removed) / 2**20:.1f} MiB"
             )
         return
+    from onnxbolt.tune.database import Database
+
     with Database() as database:
         _ask(yes, f"Delete the measurements in {database.path}?")
         count = database.clear(gpu=gpu, before=before)

@@ -1,21 +1,25 @@
 """The table of element types that kernels support: their ONNX, numpy, CUTLASS and command-line
-names."""
+names.
+
+numpy is imported when a type is first asked for its numpy type: architectures hold types, and
+`--help` names architectures.
+"""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-import ml_dtypes
-import numpy as np
-from onnx import TensorProto
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True)
 class _Row:
     onnx: int  # TensorProto.DataType
-    numpy: np.dtype
+    numpy: str  # name of the dtype, as numpy and ml_dtypes have it
     storage: str  # C++ element as stored
     multiply: str  # C++ element as the tensor core multiplies it
     bytes: int
@@ -39,7 +43,10 @@ class DType(enum.Enum):
 
     @cached_property
     def numpy(self) -> np.dtype:
-        return _TABLE[self].numpy
+        import ml_dtypes  # noqa: F401  adds bfloat16 to numpy
+        import numpy as np
+
+        return np.dtype(_TABLE[self].numpy)
 
     @cached_property
     def storage(self) -> str:
@@ -61,22 +68,11 @@ class DType(enum.Enum):
     @classmethod
     def of(cls, numpy_dtype: object) -> DType | None:
         """The DType stored as `numpy_dtype`, None if kernels have none."""
-        for member, row in _TABLE.items():
-            if row.numpy == numpy_dtype:
-                return member
-        return None
+        return next((member for member in cls if member.numpy == numpy_dtype), None)
 
 
 _TABLE = {
-    DType.F16: _Row(
-        TensorProto.FLOAT16, np.dtype(np.float16), "cutlass::half_t", "cutlass::half_t", 2
-    ),
-    DType.BF16: _Row(
-        TensorProto.BFLOAT16,
-        np.dtype(ml_dtypes.bfloat16),
-        "cutlass::bfloat16_t",
-        "cutlass::bfloat16_t",
-        2,
-    ),
-    DType.F32: _Row(TensorProto.FLOAT, np.dtype(np.float32), "float", "cutlass::tfloat32_t", 4),
+    DType.F16: _Row(10, "float16", "cutlass::half_t", "cutlass::half_t", 2),
+    DType.BF16: _Row(16, "bfloat16", "cutlass::bfloat16_t", "cutlass::bfloat16_t", 2),
+    DType.F32: _Row(1, "float32", "float", "cutlass::tfloat32_t", 4),
 }

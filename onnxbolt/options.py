@@ -15,6 +15,7 @@ from typing import TypedDict, TypeVar
 
 import platformdirs
 
+from onnxbolt import archs
 from onnxbolt.errors import InputError
 from onnxbolt.files import private_directory
 from onnxbolt.spelling import option
@@ -148,8 +149,8 @@ class Options:
             if (given := getattr(self, name)) not in allowed:
                 raise InputError(f"{option(name, given)}: choose one of {', '.join(allowed)}")
         for arch in self.archs:
-            if arch not in arch_names():
-                known = ", ".join(arch_names())
+            if arch not in archs.names():
+                known = ", ".join(archs.names())
                 raise InputError(f"{option('archs', arch)}: choose one of {known}")
         if len(set(self.archs)) != len(self.archs):
             raise InputError(f"{option('archs', self.archs)}: give each architecture once")
@@ -217,13 +218,6 @@ def takes_options(function: Function) -> Function:
     function.__signature__ = own.replace(parameters=[*named, *fields])  # type: ignore[attr-defined]
     function.__doc__ = f"{inspect.getdoc(function)}\n\n{inspect.getdoc(Options)}"
     return function
-
-
-def arch_names() -> tuple[str, ...]:
-    """The names of all architectures, extensions' included."""
-    from onnxbolt import archs
-
-    return archs.names()
 
 
 def seconds(text: str) -> float:

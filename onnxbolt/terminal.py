@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
@@ -13,6 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+_WIDE = 180  # columns of a table that is written to a file
 _LEAST = 16  # columns that a name keeps
 
 
@@ -36,6 +37,17 @@ def add_row(table: Table, *cells: str) -> None:
             for cell in cells
         )
     )
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], columns: int | None = None) -> str:
+    """A table without lines, at most `columns` wide (default: the terminal's)."""
+    found = Table(*header, box=None, pad_edge=False)
+    for row in rows:
+        add_row(found, *row)
+    console = literal_console(columns or width(_WIDE))
+    with console.capture() as captured:
+        console.print(found)
+    return captured.get().rstrip()
 
 
 class _Name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import subprocess
 import sys
@@ -474,10 +475,29 @@ def test_interrupt(
     assert (code, line) == (130, "interrupted")
 
 
-def test_help_does_not_load_the_optimizer() -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["optimize", "--help"],
+        ["optimize", "a.onnx", "b.onnx", "--seed", "-1"],
+        ["cache", "--help"],
+        ["cache", "list", "--compiled"],
+        ["cache", "clear", "--compiled", "--yes"],
+    ],
+    ids=" ".join,
+)
+def test_a_quick_command_imports_no_optimizer(arguments: list[str], tmp_path: Path) -> None:
+    """By a process of its own, on a machine without extensions."""
+    heavy = {"jinja2", "ml_dtypes", "numpy", "onnx", "onnx_graphsurgeon"}
+    heavy |= {"onnxbolt.extensions", "onnxbolt.families", "onnxbolt.pipeline"}
     program = (
-        "import sys; from onnxbolt.cli import main; main(['optimize', '--help']);"
-        "print({'jinja2', 'onnx_graphsurgeon', 'onnxbolt.pipeline'} & sys.modules.keys())"
+        f"import sys; from onnxbolt.cli import main; main({arguments});"
+        f"print(*sys.modules.keys() & {heavy}, 'end')"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == "set()"
+    environment = {**os.environ, "ONNXBOLT_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment
+    )
+    assert done.stdout.splitlines()[-1] == "end"

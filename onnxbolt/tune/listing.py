@@ -5,23 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
-from rich.table import Table
-
-from onnxbolt.codegen import cache
 from onnxbolt.errors import InputError
 from onnxbolt.inspection import describe
 from onnxbolt.measurements.keys import problem_from
 from onnxbolt.measurements.records import Measurement, Status
-from onnxbolt.options import cache_size
-from onnxbolt.terminal import add_row, literal_console, width
+from onnxbolt.terminal import table
 from onnxbolt.tune.database import Database
 
-WIDTH = 180
 _SHOWN = 10  # characters of a key's digest; `show` accepts any prefix that belongs to one task
 
 
@@ -126,7 +120,7 @@ def table_of(found: Sequence[Entry], columns: int | None = None) -> str:
     ]
     header = ("key", "task", "GPU", "measurements", "best us", "TFLOP/s", "configuration")
     return (
-        f"{_table(header, rows, columns)}\n{len(rows)} tasks,"
+        f"{table(header, rows, columns)}\n{len(rows)} tasks,"
         f" {sum(len(entry.measurements) for entry in found)} measurements"
     )
 
@@ -153,7 +147,7 @@ def details_of(entry: Entry, columns: int | None = None) -> str:
         for m in ordered
     ]
     header = ("status", "us", "deviation", "runs", "error", "MHz", "configuration", "detail")
-    return "\n".join([entry.what, *facts, _table(header, rows, columns)])
+    return "\n".join([entry.what, *facts, table(header, rows, columns)])
 
 
 def details_as_json(entry: Entry) -> dict[str, Any]:
@@ -178,41 +172,3 @@ def _described(measurement: Measurement | None) -> str:
     if measurement is None:
         return ""
     return describe(measurement.config) if measurement.config else "session"
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], columns: int | None = None) -> str:
-    table = Table(*header, box=None, pad_edge=False)
-    for row in rows:
-        add_row(table, *row)
-    console = literal_console(columns or width(WIDTH))
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get().rstrip()
-
-
-def compiled_table() -> str:
-    """One line for each compiled entry, the least recently used first, and the total size with its
-    limit."""
-    found = cache.entries()
-    rows = [
-        (entry.kind, entry.path.name[:_SHOWN], f"{entry.size / 1024:.0f}", _moment(entry))
-        for entry in found
-    ]
-    total, limit = sum(entry.size for entry in found) / 2**20, cache_size() / 2**20
-    return (
-        f"{_table(('kind', 'entry', 'KiB', 'last used'), rows)}\n{len(found)} compiled entries,"
-        f" {total:.1f} of {limit:.0f} MiB"
-    )
-
-
-def compiled_as_json() -> str:
-    """The same entries for --json, with paths and bytes."""
-    rows = [
-        {"kind": entry.kind, "path": str(entry.path), "bytes": entry.size, "used": _moment(entry)}
-        for entry in cache.entries()
-    ]
-    return json.dumps(rows, indent=2)
-
-
-def _moment(entry: cache.Entry) -> str:
-    return datetime.fromtimestamp(entry.used, UTC).isoformat(timespec="seconds")
