@@ -79,9 +79,10 @@ class Guided(Scheduler):
             for config in itertools.islice(proposed, _MOST):
                 if not isinstance(config, KernelConfig):
                     raise TypeError(f"{config!r} is no configuration of a kernel")
-                check_choice(state.task.problem, self._arch.number, config_from(config.row()))
-                if config not in state.measured:
-                    yield config
+                found = config_from(config.row())  # the family's own, whatever was proposed
+                check_choice(state.task.problem, self._arch.number, found)
+                if found not in state.measured:
+                    yield found
         except Exception as error:  # code of others, which can raise anything
             raise InputError(
                 f"the strategy {strategy.name} does not work for {state.task.name}:"

@@ -14,7 +14,7 @@ from onnxbolt.families import KernelConfig, config_from
 from onnxbolt.measurements.keys import field_types, kernel_of_key
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.plan.cost import fused_us
-from onnxbolt.problems import Problem
+from onnxbolt.problems import UNBOUNDED, Problem
 
 
 def check_problem(problem: Problem, config: KernelConfig) -> None:
@@ -34,9 +34,11 @@ def check_problem(problem: Problem, config: KernelConfig) -> None:
 
 def check_choice(problem: Problem, arch: int, config: KernelConfig) -> None:
     """Raises ValueError for a problem that no model has, and for a configuration that no kernel for
-    it and the architecture could have."""
+    it and the architecture could have. It must serve all m: plans divide ranges among choices."""
     if config.arch != arch:
         raise ValueError(f"a configuration of architecture {config.arch} for {arch}")
+    if (config.min_m, config.max_m) != (0, UNBOUNDED):
+        raise ValueError(f"a configuration for m from {config.min_m} to {config.max_m} alone")
     check_problem(problem, config)
     fused_us(problem, config, get(config.arch))
 

@@ -150,6 +150,8 @@ CONFIG = TASKS[0].candidates[0].config
         (dataclasses.replace(CONFIG, arch=80), "a configuration of architecture 80 for 90"),
         (only("elementwise", 90), "kernels of elementwise do not solve a "),
         (dataclasses.replace(CONFIG, min_m=2, max_m=1), "no kernel of .* has such range"),
+        (dataclasses.replace(CONFIG, max_m=1), "a configuration for m from 0 to 1 alone"),
+        (StopIteration, "is no configuration of a kernel"),
     ],
 )
 def test_what_no_kernel_has_is_one_error(proposed: object, what: str) -> None:
@@ -157,6 +159,20 @@ def test_what_no_kernel_has_is_one_error(proposed: object, what: str) -> None:
     with pytest.raises(InputError, match=f"the strategy given does not work for .*{what}"):
         _tuned(Given(proposed), Records(), profiler, tasks=TASKS[:1])
     assert profiler.measured == []
+
+
+def test_what_is_measured_is_the_family_s_own_configuration() -> None:
+    """A subclass with the same row would be another kernel by its class and its fields."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Mine(type(CONFIG)):  # type: ignore[misc]
+        extra: int = 0
+
+    fields = {field.name: getattr(CONFIG, field.name) for field in dataclasses.fields(CONFIG)}
+    profiler = Profiler(Clock())
+    proposed = Given(Mine(**fields, extra=1), Mine(**fields, extra=2))
+    _tuned(proposed, Records(), profiler, tasks=TASKS[:1])
+    assert profiler.measured == [(TASKS[0].problem, CONFIG)]
 
 
 def test_what_it_raises_is_one_error() -> None:
