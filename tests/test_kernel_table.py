@@ -75,7 +75,9 @@ def test_an_open_kernel_is_for_the_version_that_it_names() -> None:
         ("Asin", 22, DType.F16, "1.31", False),
     ],
 )
-def test_has(op: str, opset: int, dtype: DType, release: str, expected: bool) -> None:
+def test_the_table_has_a_kernel_for_operator_opset_and_type(
+    op: str, opset: int, dtype: DType, release: str, expected: bool
+) -> None:
     assert table.kernels_of(release).has(op, opset, dtype) is expected
 
 

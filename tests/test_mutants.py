@@ -35,3 +35,10 @@ def test_the_table_shows_what_nothing_found() -> None:
 
 def test_the_committed_table_has_every_mutant() -> None:
     assert read_table(RESULTS.read_text()).keys() == {mutant.name for mutant in MUTANTS}
+
+
+def test_the_committed_table_names_tests_that_exist() -> None:
+    for found_by in read_table(RESULTS.read_text()).values():
+        file, _, test = found_by.partition("::")
+        name = test.partition("[")[0].rpartition("::")[2]
+        assert f"def {name}(" in (ROOT / file).read_text(), found_by

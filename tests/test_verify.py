@@ -266,7 +266,7 @@ def test_models_with_other_inputs_are_an_error(convolutions: ModelProto) -> None
         ({"atol": -1.0}, "atol=-1"),
     ],
 )
-def test_choices_that_no_comparison_can_be_made_with(
+def test_limits_that_no_comparison_can_use_are_refused(
     choice: dict[str, Any], message: str, convolutions: ModelProto
 ) -> None:
     with pytest.raises(InputError, match=message):

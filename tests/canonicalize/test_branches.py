@@ -142,7 +142,7 @@ def test_windows_and_groups(wide: Node, narrow: Node) -> None:
 
 
 @pytest.mark.parametrize("group", [1, 4, C])
-def test_other_ranks(group: int) -> None:
+def test_branches_of_one_and_three_dimensions(group: int) -> None:
     merged(
         network(
             conv("a", 3, pads=1, group=group),
@@ -175,7 +175,7 @@ def test_sizes_that_are_the_same_by_chance() -> None:
     kept(network(*branches, ("Add", "a b", "y"), shape=("n", C, "h", 6)), "size")
 
 
-def test_x_itself_beside_two_others() -> None:
+def test_an_identity_branch_beside_two_convolutions() -> None:
     merged(
         network(conv("a", 3, 3, pads=1), conv("b", 1, 1), ("Add", "a x", "s"), ("Add", "s b", "y"))
     )

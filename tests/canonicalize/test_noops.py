@@ -58,7 +58,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize(("op", "inputs", "attributes", "constants"), NOOPS)
-def test_between_two_nodes(
+def test_a_noop_between_two_nodes_is_removed(
     op: str, inputs: str, attributes: dict[str, Any], constants: dict[str, np.ndarray]
 ) -> None:
     nodes = [("Relu", "x", "h"), (op, inputs, "same", attributes), ("Neg", "same", "y")]
@@ -67,7 +67,7 @@ def test_between_two_nodes(
 
 
 @pytest.mark.parametrize(("op", "inputs", "attributes", "constants"), NOOPS)
-def test_before_an_output_whose_name_stays(
+def test_a_noop_before_an_output_is_removed_and_the_name_stays(
     op: str, inputs: str, attributes: dict[str, Any], constants: dict[str, np.ndarray]
 ) -> None:
     nodes = [("Relu", "x", "h"), ("Neg", "h", "z"), (op, inputs, "y", attributes)]

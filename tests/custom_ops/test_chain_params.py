@@ -31,7 +31,7 @@ int main() {
 """
 
 
-def test_each_layer_gets_its_own(tmp_path: Path) -> None:
+def test_each_layer_of_a_b2b_kernel_gets_its_own_parameters(tmp_path: Path) -> None:
     config = B2bGemmSm90Config(
         arch=90,
         rows=64,

@@ -242,5 +242,7 @@ def _row(numbers: Sequence[int]) -> str:
 @pytest.mark.parametrize(
     ("place", "change", "answer"), [(i, *case) for i, case in enumerate(CASES)]
 )
-def test_refusal(answers: list[str], place: int, change: str, answer: str) -> None:
+def test_kernels_refuse_arguments_that_they_cannot_run(
+    answers: list[str], place: int, change: str, answer: str
+) -> None:
     assert answers[place] == answer, change

@@ -47,7 +47,7 @@ def families(problem: ConvProblem) -> set[Family[Any]]:
     return {config.family for config in candidates(problem, get(90))}
 
 
-def test_who_reads_nchw_is_a_first_convolution() -> None:
+def test_a_block_that_reads_nchw_has_the_stem_family() -> None:
     assert families(STEM) == {STEM_FAMILY}
     assert FAMILY in families(BLOCK) - {STEM_FAMILY}
 
@@ -63,7 +63,7 @@ def test_who_reads_nchw_is_a_first_convolution() -> None:
         {"inner": (64,) * 4, "chain": ("Bias", *("Gemm", "Bias") * 4)},
     ],
 )
-def test_others_are_refused(change: dict[str, Any]) -> None:
+def test_problems_without_a_kernel(change: dict[str, Any]) -> None:
     assert not FAMILY.candidates(changed(BLOCK, **change), get(90))
 
 
@@ -78,12 +78,12 @@ def test_others_are_refused(change: dict[str, Any]) -> None:
         {"dilations": (2, 2)},
     ],
 )
-def test_other_first_convolutions_are_refused(change: dict[str, Any]) -> None:
+def test_stem_problems_without_a_kernel(change: dict[str, Any]) -> None:
     assert not STEM_FAMILY.candidates(changed(STEM, **change), get(90))
 
 
 @pytest.mark.parametrize("number", [75, 80, 86, 89])
-def test_older_architectures_have_their_own_but_for_a_first_convolution_in_nchw(
+def test_older_architectures_have_b2b_conv_2x_and_nothing_for_a_stem(
     number: int,
 ) -> None:
     assert {config.family for config in candidates(BLOCK, get(number))} == {named("b2b_conv_2x")}
@@ -138,7 +138,7 @@ def test_48_channels_come_in_one_copy_or_in_three() -> None:
 
 @pytest.mark.parametrize("widths", [(16, 16), (48, 48), (64, 64), (24, 128), (96, 64)])
 @pytest.mark.parametrize("size", [3, 7])
-def test_first_candidates_fit(widths: tuple[int, int], size: int) -> None:
+def test_stem_candidates_fit(widths: tuple[int, int], size: int) -> None:
     found = STEM_FAMILY.candidates(
         changed(STEM, r=size, s=size, inner=widths[:1], k=widths[1]), get(90)
     )

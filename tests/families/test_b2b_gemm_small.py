@@ -43,7 +43,7 @@ def test_extents_are_padded_and_accesses_are_as_wide_as_rows_allow() -> None:
     assert (config.access_k, config.access_n) == (4, 4)
 
 
-def test_wide_layers_long_rows_and_inner_residuals_are_for_others() -> None:
+def test_problems_at_its_limits_and_beyond() -> None:
     assert serves(64, (16, 16), CHAIN)
     assert not serves(65, (16, 16), CHAIN)
     assert not serves(64, (17, 16), CHAIN)

@@ -61,7 +61,7 @@ def serves(dtype: DType, widths: tuple[int, ...], steps: tuple[str, ...]) -> boo
     return b2b.serves(dtype, widths, steps, wide.COLUMNS[-1])
 
 
-def test_what_it_serves() -> None:
+def test_problems_at_its_limits_and_beyond() -> None:
     assert serves(DType.BF16, (512, 512), (*PAIR, "Add"))
     assert not serves(DType.F32, (512, 512), PAIR)
     assert not serves(DType.F16, (520, 64), PAIR)

@@ -117,7 +117,7 @@ def test_candidates_can_run(problem: ConvProblem) -> None:
     ],
     ids=str,
 )
-def test_refused(change: dict[str, Any]) -> None:
+def test_problems_without_a_kernel(change: dict[str, Any]) -> None:
     assert FAMILY.candidates(dataclasses.replace(PROBLEMS[0], **change), HOPPER) == ()
 
 

@@ -38,7 +38,7 @@ CONV = ConvProblem(
 
 
 @pytest.mark.parametrize("problem", [GEMM, CONV])
-def test_weights_stay_where_they_fit(problem: Product) -> None:
+def test_weights_are_resident_where_they_fit(problem: Product) -> None:
     found = FAMILY.candidates(problem, get(90))
     assert [(config.rows, config.columns, config.depth) for config in found] == [
         (192, 256, 64),
@@ -89,7 +89,7 @@ def test_a_residual_between_layers_needs_no_other_kernel(problem: Product) -> No
         {"k": 4096},
     ],
 )
-def test_what_it_does_not_serve(changes: dict[str, Any]) -> None:
+def test_problems_without_a_kernel(changes: dict[str, Any]) -> None:
     assert FAMILY.candidates(dataclasses.replace(GEMM, **changes), get(90)) == ()
 
 

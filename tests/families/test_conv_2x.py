@@ -45,7 +45,7 @@ def test_implicit_gemm_everywhere(number: int) -> None:
         ({"s": 41}, Walk.ANALYTIC),
     ],
 )
-def test_walk(change: dict[str, Any], expected: Walk) -> None:
+def test_iterators_by_the_convolution(change: dict[str, Any], expected: Walk) -> None:
     problem = dataclasses.replace(CONV, **change)
     assert walk_of(problem) is expected
     if expected is Walk.FIXED_CHANNELS:

@@ -66,7 +66,7 @@ def test_an_image_has_a_block_of_rows_to_itself(size: int, chain: tuple[str, ...
         {"inner": (64,), "chain": ("Bias", PRODUCT, "Bias", MEAN)},
     ],
 )
-def test_what_they_do_not_take(changes: dict[str, Any]) -> None:
+def test_problems_without_a_kernel(changes: dict[str, Any]) -> None:
     assert not candidates(replace(LAST, **changes), HOPPER)
 
 

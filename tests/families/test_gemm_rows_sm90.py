@@ -38,7 +38,7 @@ def test_each_configuration_fits_and_has_all_columns(problem: GemmProblem) -> No
 @pytest.mark.parametrize(
     "change", [{"k": 432}, {"n": 264}, {"dtype": DType.F32, "out": DType.F32}], ids=str
 )
-def test_what_others_serve_has_none(change: dict[str, Any]) -> None:
+def test_problems_that_other_families_serve_have_no_candidates(change: dict[str, Any]) -> None:
     assert not FAMILY.candidates(dataclasses.replace(ODD, **change), HOPPER)
 
 

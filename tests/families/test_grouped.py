@@ -52,7 +52,7 @@ BASE = ConvProblem(
         (64, 64, 64, 64),
     ],
 )
-def test_number(groups: int, c: int, k: int, expected: int) -> None:
+def test_number_of_merged_groups(groups: int, c: int, k: int, expected: int) -> None:
     assert grouped.merged(groups, c, k) == expected
 
 

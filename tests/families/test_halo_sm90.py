@@ -87,7 +87,7 @@ def test_eight_columns_waste_no_position() -> None:
     assert tile.tiles == 7 * 2 * 32
 
 
-def test_strides_load_phases() -> None:
+def test_a_strided_tile_has_room_for_all_taps() -> None:
     tile = halo.geometry(PROBLEMS[8], 8, 28, 1)
     # one more than the outputs: taps 0 and 2 of a row
     assert (tile.row_pitch, tile.image_rows) == (9, 29)
@@ -161,7 +161,7 @@ def test_a_tile_is_a_launch_choice() -> None:
     ],
     ids=str,
 )
-def test_refused(change: dict[str, Any]) -> None:
+def test_problems_without_a_kernel(change: dict[str, Any]) -> None:
     assert FAMILY.candidates(dataclasses.replace(PROBLEMS[0], **change), HOPPER) == ()
 
 

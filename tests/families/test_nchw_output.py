@@ -64,7 +64,7 @@ def test_tiles_have_pixels_as_rows() -> None:
         {"k": 256, "inner": (64,), "chain": LAYERS},
     ],
 )
-def test_what_they_do_not_take(changes: dict[str, Any]) -> None:
+def test_problems_without_an_nchw_output_kernel(changes: dict[str, Any]) -> None:
     assert not candidates(replace(LAST, **changes), HOPPER)
 
 
@@ -84,7 +84,7 @@ def test_rows_of_both_forms_are_whole_accesses(channels: int, dtype: DType) -> N
     assert not candidates(replace(LAST, k=channels, dtype=dtype, chain=("Bias", STORE)), HOPPER)
 
 
-def test_rows_and_planes_may_have_a_residual() -> None:
+def test_kernels_that_write_both_layouts_may_have_a_residual() -> None:
     assert candidates(replace(LAST, k=256, chain=("Bias", "Add", "Relu", STORE)), HOPPER)
 
 

@@ -93,7 +93,7 @@ def test_what_tma_cannot_read_or_write_has_no_candidates(change: dict[str, Any])
     "change",
     [{"c": 8}, {"strides": (8, 8)}, {"pads": (0, 128, 0, 0), "s": 129}, {"dilations": (60, 60)}],
 )
-def test_tma_reaches_as_far_as_this(change: dict[str, Any]) -> None:
+def test_problems_at_the_limits_of_tma_have_candidates(change: dict[str, Any]) -> None:
     assert candidates(dataclasses.replace(CONV, **change))
 
 

@@ -10,7 +10,7 @@ from onnxbolt.problems import SqueezeExciteProblem
 BASE = SqueezeExciteProblem(32, 14, 14, 480, 120, DType.F16, DType.F16, ("Relu", "HardSigmoid"))
 
 
-def test_one_for_every_architecture() -> None:
+def test_one_configuration_on_every_architecture() -> None:
     for number in (75, 80, 90):
         (config,) = candidates(BASE, get(number))
         assert (config.arch, config.family) == (number, named("squeeze_excite"))

@@ -54,7 +54,7 @@ def changed(**changes: Any) -> ConvProblem:
         ({"r": 4, "s": 4, "strides": (4, 4)}, 64),
     ],
 )
-def test_depth(change: dict[str, Any], depth: int) -> None:
+def test_depth_of_a_stage(change: dict[str, Any], depth: int) -> None:
     assert {c.depth for c in candidates(changed(**change), get(90))} == {depth}
 
 
@@ -69,7 +69,7 @@ def test_depth(change: dict[str, Any], depth: int) -> None:
         {"dtype": DType.F32},
     ],
 )
-def test_others_are_refused(change: dict[str, Any]) -> None:
+def test_problems_without_a_kernel(change: dict[str, Any]) -> None:
     assert candidates(changed(**change), get(90)) == ()
 
 

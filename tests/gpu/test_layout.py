@@ -51,7 +51,9 @@ def _call(
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("instance", KERNELS, ids=instance_name)
-def test_there_and_back(library: Library, instance: Instance, shape: Shape) -> None:
+def test_conversions_to_nhwc_and_back_keep_values(
+    library: Library, instance: Instance, shape: Shape
+) -> None:
     n, channels, stored, pixels = shape
     first = np.random.default_rng(pixels).normal(0, 1, (n, channels, pixels)).astype(np.float32)
     last = np.pad(first.transpose(0, 2, 1), ((0, 0), (0, 0), (0, stored - channels)))

@@ -119,7 +119,7 @@ def test_shapes_are_those_that_onnx_runtime_gives(name: str) -> None:
     assert isinstance(found.shape[-1], int)
 
 
-def test_halves() -> None:
+def test_bias_split_gelu_halves_the_last_axis() -> None:
     """BiasSplitGelu has no CPU kernel."""
     net = Net(X)
     y = net.node("BiasSplitGelu", "x", net.normal(8), domain=DOMAIN)

@@ -29,7 +29,7 @@ def viewed(opset: int) -> tuple[Net, str]:
 
 
 @pytest.mark.parametrize("opset", [11, 12, 13, 17])
-def test_sizes_are_followed(opset: int) -> None:
+def test_sizes_pass_through_newer_operators(opset: int) -> None:
     net, y = viewed(opset)
     graph = import_model(net.model(y))
     infer(graph)
@@ -38,7 +38,7 @@ def test_sizes_are_followed(opset: int) -> None:
 
 
 @pytest.mark.parametrize("opset", [11, 13])
-def test_what_is_behind_them_is_fused(opset: int) -> None:
+def test_a_product_behind_a_newer_operator_is_fused(opset: int) -> None:
     net, y = viewed(opset)
     model = net.model(net.node("Relu", net.linear(y, 64, 32)))
     model.graph.output[0].CopyFrom(

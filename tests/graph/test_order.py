@@ -21,11 +21,11 @@ def test_an_order_that_is_right_is_kept() -> None:
     assert names(node("a", "x"), node("b", "x"), node("c", "b", "a")) == "abc"
 
 
-def test_readers_come_behind() -> None:
+def test_nodes_are_sorted_behind_what_they_read() -> None:
     assert names(node("c", "b", "a"), node("b", "a"), node("a", "x"), node("d", "x")) == "abcd"
 
 
-def test_subgraphs_read_as_well() -> None:
+def test_what_subgraphs_read_counts() -> None:
     branch = helper.make_graph(
         [node("o", "a")], "b", [], [helper.make_empty_tensor_value_info("o")]
     )

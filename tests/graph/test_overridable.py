@@ -44,7 +44,9 @@ def inputs(model: ModelProto) -> list[str]:
         (0, True, False),
     ],
 )
-def test_which_are_frozen(count: int | None, wanted: bool | None, is_frozen: bool) -> None:
+def test_initializers_are_frozen_if_all_are_inputs_or_asked_for(
+    count: int | None, wanted: bool | None, is_frozen: bool
+) -> None:
     model = listed(count)
     before = model.SerializeToString()
     result, notes = frozen(model, wanted)
@@ -55,7 +57,7 @@ def test_which_are_frozen(count: int | None, wanted: bool | None, is_frozen: boo
     assert model.SerializeToString() == before
 
 
-def test_ir_3_had_to_list_them() -> None:
+def test_ir_3_initializers_stay_as_they_are() -> None:
     model = listed(ir=3)
     assert frozen(model, None) == (model, [])
 

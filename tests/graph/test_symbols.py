@@ -48,7 +48,7 @@ def test_names_of_windows_tell_their_sizes(
 
 @pytest.mark.parametrize("op", ["Conv", "MaxPool"])
 @pytest.mark.parametrize(("stride", "pad"), [(1, 2), (2, 1), (1, 0)])
-def test_so_do_names_of_those_with_gaps(op: str, stride: int, pad: int) -> None:
+def test_names_of_dilated_windows_tell_their_sizes(op: str, stride: int, pad: int) -> None:
     tells(op, strides=[stride, 1], kernel_shape=[3, 1], dilations=[2, 1], pads=[pad, 0, pad, 0])
 
 
@@ -127,7 +127,7 @@ def test_a_name_keeps_its_meaning_when_nodes_go() -> None:
     assert added.shape[1] not in (None, name)
 
 
-def test_names_that_somebody_saved_do_not_hide_equal_sizes() -> None:
+def test_names_stored_in_the_model_do_not_hide_equal_sizes() -> None:
     net = Net({"x": (1, 8, "H", "W")})
     y = net.conv("x", 8, 8, 3, pads=[1] * 4)
     model = net.model(net.node("Relu", y))

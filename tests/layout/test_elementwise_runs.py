@@ -87,7 +87,7 @@ def test_a_single_node_and_one_with_a_broadcast_operand_stay() -> None:
     assert {"Relu", "Mul"} <= set(ops(optimized))
 
 
-def test_outside_of_channels_last_nothing_is_taken() -> None:
+def test_nodes_outside_of_nhwc_are_not_fused() -> None:
     net = Net({"x": (1, 8, 6, 6)})
     y = net.node("Relu", net.batchnorm("x", 8))
     assert chains(assert_same(net.model(net.conv(y, 8, 8), y))) == []

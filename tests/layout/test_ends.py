@@ -51,7 +51,7 @@ def first_op(net: Net, y: str, arch: int = 90) -> str:
     return ops(assert_same(net.model(y), 1e-2, "fp16", arch))[0]
 
 
-def test_others_read_channels_last() -> None:
+def test_convolutions_without_an_nchw_kernel_read_nhwc() -> None:
     """More channels, dilation, a residual, output channels that stay unpadded, an older
     architecture."""
     net = Net({"x": (1, 8, 9, 9)})
@@ -139,7 +139,7 @@ def test_what_a_node_that_stays_reads_is_written_as_it_is() -> None:
     assert last_op(net, y) == "FusedConv_Bias_CastF32_f16_1d_to_nchw"
 
 
-def test_others_are_written_with_their_channels_last() -> None:
+def test_convolutions_without_an_nchw_kernel_write_nhwc() -> None:
     """A residual, which has its channels last, groups, an older architecture."""
     net = Net({"x": (2, 16, 9, 9)})
     y = net.conv("x", 16, 16)

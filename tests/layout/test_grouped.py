@@ -32,7 +32,9 @@ def _between_convolutions(c: int, k: int, groups: int, **attributes: Any) -> onn
 @pytest.mark.parametrize(
     "attributes", [{"pads": [1, 1, 1, 1]}, {"pads": [0, 1, 2, 0], "strides": [2, 1]}]
 )
-def test_merged(c: int, k: int, groups: int, stored: int, attributes: dict[str, Any]) -> None:
+def test_groups_are_merged(
+    c: int, k: int, groups: int, stored: int, attributes: dict[str, Any]
+) -> None:
     optimized = assert_same(_between_convolutions(c, k, groups, **attributes))
     assert layout_changes(optimized) == 2
     assert ops(optimized)[2] == "FusedConv_Bias_Relu_f32"

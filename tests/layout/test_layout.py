@@ -132,7 +132,7 @@ def test_unary_ops_follow(op: str) -> None:
     assert layout_changes(optimized) == 2
 
 
-def test_no_root_of_what_is_negative_in_padded_channels_alone() -> None:
+def test_padded_channels_make_no_nan() -> None:
     """The six real values are 2 - sigmoid(x); two padded channels would have 0 - 0.5, whose
     root, NaN, no zero weight removes."""
     net = Net({"x": (1, 8, 5, 5)})
@@ -207,7 +207,7 @@ def test_a_branch_of_products_joins_convolutions_without_a_change_of_layout() ->
     assert layout_changes(optimized) == 2
 
 
-def test_so_does_one_whose_sum_with_a_convolution_leaves_channels_last() -> None:
+def test_a_branch_whose_sum_with_a_convolution_leaves_nhwc_needs_no_conversion() -> None:
     net = Net({"x": (1, 8, 5, 5)})
     y = net.conv("x", 8, 16, 3)
     rows = net.node("Softmax", net.node("Transpose", y, perm=[0, 2, 3, 1]))
@@ -271,7 +271,7 @@ def test_one_row_of_pixels_stays_in_channels_last(opset: int) -> None:
     assert layout_changes(optimized) == 2  # the change at the entry, and the Transpose itself
 
 
-def test_one_row_of_pixels_that_nobody_reads_in_channels_last_does_not() -> None:
+def test_one_row_of_pixels_without_an_nhwc_reader_is_converted() -> None:
     net = Net({"x": (1, 8, 3, 9)})
     optimized = assert_same(
         net.model(

@@ -110,7 +110,7 @@ def test_padded_channels_and_other_types(precision: str) -> None:
         {"mode": "cubic", "antialias": 1},
     ],
 )
-def test_what_no_kernel_has_stays_channels_first(attributes: dict[str, Any]) -> None:
+def test_resizings_without_a_kernel_stay_in_nchw(attributes: dict[str, Any]) -> None:
     net = Net({"x": (1, 8, 6, 6)}, opset=19)
     optimized = assert_same(_between(net.const([1, 1, 2, 2]), net=net, **attributes))
     assert layout_changes(optimized) == 4

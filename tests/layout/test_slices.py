@@ -59,7 +59,7 @@ def test_the_last_writer_stands_for_the_result() -> None:
     assert values["into"]["channel_map"] == [*range(5), -1, -1, -1, *range(5, 13)]
 
 
-def test_poolings_and_resizings_do_so_too_and_the_rest_is_copied() -> None:
+def test_poolings_and_resizings_write_into_the_result_and_the_rest_is_copied() -> None:
     net = Net({"x": (1, 8, 8, 8)})
     y = net.node("Relu", net.conv("x", 8, 16))
     pooled = net.node("MaxPool", y, kernel_shape=[3, 3], **SAME)

@@ -176,7 +176,9 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> Non
         build(**{"name": "dlrm_mlp", **arguments})
 
 
-def test_command_line_writes_a_light(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_writes_a_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "model.onnx"
     assert main(["dlrm_mlp", str(out), "--batch", "4", "--precision", "fp16"]) == 0
     assert [d.dim_value for d in onnx.load(out).graph.input[0].type.tensor_type.shape.dim] == [

@@ -76,7 +76,7 @@ def test_a_residual_behind_a_wide_last_layer() -> None:
     assert best(problem(56, 64, 64, 256, 1, chain))[0] == pytest.approx(38.1, rel=0.1)
 
 
-def test_together_they_take_less_than_apart_and_more_than_the_first() -> None:
+def test_one_kernel_takes_less_than_two_and_more_than_the_first() -> None:
     both = problem(14, 192, 192, 192, 1)
     first, last = (predict(layer, 90)[1] for layer in both.layers)
     assert first < best(both)[0] < first + last

@@ -15,7 +15,7 @@ from tests.support import Net, fused, ops
 
 
 @pytest.mark.parametrize(("factor", "written"), [(0.5, True), (100.0, False)])
-def test_a_convolution_does_it_where_that_is_faster(
+def test_a_convolution_writes_nchw_where_that_is_faster(
     monkeypatch: pytest.MonkeyPatch, factor: float, written: bool
 ) -> None:
     def slower(problem: ConvProblem, arch: int) -> tuple[object, float]:
@@ -105,7 +105,7 @@ def test_rows_without_padding_are_not_written_beside_planes() -> None:
     assert not any("Store" in op for op in found)
 
 
-def test_the_problem_says_so() -> None:
+def test_descriptions_name_the_output_layouts() -> None:
     problem = ConvProblem(
         1,
         8,

@@ -71,7 +71,7 @@ def test_wide_layers_have_no_kernel_for_several() -> None:
     assert rules(net, y) == rules(net, y, archs=(80,)) == ["gemm+Bias+Relu"] * 2
 
 
-def test_what_a_block_lacks_is_reported() -> None:
+def test_a_cut_for_want_of_shared_memory_is_reported() -> None:
     net, y = mlp(16384, 256, 256, 64)
     _, (cut,), *_ = cover(prepare(net.model(y), "fp16"), [80, 75])
     assert cut.reason.endswith(
@@ -92,7 +92,7 @@ def test_narrow_layers_share_a_kernel_on_every_architecture(
 
 
 @pytest.mark.parametrize("precision", ["keep", "fp16"])
-def test_rows_of_odd_length_are_read_as_they_are(precision: str) -> None:
+def test_rows_of_odd_length_are_read_without_padding_the_input(precision: str) -> None:
     net, y = mlp(2464, 13, 16, 4)
     optimized = assert_same(net.model(y), 2e-3, precision, arch=90)
     (fused,) = [op for op in ops(optimized) if op.startswith("Fused")]
@@ -295,7 +295,7 @@ def test_a_cut_that_was_decided_stays_and_frozen_ones_are_needed() -> None:
         cover(graph, [90], timings=Timings(frozen=True))
 
 
-def test_a_cover_as_another_plan_has_it() -> None:
+def test_a_cover_is_rebuilt_from_its_ends() -> None:
     net, y = mlp(16384, 256, 64, 16, 8)
     graph = prepare(net.model(y), "fp16")
     apart = [layer.output.name for layer in cover(graph, [90]).candidates[0].layers]

@@ -89,7 +89,7 @@ def test_means_without_a_convolution_before_them_stay_poolings() -> None:
     ] == ["conv+Bias"]
 
 
-def test_measured_times_decide_and_the_decision_stays() -> None:
+def test_measured_times_decide_whether_a_mean_is_fused() -> None:
     net, y = block()
     graph = prepare(net.model(mean(net, y)), "keep")
     both, alone = segments(graph, (90,))

@@ -37,12 +37,12 @@ def region(
     return found
 
 
-def test_names_do_not_matter() -> None:
+def test_a_regions_key_does_not_depend_on_names() -> None:
     assert region().key == region().key == region(prefix=3).key
     assert re.fullmatch("[0-9a-f]{32}", region().key)
 
 
-def test_whatever_changes_its_time_does() -> None:
+def test_a_regions_key_depends_on_whatever_changes_its_time() -> None:
     others = [
         region(size=32),
         region(kernel=1),
@@ -53,7 +53,7 @@ def test_whatever_changes_its_time_does() -> None:
     assert len({region().key, *(other.key for other in others)}) == 1 + len(others)
 
 
-def test_conversions_at_its_borders_do() -> None:
+def test_a_regions_key_depends_on_layout_conversions_at_its_borders() -> None:
     net = Net({"x": (4, 16, 16, 16)})
     y = net.node("Relu", net.conv("x", 16, 16))
     keys = set()
@@ -106,7 +106,7 @@ def test_what_crosses_a_cut_is_read_behind_it_and_written_before() -> None:
     assert [found.place(found.candidates[i].output) for i in range(3)] == [0, 1, 2]
 
 
-def test_it_is_described_in_words() -> None:
+def test_a_region_is_described_in_words() -> None:
     found = region()
     assert found.description == f"sm_90 2 fused nodes from {found.problems[0].description}"
     assert found.problems[0].description == "conv 4x16x16x16 to 16, 3x3, f16, Bias"

@@ -169,7 +169,7 @@ def test_both_outputs_are_verified_against_the_original(
     }
 
 
-def test_the_family_is_its_own() -> None:
+def test_a_stored_result_is_computed_by_its_own_family() -> None:
     net, end, y = block()
     optimized = fused(net.model(y, end), "fp16", arch=90)
     (node,) = [node for node in optimized.graph.node if "Store" in node.op_type]

@@ -70,7 +70,7 @@ def test_noise_is_no_gain() -> None:
     assert Verdict("", (80, 90), (within, beyond)).fused
 
 
-def test_what_was_decided_stays() -> None:
+def test_a_decision_of_the_lock_file_stays() -> None:
     assert not Verdict(
         "", (80, 90), (replace(PREDICTED, ort_us=9.0), replace(PREDICTED, decided=False))
     ).fused

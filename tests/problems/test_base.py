@@ -105,7 +105,7 @@ def extension() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("extension")
-def test_it_is_planned() -> None:
+def test_an_extensions_problem_is_planned() -> None:
     config, us = predict(PROBLEM, 90)
     assert (config, us) == (RowsConfig(arch=90), 2 * floor_us(PROBLEM, H200))
     assert floor_us(PROBLEM, H200) == pytest.approx(4096 * 1024 * 6 / H200.bandwidth * 1e6)
@@ -121,14 +121,14 @@ def test_what_the_profiler_cannot_check_is_no_task() -> None:
 
 
 @pytest.mark.usefixtures("extension")
-def test_files_hold_it() -> None:
+def test_files_hold_an_extensions_problem() -> None:
     text = json.dumps(plain(PROBLEM))
     found = problem_from("SoftmaxProblem", json.loads(text))
     assert found == PROBLEM
     check_problem(found, RowsConfig(arch=90))
 
 
-def test_it_is_unknown_without_its_extension() -> None:
+def test_an_extensions_problem_is_unknown_without_it() -> None:
     assert not supports(PROBLEM, 90)
     with pytest.raises(KeyError, match="SoftmaxProblem"):
         problem_from("SoftmaxProblem", {})

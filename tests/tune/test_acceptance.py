@@ -41,7 +41,7 @@ CONV = ConvProblem(
 F16, BF16, F32 = (np.dtype(dtype.numpy) for dtype in (DType.F16, DType.BF16, DType.F32))
 
 
-def test_they_are_those_of_level_two() -> None:
+def test_the_tuners_limits_are_those_of_verification() -> None:
     """For a product with bias, whose bound the analysis of verification finds without help."""
     rng = np.random.default_rng(0)
     x, w, bias = (
@@ -76,7 +76,7 @@ def test_they_are_those_of_level_two() -> None:
     assert np.all(ours >= 0.7 * expected)
 
 
-def test_a_mean_and_the_functions_of_16_bits() -> None:
+def test_limits_of_a_mean_and_of_functions_in_16_bits() -> None:
     _, _, mean, output, _, accumulation, relative, absolute, bias, mish = limits_of(
         CONV, CONV.reference
     )
@@ -110,7 +110,7 @@ def test_what_one_layer_hands_to_the_next_was_rounded_twice(dtype: DType, handed
         (DType.BF16, unit(BF16)),
     ],
 )
-def test_an_nchw_output_beside_rows_was_rounded_as_they_are(out: DType, expected: float) -> None:
+def test_an_nchw_output_beside_an_nhwc_one_is_rounded_as_often(out: DType, expected: float) -> None:
     both = dataclasses.replace(
         CONV, groups=1, out=out, chain=("Bias", "Mish", "Store"), y_nchw=True
     )

@@ -216,7 +216,7 @@ def test_regions_are_prepared_one_by_one_until_the_budget_is_spent(
     assert lines[1:] == ["the budget for comparing with ONNX Runtime is spent"]
 
 
-def test_parts_are_measured_in_the_same_race_and_have_to_beat_all_and_nothing(
+def test_a_part_of_a_region_has_to_beat_the_whole_and_no_fusion(
     database: Database,
 ) -> None:
     model = convolutional()

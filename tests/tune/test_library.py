@@ -174,7 +174,7 @@ def test_a_library_that_was_deleted_is_linked_again(log: Path) -> None:
     assert calls(log, "-c unit.cu") == 1
 
 
-def test_what_is_stopped_never_comes(log: Path) -> None:
+def test_stopped_builds_give_no_results(log: Path) -> None:
     stop = threading.Event()
     stop.set()
     assert len(list(build([instance(GOOD), instance(WRONG)], stop=stop))) <= 1

@@ -46,7 +46,7 @@ def test_where_fusing_wins_by_far_no_part_is_worth_measuring(region: Region) -> 
 
 
 @pytest.mark.parametrize(("slow", "left_out"), [("p0", {(0,)}), ("p3", {(3,)})])
-def test_a_slow_kernel_at_the_border_is_cut_off(
+def test_a_slow_kernel_at_a_regions_border_is_left_out(
     region: Region, slow: str, left_out: set[tuple[int, ...]]
 ) -> None:
     found = promising(region, measured(region, **{slow: 1e4}))

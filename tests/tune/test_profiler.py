@@ -138,7 +138,7 @@ def test_candidates_take_turns(bench: Bench) -> None:
     assert libraries == ["12", "10"] * 3
 
 
-def test_the_hopeless_are_not_timed_again(bench: Bench) -> None:
+def test_hopeless_kernels_are_not_timed_again(bench: Bench) -> None:
     slow, fast = bench.measure("100", "10")
     assert (slow.status, slow.runs, fast.runs) == (Status.OK, 5, 15)
     (late,) = bench.measure("90")

@@ -77,7 +77,7 @@ def test_candidates_are_sound(problem: Problem) -> None:
         check_problem(of, config)
 
 
-def test_a_tile_is_at_most_so_large() -> None:
+def test_tiles_beyond_the_limits_are_refused() -> None:
     config = named("gemm_sm90").candidates(GEMM, get(90))[0]
     for field, size in (("rows", 2048), ("columns", 2048), ("k", 0)):
         changed = dataclasses.replace(config, **{field: size})

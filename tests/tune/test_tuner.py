@@ -215,7 +215,7 @@ def test_measuring_overlaps_with_compiling_and_the_budgets_end_stops_compilers()
     assert tuning.seconds < 5
 
 
-def test_what_was_overtaken_while_it_compiled_is_not_waited_for() -> None:
+def test_kernels_that_can_no_longer_win_are_abandoned() -> None:
     tasks, records = tasks_of([gemm()], get(90)), Records()
     late: list[Instance] = []
     best, *_, slowest = tasks[0].candidates  # as predicted, and predictions turn out to be right

@@ -37,7 +37,9 @@ def optimized(
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "keep"])
-def test_what_optimize_writes(precision: str, source: ModelProto, tmp_path: Path) -> None:
+def test_the_precision_of_what_optimize_writes(
+    precision: str, source: ModelProto, tmp_path: Path
+) -> None:
     model = optimized(source, precision, tmp_path / "out.onnx")
     assert precision_of(source, model) == precision
     result = verify(source, model, providers=[CPU])

@@ -46,7 +46,7 @@ def compared(*, model: ModelProto, **choices: Any) -> list[str]:
     return [row.sizes for row in result.at("model")]
 
 
-def test_on_the_cpu_the_least_and_an_odd_size() -> None:
+def test_on_the_cpu_the_least_and_an_odd_size_are_verified() -> None:
     assert compared(model=perceptron()) == ["x:1x64", "x:3x64"]
     assert compared(
         model=perceptron(), min_shapes={"x": (16, 64)}, max_shapes={"x": (1024, 64)}
@@ -55,7 +55,7 @@ def test_on_the_cpu_the_least_and_an_odd_size() -> None:
     assert compared(model=perceptron("8")) == [""]
 
 
-def test_the_odd_size_lies_between() -> None:
+def test_the_odd_size_lies_between_the_least_and_the_largest() -> None:
     assert odd({"x": (1, 3, 32, 64)}, {"x": (64, 3, 512, 64)}) == [
         {"x": (9, 3, 129, 64)},
         {"x": (9, 3, 32, 64)},
@@ -142,7 +142,7 @@ def on_a_gpu(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return Models(source, optimized, Runner(source, CPU), candidate)
 
 
-def test_on_a_gpu_also_the_opt_and_the_largest(
+def test_on_a_gpu_the_opt_and_the_largest_size_are_verified_too(
     on_a_gpu: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("onnxbolt.gpu.local_arch", lambda: "sm_90a")

@@ -72,7 +72,7 @@ def test_what_is_left_as_it_was_is_not_judged_again() -> None:
     assert [row.passed for row in verify(model, other, providers=[CPU]).at("segment")] == [False]
 
 
-def test_forms() -> None:
+def test_originals_are_brought_into_stored_layouts() -> None:
     values = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
     stored = Piece("x", True, (2, -1, 0, 1)).stored(values)
     assert stored.shape == (2, 4, 5, 4)
@@ -254,7 +254,7 @@ def test_a_sparse_initializer_that_changed() -> None:
 
 
 @pytest.mark.parametrize(("right", "wrong"), [(0.5, 0.51), (2.0, 3.0), (2.5, 2.51), (-1.5, -1.51)])
-def test_another_exponent(right: float, wrong: float) -> None:
+def test_a_wrong_exponent_fails(right: float, wrong: float) -> None:
     """Each element of x^p has a limit, whatever p is, and right models are within it."""
 
     def model(constant: float, name: str) -> ModelProto:

@@ -21,7 +21,7 @@ def steps(first: int) -> set[tuple[str, int]]:
     }
 
 
-def test_each_step_has_a_way() -> None:
+def test_each_change_of_an_operator_has_a_rule_or_is_wider() -> None:
     assert {step for step in steps(FIRST) if step not in RULES and not is_wider(*step)} == NO_WAY
 
 
@@ -36,7 +36,7 @@ def test_changes_of_meaning_that_no_schema_shows_have_rules() -> None:
     assert hidden <= set(RULES)
 
 
-def test_wider_forms() -> None:
+def test_forms_that_take_all_that_earlier_ones_take() -> None:
     assert is_wider("Relu", 13)
     assert is_wider("MaxPool", 8)  # an output that may be absent
     assert is_wider("Gemm", 11)  # C may be absent
@@ -45,7 +45,7 @@ def test_wider_forms() -> None:
     assert not is_wider("Upsample", 10)  # gone
 
 
-def test_next_form() -> None:
+def test_the_next_opset_that_changed_an_operator() -> None:
     assert [next_form("Clip", opset, 13) for opset in (6, 10, 11, 13)] == [11, 11, 12, None]
     assert next_form("Clip", 6, 10) is None
     assert next_form("Unheard", 1, 13) is None

@@ -112,7 +112,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_rule(name: str) -> None:
+def test_a_rule_keeps_what_its_node_computes(name: str) -> None:
     assert_equal(CASES[name])
 
 
@@ -217,7 +217,7 @@ def test_nodes_without_another_form_stay_as_they_are() -> None:
         (old("Foo", 5, (3,)), None),
     ],
 )
-def test_obstacles(model: ModelProto, reason: str | None) -> None:
+def test_nodes_that_cannot_be_lifted_say_why(model: ModelProto, reason: str | None) -> None:
     if reason is None:  # an operator that ONNX does not know: ONNX Runtime may, at any opset
         assert lifted(model, WORKING_OPSET).nodes[0] == model.graph.node[0]
     else:
