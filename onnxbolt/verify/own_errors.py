@@ -25,7 +25,7 @@ from onnxbolt.verify.standard import Standard
 
 
 class OwnErrors:
-    """Bounds of the original's own errors. `measured` collects op types without a rule, as
+    """The original's own errors. `measured` collects op types without a rule, as
     Analysis does."""
 
     def __init__(self, models: Models, measured: dict[str, None]) -> None:
@@ -47,22 +47,37 @@ class OwnErrors:
         nodes = self._behind(name, frozenset())
         if all(node.op_type in MOVEMENT or node.op_type == "Constant" for node in nodes):
             return None
-        found = self._bound(name, nodes, {})
-        return 2 * found if found is not None and found.shape == shape else None
+        found = self._computed(name, nodes, {})
+        if found is None or found.value.shape != shape:
+            return None
+        return 2 * found.absolute(found.arithmetic)
 
     def between(self, name: str, values: Mapping[str, np.ndarray]) -> np.ndarray | None:
-        """A bound of the error that the original makes while it computes tensor `name` from
-        tensors of which `values` has what they hold, as an array of `name`'s shape.
+        """The error that the original makes while it computes tensor `name` from other tensors, as
+        an array of `name`'s shape; `values` has what all of them hold.
+
+        It is the distance from the value in float64, which a wrong optimized model cannot hide
+        behind, and at most its bound: that alone is known behind operators without a rule.
 
         None where `name` is not computed from these and initializers alone; and where there is no
         bound.
         """
         known = {other: value for other, value in values.items() if other != name}
-        return self._bound(name, self._behind(name, known.keys()), known)
+        self._analysis.in_fp32 = False
+        found = self._computed(name, self._behind(name, known.keys()), known)
+        if found is None:
+            return None
+        bound = found.absolute(found.arithmetic)
+        if self._analysis.in_fp32:
+            return bound
+        with np.errstate(invalid="ignore"):  # infinities
+            return np.fmin(bound, np.abs(found.value - values[name]))
 
-    def _bound(
+    def _computed(
         self, name: str, nodes: list[NodeProto], values: Mapping[str, np.ndarray]
-    ) -> np.ndarray | None:
+    ) -> Bounded | None:
+        """Tensor `name` as `nodes` compute it from `values` and initializers; None where they need
+        others, and where there is no bound of its error."""
         reads = {read for node in nodes for read in reads_of(node)} - {
             made for node in nodes for made in node.output
         }
@@ -79,7 +94,7 @@ class OwnErrors:
         except RUNTIME_ERRORS:
             return None
         found = env[name]
-        return found.absolute(found.arithmetic) if is_set(found.arithmetic) else None
+        return found if is_set(found.arithmetic) else None
 
     def _behind(self, name: str, known: Set[str]) -> list[NodeProto]:
         """The nodes by which a tensor is computed from `known` ones and initializers."""

@@ -57,11 +57,13 @@ _CONSTANTS = {
 
 @dataclass
 class Analysis:
-    """The data that rules share. `measured` collects the op types without a rule."""
+    """The data that rules share. `measured` collects the op types without a rule; `in_fp32` is
+    True once a value was computed in fp32, so that those behind it are not exact."""
 
     standard: Standard
     functions: Mapping[str, FunctionProto]
     measured: dict[str, None] = field(default_factory=dict)
+    in_fp32: bool = False
 
     def run(self, nodes: Sequence[NodeProto], env: Env, arithmetic: Arithmetic) -> None:
         """Add the tensors that `nodes`, in order, compute from `env` to `env`."""
@@ -258,6 +260,7 @@ class Call:
     ) -> list[np.ndarray]:
         """The node's results in ONNX Runtime, with other values for its float operands; `padded` is
         the value that Pad appends."""
+        self.analysis.in_fp32 |= dtype is np.float32
         values = [None if x is None else x.value for x in self.inputs]
         for i, value in floats.items():
             values[i] = value

@@ -81,13 +81,18 @@ def test_what_is_no_computed_constant_has_no_such_error(case: str) -> None:
 CHANNELS = 64
 
 
-def normalized(wrong: float = 0.0) -> tuple[ModelProto, ModelProto]:
+def normalized(
+    wrong: float = 0.0, size: float = 1.0, large: float = 0.0
+) -> tuple[ModelProto, ModelProto]:
     """y = BatchNormalization(x), and y = x * s + shift with a shift that is exact but for `wrong`
-    in one channel. Where x is zero y is the shift, whose two terms are nearly equal."""
+    in one channel. Where x is zero y is the shift, whose two terms, about `size`, are nearly equal;
+    another channel's shift is `large`."""
     rng = np.random.default_rng(0)
     scale, mean, variance = (rng.uniform(0.9, 1.1, CHANNELS).astype(np.float32) for _ in range(3))
+    mean *= np.float32(size)
     factor = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + 1e-5)
-    bias = (mean * factor + 1e-4).astype(np.float32)
+    bias = (mean * factor + 1e-4 * size).astype(np.float32)
+    bias[9] += large
     shift = bias.astype(np.float64) - mean * factor
     shift[5] += wrong
 
@@ -124,3 +129,28 @@ def test_a_wrong_shift_fails(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=zeros["x"])
     result = verify(original, optimized, providers=[CPU], inputs=tmp_path / "x.npz")
     assert [row.passed for row in result.at("segment")] == [False]
+
+
+@pytest.mark.parametrize(("wrong", "passed"), [(0.0, True), (0.1, False)])
+def test_a_wrong_shift_does_not_hide_behind_large_terms(
+    wrong: float, passed: bool, tmp_path: Path
+) -> None:
+    """Roundings may change a shift by 0.5 here, and did change it by less. The tensor's large
+    channel makes the cap on its limits wide."""
+    original, optimized = normalized(wrong, size=1e6, large=1e5)
+    np.savez(tmp_path / "x.npz", x=np.zeros((1, CHANNELS, 4, 4), np.float32))
+    result = verify(original, optimized, providers=[CPU], inputs=tmp_path / "x.npz")
+    assert [row.passed for row in result.at("segment")] == [passed]
+
+
+def test_behind_operators_without_a_rule_the_bound_alone_is_known() -> None:
+    net = Net({"x": (4, 4)})
+    y = net.node("Einsum", net.node("Add", "x", net.const(np.float32(0.1))), equation="ij->ji")
+    model = net.model(y)
+    runner = Runner(model, CPU)
+    errors = OwnErrors(Models(model, model, runner, runner), {})
+    x = np.full((4, 4), 0.3, np.float32)
+    got = runner.run({"x": x}, [y])[y]
+    found = errors.between(y, {"x": x, y: got})
+    assert found is not None
+    assert (found > 2.0**-17 * got).all()
