@@ -306,9 +306,7 @@ class HostLibrary:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path, self.manifest = path, manifest
         self._library = ctypes.CDLL(str(path))
-        self._library.host_launches.restype = self._library.host_last_split_k.restype = (
-            ctypes.c_int64
-        )
+        self._library.host_launches.restype = self._library.host_last_max_m.restype = ctypes.c_int64
         self._library.host_copies.restype = ctypes.c_int64
 
     def machine(
@@ -345,9 +343,9 @@ class HostLibrary:
         return int(self._library.host_copies())
 
     @property
-    def last_split_k(self) -> int:
-        """split_k of the row that was last launched: tells rows apart."""
-        return int(self._library.host_last_split_k())
+    def last_max_m(self) -> int:
+        """max_m of the row that was last launched: tells rows apart."""
+        return int(self._library.host_last_max_m())
 
     @property
     def last_pads(self) -> list[int]:

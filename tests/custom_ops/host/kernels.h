@@ -19,7 +19,7 @@
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-inline std::atomic<int64_t> launches{0}, last_split_k{0};
+inline std::atomic<int64_t> launches{0}, last_max_m{0};
 inline int last_pads[4] = {};  // top, left, bottom, right, of the last convolution or pooling
 inline int64_t most_rows = INT64_MAX;  // that a kernel takes
 inline const char* prepare_error = nullptr;
@@ -282,7 +282,7 @@ struct HostKernel {
 
   static const char* Run(const void* arguments, const Launch& launch) {
     ++launches;
-    last_split_k = launch.config[kSplitK];
+    last_max_m = launch.config[kMaxM];
     if (!launch_error) Compute(*static_cast<const Arguments*>(arguments));
     return launch_error;
   }
