@@ -71,9 +71,8 @@ def _matched(
     if found is None or isinstance(found, Refusal):
         return None, () if found is None else (found,)
     anchor, links = found
-    if inner := _pinned_inside(anchor, links, pinned):
-        reason = "one of its intermediate values is a graph output"
-        return None, (Refusal(node.name, node.op, reason, inner),)
+    if refusal := _needed_inside(anchor, links, pinned):
+        return None, (refusal,)
     whole = (
         _follow(anchor, links, pinned, several) if anchor.op.takes_epilogue else Continuation(links)
     )
@@ -94,13 +93,21 @@ def _anchored(node: gs.Node) -> Match:
     return next(matched, found[0] if found else None)
 
 
-def _pinned_inside(anchor: Anchor, links: Sequence[Link], pinned: set[str]) -> str:
-    """The name of a graph output, or of a tensor that a subgraph reads, that would be lost inside
-    an anchor's own nodes and links; empty if there is none."""
-    nodes = (*anchor.nodes, *(node for link in links for node in link.nodes))
+def _needed_inside(anchor: Anchor, links: Sequence[Link], pinned: set[str]) -> Refusal | None:
+    """The refusal of an anchor whose own nodes and links compute a value inside that others need:
+    a graph output, a tensor that a subgraph reads, or one that nodes outside read."""
+    nodes = [*anchor.nodes, *(node for link in links for node in link.nodes)]
     output = links[-1].output if links else anchor.output
-    inner = (tensor.name for node in nodes for tensor in node.outputs if tensor is not output)
-    return next((name for name in inner if name in pinned), "")
+    stored = {link.output.name for link in links if link.step.name == STORE}
+    for tensor in (tensor for node in nodes for tensor in node.outputs if tensor is not output):
+        if tensor.name in pinned:
+            reason = "one of its intermediate values is a graph output"
+        elif tensor.name not in stored and any(reader not in nodes for reader in tensor.outputs):
+            reason = "one of its intermediate values is read by other nodes"
+        else:
+            continue
+        return Refusal(anchor.node.name, anchor.node.op, reason, tensor.name)
+    return None
 
 
 def _follow(

@@ -18,7 +18,7 @@ import onnx_graphsurgeon as gs
 from onnxbolt.archs import ARCHS, Arch
 from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.epilogues import MEAN
-from onnxbolt.families import KernelConfig
+from onnxbolt.families import KernelConfig, problem_types
 from onnxbolt.layout.assign import assign
 from onnxbolt.layout.assignment import Assignment, Premises
 from onnxbolt.layout.elementwise_runs import elementwise_runs
@@ -291,6 +291,9 @@ def _unsupported(candidate: Candidate, archs: Sequence[int]) -> Refusal | None:
     """Why a candidate cannot run on one of `archs`, neither in one kernel nor layer by layer; None
     if all have kernels."""
     problem, node = problem_of(candidate, None), candidate.anchor.node
+    if type(problem).__name__ not in problem_types():
+        reason = f"no kernel family that is installed solves a {problem.operation}"
+        return Refusal(node.name, node.op, reason, candidate.output.name)
     for number in archs:
         if supports(problem, number) or all(supports(layer, number) for layer in problem.layers):
             continue

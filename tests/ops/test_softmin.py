@@ -3,17 +3,19 @@ inspection, the lock file and verification; all but the first are told nothing o
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_graphsurgeon as gs
 import onnxruntime
 import pytest
 
 import onnxbolt
 from onnxbolt import Report
-from onnxbolt.candidates import Refusal
+from onnxbolt.candidates import Anchor, Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import Step
 from onnxbolt.errors import InputError
@@ -23,9 +25,10 @@ from onnxbolt.library import manifest_of_model
 from onnxbolt.ops import OPS, named, of_type
 from onnxbolt.ops.base import FusedOp, Part, Signature
 from onnxbolt.ops.functions import build
+from onnxbolt.patterns.types import Match
 from onnxbolt.verify import verify
 from tests.extending import extended_by
-from tests.ops.softmin import EXTENSION
+from tests.ops.softmin import EXTENSION, Softmin
 from tests.support import Net, matched
 
 SHAPE = (4, 64, 96)
@@ -70,6 +73,27 @@ def test_a_value_inside_that_is_an_output_stays() -> None:
     candidates, (refusal,) = matched(net.model(inner, net.node("Mul", inner, net.const(2.0))))
     assert candidates == []
     assert refusal.reason == "one of its intermediate values is a graph output"
+
+
+class _Careless(Softmin):
+    """A Softmin whose pattern does not ask who else reads the values inside."""
+
+    def _match(self, node: gs.Node) -> Match:
+        (softmax, *_), x = node.outputs[0].outputs, node.inputs[0]
+        (mul,) = softmax.outputs[0].outputs
+        factor = mul.inputs[1]
+        return Anchor(self, node, x, None, DType.F32, (factor,), (softmax, mul)), ()
+
+
+def test_a_value_inside_that_other_nodes_read_stays() -> None:
+    net = Net({"x": SHAPE})
+    inner = net.node("Neg", "x")
+    y = net.node("Mul", net.node("Softmax", inner), net.const(2.0))
+    model = net.model(y, net.node("Add", inner, "x"))
+    with extended_by(dataclasses.replace(EXTENSION, ops=(_Careless(),))):
+        candidates, (refusal, *_) = matched(model)
+    assert candidates == []
+    assert refusal.reason == "one of its intermediate values is read by other nodes"
 
 
 @pytest.mark.usefixtures("extended")
@@ -136,6 +160,13 @@ def test_a_model_that_has_it_needs_it(tmp_path: Path) -> None:
 def test_without_it_the_nodes_stay(tmp_path: Path) -> None:
     report = _optimized(tmp_path / "out.onnx")
     assert not report.fused
+
+
+def test_without_a_family_the_report_says_so(tmp_path: Path) -> None:
+    with extended_by(dataclasses.replace(EXTENSION, families=())):
+        report = _optimized(tmp_path / "out.onnx")
+    assert not report.fused
+    assert "no kernel family that is installed solves a softmin" in " ".join(report.text().split())
 
 
 class _Again(FusedOp):
