@@ -11,6 +11,7 @@ from typing import Any
 from onnxbolt import checks
 from onnxbolt.errors import InputError
 from onnxbolt.files import check_size, read_lines
+from onnxbolt.registry import NotInstalledError
 from onnxbolt.tune.rows import COLUMNS, Row, measurement_of, values_of
 from onnxbolt.tune.schema import SCHEMA, check_tables, connect, migrate
 from onnxbolt.tune.soundness import check_measurement
@@ -42,7 +43,7 @@ def _rows_of_database(path: Path) -> list[Row]:
             check_tables(copy, path)
             migrate(copy, path)
             return [
-                _sound(row)
+                _sound(row, path)
                 for row in copy.execute(f"SELECT {', '.join(COLUMNS)} FROM measurements")
             ]
     except (sqlite3.Error, ValueError) as error:
@@ -58,7 +59,7 @@ def _rows_of_export(path: Path) -> list[Row]:
             if number == 1:
                 _check_header(values, path)
             else:
-                rows.append(_sound(tuple(values[name] for name in COLUMNS)))
+                rows.append(_sound(tuple(values[name] for name in COLUMNS), path))
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"{path} line {number}: not an exported measurement ({error}); make the file with"
@@ -72,9 +73,16 @@ def _rows_of_export(path: Path) -> list[Row]:
     return rows
 
 
-def _sound(row: Row) -> Row:
-    """The row as `Database.add` would have written it. Raises ValueError if it would not have."""
-    measurement = measurement_of(row)
+def _sound(row: Row, path: Path) -> Row:
+    """The row as `Database.add` would have written it. Raises ValueError if it would not have, and
+    InputError where its kernel is that of an extension which is not installed."""
+    try:
+        measurement = measurement_of(row)
+    except NotInstalledError as error:
+        raise InputError(
+            f"{path} holds a measurement of an extension's kernel ({error}): install the package"
+            " that has it, then merge"
+        ) from error
     check_measurement(measurement)
     *_, time_ns, origin = row
     return (

@@ -156,7 +156,10 @@ def test_its_measurements_need_it(tmp_path: Path) -> None:
         database.add(Measurement("key", config, Status.OK, us=3.0, runs=5))
         with pytest.raises(InputError, match=r"no kernel family 1000; .* install the package"):
             database.measurements("key")
+        database.export(tmp_path / "export.jsonl")
         assert database.clear() == 1
+        with pytest.raises(InputError, match=r"export.* extension's kernel .*, then merge"):
+            database.merge(tmp_path / "export.jsonl")
 
 
 @pytest.mark.usefixtures("extended")
