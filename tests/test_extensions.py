@@ -196,6 +196,15 @@ def test_a_header_is_one_file(tmp_path: Path) -> None:
         register(Extension(name="mine", include_dirs=(folders[0], folders[0])))
 
 
+def test_links_to_folders_above_end(tmp_path: Path) -> None:
+    """Each of them doubles the folders at every level if it is followed."""
+    mine = _with_header(tmp_path / "mine", "mine/a.h")
+    for name in ("x", "y", "mine/z"):
+        (tmp_path / "mine" / name).symlink_to(tmp_path / "mine")
+    with extended_by(mine):
+        assert list(EXTENSIONS["mine"].headers) == ["mine/a.h"]
+
+
 def test_a_header_of_cutlass_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"header cute/tensor.hpp would hide one of CUTLASS"):
         register(_with_header(tmp_path / "mine", "cute/tensor.hpp"))

@@ -50,9 +50,16 @@ class Sources:
 def headers_below(folders: Iterable[Path]) -> Iterator[tuple[str, Path]]:
     """Every file below these folders, also below linked ones, with its path from there."""
     for root in folders:
-        for folder, _, files in os.walk(root, followlinks=True):
-            for path in map(Path(folder).joinpath, files):
+        for name, folders_inside, files in os.walk(root, followlinks=True):
+            folder = Path(name)
+            folders_inside[:] = [inside for inside in folders_inside if not _loops(folder / inside)]
+            for path in map(folder.joinpath, files):
                 yield path.relative_to(root).as_posix(), path
+
+
+def _loops(folder: Path) -> bool:
+    """True for a link to a folder that it lies in."""
+    return folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve())
 
 
 class _Extensions(Registry[str, Sources]):
