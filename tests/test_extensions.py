@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import onnxbolt
@@ -26,7 +30,7 @@ from onnxbolt.codegen.digest import (
 from onnxbolt.codegen.resources import EXTENSIONS
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.epilogues.step import EpilogueStep, unary
-from onnxbolt.errors import InputError
+from onnxbolt.errors import FrozenError, InputError, LibraryError
 from onnxbolt.extensions import Extension, load, register, unregister
 from onnxbolt.families import FAMILIES, Family, KernelConfig, config_from, only
 from onnxbolt.inspection import inspect_model
@@ -37,6 +41,7 @@ from tests.conftest import ROOT
 from tests.extending import extended_by
 from tests.extending.activation import EXTENSION as ACTIVATIONS
 from tests.extending.activation import QUICK_GELU
+from tests.extending.softmax import EXTENSION as SOFTMAX
 from tests.support import Net
 
 
@@ -470,6 +475,51 @@ def test_a_model_without_its_extension_is_one_error(tmp_path: Path) -> None:
     for use in (lambda: inspect_model(onnx.load(out)), lambda: build_for(out)):
         with pytest.raises(InputError, match=what):
             use()
+
+
+def test_a_lock_file_of_another_version_of_an_extension_is_refused(tmp_path: Path) -> None:
+    include, lock = tmp_path / "include", tmp_path / "model.lock"
+    shutil.copytree(ACTIVATIONS.include_dirs[0], include)
+    copied = replace(ACTIVATIONS, include_dirs=(include,))
+    with extended_by(copied):
+        _optimize(tmp_path / "out.onnx", lock=lock)
+    (include / "added.h").write_text("int added;")
+    with extended_by(copied):
+        with pytest.raises(FrozenError, match="with the extensions activations, whose kernels dif"):
+            _optimize(tmp_path / "out.onnx", lock=lock, frozen=True)
+        _optimize(tmp_path / "out.onnx", lock=lock)
+        _optimize(tmp_path / "out.onnx", lock=lock, frozen=True)
+
+
+def test_deployment_loads_no_extension(
+    installed: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    with extended_by(ACTIVATIONS):
+        _optimize(tmp_path / "out.onnx")
+    installed("their_module:EXTENSION", "raise OSError('loaded')")
+    with contextlib.suppress(LibraryError), warnings.catch_warnings():  # there is no library
+        warnings.simplefilter("ignore", onnxbolt.OnnxboltWarning)
+        onnxbolt.session_options(tmp_path / "out.onnx")
+    session = onnxruntime.InferenceSession(
+        tmp_path / "out.onnx", providers=["CPUExecutionProvider"]
+    )
+    assert session.run(None, {"x": np.zeros((512, 128), np.float32)})[0].shape == (512, 256)
+    assert "their_module" not in sys.modules
+
+
+def test_the_order_of_registration_changes_nothing(tmp_path: Path) -> None:
+    net = Net({"x": (512, 128)})
+    y = net.linear("x", 128, 256)
+    y = net.node("Mul", y, net.node("Sigmoid", net.node("Mul", y, net.const(1.702))))
+    model = net.model(net.node("Softmax", net.node("Mul", net.const(0.125), y), axis=-1))
+    written: list[bytes] = []
+    for extensions in ((ACTIVATIONS, SOFTMAX, THEIRS), (THEIRS, SOFTMAX, ACTIVATIONS)):
+        out, lock = (tmp_path / f"{len(written)}.{end}" for end in ("onnx", "lock"))
+        with extended_by(*extensions):
+            onnxbolt.optimize(model, out, archs="sm_80", lock=lock, library=False, verify=False)
+        assert _named(onnx.load(out)) == "activations,softmax"
+        written.append(out.read_bytes() + lock.read_bytes())
+    assert written[0] == written[1]
 
 
 def test_a_lock_file_names_its_extensions(tmp_path: Path) -> None:
