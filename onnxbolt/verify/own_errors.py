@@ -57,7 +57,7 @@ class OwnErrors:
         an array of `name`'s shape; `values` has what all of them hold.
 
         It is the distance from the value in float64, which a wrong optimized model cannot hide
-        behind, and at most its bound: that alone is known behind operators without a rule.
+        behind, and at most its bound: that alone is known behind operators in fp32.
 
         None where `name` is not computed from these and initializers alone; and where there is no
         bound.

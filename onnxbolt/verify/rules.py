@@ -16,7 +16,7 @@ from onnxbolt.verify.bounds import Bounded, Error, bounded, is_float, is_set
 from onnxbolt.verify.functions import functions
 from onnxbolt.verify.limits import UNKNOWN, Arithmetic, unit
 from onnxbolt.verify.products import convolution, product, terms_of
-from onnxbolt.verify.standard import Standard
+from onnxbolt.verify.standard import WITHOUT_FLOAT64, Standard
 
 Env = dict[str, Bounded]
 # operators that move values, and errors with them; their other operands say where to
@@ -260,7 +260,7 @@ class Call:
     ) -> list[np.ndarray]:
         """The node's results in ONNX Runtime, with other values for its float operands; `padded` is
         the value that Pad appends."""
-        self.analysis.in_fp32 |= dtype is np.float32
+        self.analysis.in_fp32 |= dtype is np.float32 or self.node.op_type in WITHOUT_FLOAT64
         values = [None if x is None else x.value for x in self.inputs]
         for i, value in floats.items():
             values[i] = value

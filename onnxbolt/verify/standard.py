@@ -22,7 +22,7 @@ _BY_NUMPY: dict[str, Callable[[np.ndarray, NodeProto], np.ndarray]] = {
     "GlobalAveragePool": lambda x, node: x.mean(tuple(range(2, x.ndim)), keepdims=True),
 }
 # operators that ONNX Runtime has no float64 kernel for, among those that rules run here
-_WITHOUT_FLOAT64 = {"AveragePool", "GlobalMaxPool", "Resize"}
+WITHOUT_FLOAT64 = {"AveragePool", "GlobalMaxPool", "Resize"}
 
 
 class Standard:
@@ -55,7 +55,7 @@ class Standard:
         if node.op_type == "Slice" and not node.domain and len(values) == 4:
             return [_slice(*(value for value in values if value is not None))]
         kind = np.dtype(
-            np.float32 if dtype is np.float32 or node.op_type in _WITHOUT_FLOAT64 else np.float64
+            np.float32 if dtype is np.float32 or node.op_type in WITHOUT_FLOAT64 else np.float64
         )
         feeds = {
             name: value
