@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import subprocess
@@ -20,7 +21,8 @@ import onnxruntime
 import pytest
 
 import onnxbolt
-from onnxbolt import library, names
+from onnxbolt import archs, library, names
+from onnxbolt.archs import Arch
 from onnxbolt.cli import main
 from onnxbolt.codegen.digest import (
     kernel_sources_digest,
@@ -42,6 +44,7 @@ from tests.extending import extended_by
 from tests.extending.activation import EXTENSION as ACTIVATIONS
 from tests.extending.activation import QUICK_GELU
 from tests.extending.softmax import EXTENSION as SOFTMAX
+from tests.extending.strategy import BestFamily
 from tests.support import Net
 
 
@@ -61,6 +64,16 @@ def _family(number: int, name: str) -> Family[Any]:
 
 def _op(op_type: str) -> FusedOp:
     return type("Mine", (FusedOp,), {"name": op_type.lower(), "op_type": op_type})()
+
+
+def _strategy(name: object) -> BestFamily:
+    return type("Other", (BestFamily,), {"name": name})()
+
+
+def _arch(**facts: float) -> Arch:
+    """An architecture with one unusual fact."""
+    changed: dict[str, Any] = {"name": "other", "number": 1090, **facts}
+    return replace(archs.get(90), **changed)
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +158,11 @@ THEIRS = Extension(name="theirs", epilogues=(_step("A"),), families=(_family(100
             "begin as Fused_Gemm, .* extension mine as Fused:",
         ),
         ({"ops": (FusedOp(),)}, "object has no attribute 'op_type'"),
+        ({"strategies": (BestFamily,)}, "strategy best_family is a class: give an object"),
+        ({"strategies": (_strategy("a b"),)}, "strategy 'a b': letters, digits and underscores"),
+        ({"strategies": (_strategy(3),)}, "strategy 3: letters, digits and underscores"),
+        ({"archs": (_arch(bandwidth=math.nan),)}, "are larger than zero and finite"),
+        ({"archs": (_arch(l2_bandwidth=math.inf),)}, "are larger than zero and finite"),
         ({"include_dirs": (Path("/nowhere"),)}, "include folder /nowhere is none"),
         ({"sources": (Path("/nowhere/a.cc"),)}, "/nowhere/a.cc is no C"),
     ],

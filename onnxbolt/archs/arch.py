@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -118,8 +119,10 @@ class Arch:
             yield "a block has more shared memory than an SM"
         if set(self.mma) != set(self.flops):
             yield "mma and flops name different types"
-        if min(*self._amounts(), *self.flops.values()) <= 0 or not 0 < self.mma_sync_share <= 1:
-            yield "amounts and rates are larger than zero, and mma_sync_share is at most 1"
+        amounts = (*self._amounts(), *self.flops.values())
+        sound = all(math.isfinite(amount) and amount > 0 for amount in amounts)
+        if not sound or not 0 < self.mma_sync_share <= 1:
+            yield "amounts and rates are larger than zero and finite; mma_sync_share is at most 1"
 
     def _missing(self, capability: Capability) -> Iterator[str]:
         """The reason why code for `nvcc` cannot use a capability, if there is one."""

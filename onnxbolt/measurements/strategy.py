@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from onnxbolt import checks
 from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.records import Measurement
 from onnxbolt.problems import Problem
@@ -62,4 +63,15 @@ class Strategy(Protocol):
     ) -> Iterable[KernelConfig]: ...
 
 
-STRATEGIES: Registry[str, Strategy] = Registry("strategy", (), "name")
+class _Strategies(Registry[str, Strategy]):
+    """Strategies by name. Raises ValueError for a name that --strategy could not show, and for a
+    class in the place of its object."""
+
+    def add(self, entry: Strategy, owner: str) -> None:
+        checks.name("strategy", entry.name)
+        if isinstance(entry, type):
+            raise ValueError(f"strategy {entry.name} is a class: give an object of it")
+        super().add(entry, owner)
+
+
+STRATEGIES: Registry[str, Strategy] = _Strategies("strategy", (), "name")
