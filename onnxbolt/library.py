@@ -256,7 +256,7 @@ def _manifest_source(manifest: Manifest) -> str:
             "output": op.output.onnx,
             "epilogue": ",".join(op.steps),
             "operands": op.operands,
-            "planes": op.nchw_input.onnx if op.nchw_input else 0,
+            "nchw_input": op.nchw_input.onnx if op.nchw_input else 0,
             "stores": STORE in op.chain,
             "to_nchw": op.to_nchw,
             "means": MEAN in op.chain,

@@ -67,7 +67,7 @@ Problem::Problem(const Description& description, size_t l2_bytes) : description_
   reference_ = compute_reference();
   if (!description_.both()) return;
   ConvArguments rows = conv(0, 0);
-  rows.y_planes = rows.padding = 0;
+  rows.y_nchw = rows.padding = 0;
   stored_reference_ = compute_layer(rows, 0, nullptr);
 }
 
@@ -75,7 +75,7 @@ size_t Problem::describe_operands() {
   const ConvArguments& first = description_.conv;
   const size_t rows = description_.rows();
   x_ = Describe(size_t(first.n) * first.h * first.w * first.c,
-                first.x_planes ? first.x_planes : description_.element);
+                first.x_nchw ? first.x_nchw : description_.element);
   size_t bytes = x_.stride;
   for (int layer = 0; layer < description_.layers.count; ++layer) {
     const Chain& chain = description_.layers.chains[layer];
@@ -104,7 +104,7 @@ size_t Problem::describe_operands() {
 // much.
 void Problem::fill() {
   uint32_t seed = 0;
-  Fill(x_, description_.conv.x_planes ? description_.conv.x_planes : description_.element, sets_,
+  Fill(x_, description_.conv.x_nchw ? description_.conv.x_nchw : description_.element, sets_,
        ++seed, 0.f, 1.f);
   for (int layer = 0; layer < description_.layers.count; ++layer) {
     const Chain& chain = description_.layers.chains[layer];

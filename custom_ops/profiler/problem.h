@@ -177,7 +177,7 @@ class Problem {
 
   Description description_;
   int sets_ = 1;
-  Operand x_, padded_filter_, rows_;  // the latter: y with its channels last, beside the planes
+  Operand x_, padded_filter_, rows_;  // the latter: y with its channels last, beside NCHW
   LayerOperands layers_[kMaxProducts];
   Answer reference_;         // float [written rows, columns of the last layer]
   Answer stored_reference_;  // the answer of the first layer if its result is an output, or of the

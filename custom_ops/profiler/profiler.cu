@@ -266,7 +266,7 @@ void SetProblem(const std::string& name, const Description& description) {
 }
 
 // `extents`, of the first layer: m, n, k of a GEMM; of a convolution the int fields of
-// ConvArguments, in their order; x_planes is fp32 or 0, y_planes and padding those of the only
+// ConvArguments, in their order; x_nchw is fp32 or 0, y_nchw and padding those of the only
 // layer. `columns`: of the layers behind it. `limits`: the fields of Limits, then of each layer
 // accumulation, relative and absolute, and the error of each of its steps.
 Description Describe(bool is_gemm, int element, int output, const char* epilogue,
@@ -281,7 +281,7 @@ Description Describe(bool is_gemm, int element, int output, const char* epilogue
        {&conv.n,          &conv.h,          &conv.w,         &conv.c,        &conv.k,
         &conv.r,          &conv.s,          &conv.p,         &conv.q,        &conv.pad_top,
         &conv.pad_left,   &conv.pad_bottom, &conv.pad_right, &conv.stride_h, &conv.stride_w,
-        &conv.dilation_h, &conv.dilation_w, &conv.groups,    &conv.x_planes, &conv.y_planes,
+        &conv.dilation_h, &conv.dilation_w, &conv.groups,    &conv.x_nchw,   &conv.y_nchw,
         &conv.padding})
     *to = *from++;
   conv.x_pitch = conv.c, conv.y_pitch = conv.k;

@@ -44,7 +44,7 @@ __device__ float Activation(const ConvArguments& conv, int64_t row, int64_t k) {
   const int h = int(pq % conv.p) * conv.stride_h - conv.pad_top + tap / conv.s * conv.dilation_h;
   const int w = q * conv.stride_w - conv.pad_left + tap % conv.s * conv.dilation_w;
   if (h < 0 || h >= conv.h || w < 0 || w >= conv.w) return 0.f;
-  if (conv.x_planes) {
+  if (conv.x_nchw) {
     const int64_t plane = pq / conv.p * conv.c + channel;
     return float(Element(static_cast<const float*>(conv.x)[(plane * conv.h + h) * conv.w + w]));
   }
@@ -102,7 +102,7 @@ struct Output {
 
 // The index in y of output pixel `row` of a channel.
 __device__ int64_t OutputIndex(const ConvArguments& conv, int64_t row, int channel) {
-  if (!conv.y_planes) return row * conv.k + channel;
+  if (!conv.y_nchw) return row * conv.k + channel;
   const int64_t pixels = int64_t(conv.p) * conv.q;
   return (row / pixels * (conv.k - conv.padding) + channel) * pixels + row % pixels;
 }

@@ -57,7 +57,8 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
   Tensors tensors{};
   tensors.buffers = &buffers;
   tensors.x = buffers.Input(0);
-  tensors.x_shape = op_.planes ? ChannelsLast(ort::ShapeOf(tensors.x)) : ort::ShapeOf(tensors.x);
+  tensors.x_shape =
+      op_.nchw_input ? ChannelsLast(ort::ShapeOf(tensors.x)) : ort::ShapeOf(tensors.x);
   tensors.x_pitch = tensors.x_shape.empty() ? 0 : tensors.x_shape.back();
   tensors.x_shape = placement_->Channels(std::move(tensors.x_shape));
   tensors.x_data = Behind(buffers.Read(tensors.x, XType()), placement_->begin, op_.element);

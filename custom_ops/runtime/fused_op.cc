@@ -32,7 +32,7 @@ size_t OutputCount(const OrtCustomOp* self) { return Of(self).stores ? 2 : 1; }
 int InputType(const OrtCustomOp* self, size_t index) {
   const Op& op = Of(self);
   const size_t first = op.first_operand;
-  if (index == 0 && op.planes) return op.planes;
+  if (index == 0 && op.nchw_input) return op.nchw_input;
   if (index == WrittenInto(op)) return op.output;
   return index >= first && op.operands[index - first] == 'v' ? kTypeF32 : op.element;
 }

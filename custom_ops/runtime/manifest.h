@@ -17,7 +17,7 @@ struct Op {
       operands;  // a letter for each input behind x and weight: 'v' a float32 vector [N], 't' a
                  // tensor shaped as its layer's result, 'w' the weight of a further layer, 'y' the
                  // output as earlier nodes left it, which this one writes into
-  int planes = 0;        // the type of x if it is NCHW while y is NHWC, else 0
+  int nchw_input = 0;    // the type of x if it is NCHW while y is NHWC, else 0
   bool stores = false;   // true if the first layer's result is a second output
   bool to_nchw = false;  // true if a convolution writes y as NCHW
   bool means = false;    // true if a convolution's output is the mean over each image, [N, 1, 1, K]

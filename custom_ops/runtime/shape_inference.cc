@@ -112,7 +112,7 @@ void InferShape(const Op& op, OrtShapeInferContext* context) {
     weight = operation->Weight(first, InputShape(context, LastWeight(op)).dims);
   }
   if (x.dims.empty()) return;  // unknown rank
-  if (op.planes) x = {ChannelsLast(x.dims), ChannelsToLast(x.symbols)};
+  if (op.nchw_input) x = {ChannelsLast(x.dims), ChannelsToLast(x.symbols)};
   x.dims = placement.Channels(x.dims);
   Shape y = Written(op, operation->Output(x.dims, weight));
   Symbols symbols = operation->Names(x.symbols, x.dims, weight);

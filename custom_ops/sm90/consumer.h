@@ -101,10 +101,10 @@ class TileEnd {
                                   const MatrixOutput& to) {
     const auto& values =
         reinterpret_cast<const float (&)[Finish::kUnitColumns / 2]>(sums[m][value]);
-    if constexpr (K::kPlanes)
-      epilogue_.finish_unit(values, m * 64, column, params_.columns, PlanesOutput(params_, to));
+    if constexpr (K::kNchw)
+      epilogue_.finish_unit(values, m * 64, column, params_.columns, NchwOutput(params_, to));
     else if constexpr (K::kBoth)
-      epilogue_.finish_unit(values, m * 64, column, params_.columns, to, PlanesOutput(params_, to));
+      epilogue_.finish_unit(values, m * 64, column, params_.columns, to, NchwOutput(params_, to));
     else if constexpr (K::kMean)
       epilogue_.finish_unit(values, m * 64, column, params_.columns, MeanOutput(params_, to));
     else

@@ -13,16 +13,16 @@ namespace sm90 {
 
 // As EpilogueShape, but nothing is staged.
 template <class Element, class Output, class Chain, int Blocks, int Columns>
-struct PlanesEpilogueShape : EpilogueShape<Element, Output, Chain, Blocks, Columns> {
+struct NchwEpilogueShape : EpilogueShape<Element, Output, Chain, Blocks, Columns> {
   static constexpr int kStagingBytes = 0;
   static_assert(Chain::kTensors == 0, "tensors that are added have their channels last");
 };
 
 // The place where a tile of NCHW is stored. `tile`: its first row and column, and the number of
 // rows.
-class PlanesOutput {
+class NchwOutput {
  public:
-  CUTLASS_DEVICE PlanesOutput(const Params& params, const MatrixOutput& tile)
+  CUTLASS_DEVICE NchwOutput(const Params& params, const MatrixOutput& tile)
       : params_(params), tile_(tile) {}
 
   // Stores a thread's values, which are in the order of accumulators (see Accumulators): for each
@@ -60,14 +60,14 @@ class PlanesOutput {
 
 // Has the interface of Epilogue, and its vectors.
 template <class Shape>
-class PlanesEpilogue : public Epilogue<Shape> {
+class NchwEpilogue : public Epilogue<Shape> {
  public:
   using Base = Epilogue<Shape>;
   using Base::Base;
 
   template <int Size>
   CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column,
-                                  int column_end, const PlanesOutput& to) {
+                                  int column_end, const NchwOutput& to) {
     this->for_each_part(values, nullptr, unit_row, unit_column, column_end, to,
                         [&](const auto& x, const auto& operands, int column) {
                           const auto rounded = Base::Chain::template finish<typename Base::Output>(
@@ -88,13 +88,13 @@ class BothEpilogue : public Epilogue<Shape> {
   template <int Size>
   CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column,
                                   int column_end, const MatrixOutput& rows,
-                                  const PlanesOutput& planes) {
+                                  const NchwOutput& nchw) {
     using Output = typename Base::Output;
     cutlass::Array<Output, Size> rounded;
     Base::finish_unit(values, unit_row, unit_column, column_end, rows,
                       reinterpret_cast<uint32_t*>(&rounded));
     const auto converted = cutlass::NumericArrayConverter<PlaneType, Output, Size>{}(rounded);
-    planes.store(converted, unit_row + this->first_row(), unit_column + this->thread_ % 4 * 2);
+    nchw.store(converted, unit_row + this->first_row(), unit_column + this->thread_ % 4 * 2);
   }
 };
 

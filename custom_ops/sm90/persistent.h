@@ -55,7 +55,7 @@ template <class K>
 __device__ void PrefetchMaps(const Params& params) {
   Prefetch(params.a);
   Prefetch(params.b);
-  if constexpr (!K::kPlanes && !K::kMean) Prefetch(params.d);
+  if constexpr (!K::kNchw && !K::kMean) Prefetch(params.d);
   if constexpr (K::Finish::kResidual) Prefetch(params.residual);
 }
 
@@ -188,7 +188,7 @@ const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_
                  : encode(params.residual, residual, residual_pitch, Finish::kUnitColumns, 64);
     if (error) return error;
   }
-  if constexpr (K::kPlanes || K::kMean)
+  if constexpr (K::kNchw || K::kMean)
     return nullptr;
   else if constexpr (K::kSwapped)
     return encode(params.d, d, pitch, kUnitChannels, K::kTileM);
@@ -227,7 +227,7 @@ const char* DescribeMatrix(Params& params, const void* a, int64_t rows, int64_t 
 template <class K>
 const char* CheckProblem(int64_t rows, int64_t columns, int64_t depth, int64_t taps) {
   constexpr int kWide = 16 / static_cast<int>(sizeof(typename K::Output));
-  if (!K::kPlanes && columns % kWide != 0)
+  if (!K::kNchw && columns % kWide != 0)
     return "the output's rows are not multiples of 16 bytes, as TMA needs";
   if (rows > 0x7fffffff - K::kTileM * K::kClusterM) return "an extent is too close to 2^31";
   const int64_t blocks = CeilDivide(depth, K::kTileK) * taps;

@@ -45,24 +45,24 @@ struct KernelShape {
   static constexpr int kGroupRows = kIsPingpong ? kProductRows : kProductRows / kGroups,
                        kBlocks = kGroupRows / 64;
   static constexpr int kGroupsOfTile = kIsPingpong ? 1 : kGroups;
-  static constexpr bool kPlanes =
+  static constexpr bool kNchw =
       Row::at(Column::kAlignC) == 1;                   // y is NCHW, and is stored pixel by pixel
   static constexpr bool kBoth = false, kMean = false;  // see BothShape, MeanShape
   using Unswapped =
-      std::conditional_t<kPlanes, PlanesEpilogueShape<Element, Output, Chain, kBlocks, Columns>,
+      std::conditional_t<kNchw, NchwEpilogueShape<Element, Output, Chain, kBlocks, Columns>,
                          EpilogueShape<Element, Output, Chain, kBlocks, Columns>>;
   using Finish =
       std::conditional_t<kSwapped, SwappedEpilogueShape<Output, Chain, kBlocks, kTileM>, Unswapped>;
-  using Epilogue = std::conditional_t<
-      kSwapped, SwappedEpilogue<Finish>,
-      std::conditional_t<kPlanes, PlanesEpilogue<Finish>, sm90::Epilogue<Finish>>>;
+  using Epilogue =
+      std::conditional_t<kSwapped, SwappedEpilogue<Finish>,
+                         std::conditional_t<kNchw, NchwEpilogue<Finish>, sm90::Epilogue<Finish>>>;
 
   static_assert(ArchOf<Row>::kWgmma && ArchOf<Row>::kTma, "the kernel needs wgmma and TMA");
   static_assert(kGroups >= 1 && kGroups <= 3, "one to three consumer warpgroups");
   static_assert(kIsPingpong || Row::at(Column::kSchedule) == kCooperative,
                 "a kernel is cooperative or pingpong");
   static_assert(!kIsPingpong || kGroups > 1, "pingpong takes two");
-  static_assert(!kSwapped || !kPlanes, "a swapped product is stored with its channels last");
+  static_assert(!kSwapped || !kNchw, "a swapped product is stored with its channels last");
   static_assert(!kSwapped || kGroups == 1, "one warpgroup has all of a swapped tile");
   static_assert(kGroupRows % 64 == 0 && kGroupRows * kGroupsOfTile == kProductRows,
                 "a warpgroup multiplies 64 rows at a time");
@@ -131,8 +131,7 @@ template <class Config, class ElementType, class PlaneType, class ChainType>
 struct BothShape : KernelShape<Config, ElementType, ElementType, ChainType> {
   using Epilogue = BothEpilogue<typename BothShape::Finish, PlaneType>;
   static constexpr bool kBoth = true;
-  static_assert(!BothShape::kPlanes && !BothShape::kSwapped,
-                "rows of pixels are stored as they are");
+  static_assert(!BothShape::kNchw && !BothShape::kSwapped, "rows of pixels are stored as they are");
 };
 
 // A kernel whose output is the mean over each image, behind the epilogue: a block of 64 rows holds
@@ -141,7 +140,7 @@ template <class Config, class ElementType, class OutputType, class ChainType>
 struct MeanShape : KernelShape<Config, ElementType, OutputType, ChainType> {
   using Epilogue = MeanEpilogue<typename MeanShape::Finish>;
   static constexpr bool kMean = true;
-  static_assert(!MeanShape::kPlanes && !MeanShape::kSwapped && MeanShape::kClusterN == 1,
+  static_assert(!MeanShape::kNchw && !MeanShape::kSwapped && MeanShape::kClusterN == 1,
                 "images are whole blocks of rows");
 };
 

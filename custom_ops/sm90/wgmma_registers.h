@@ -1,4 +1,4 @@
-// wgmma with A in registers: pixels that a first convolution gathers, or what one product left
+// wgmma with A in registers: pixels that a stem convolution gathers, or what one product left
 // there, activated and converted, as the next product's operand. The accumulators of two
 // neighbouring column blocks lie as the operand of one instruction wants its four registers (PTX
 // ISA: "Register Fragments for wgmma.mma_async.m64nNk16"), so that a chain of layers moves nothing

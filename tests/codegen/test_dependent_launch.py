@@ -46,7 +46,7 @@ CONSTANTS: dict[Family[Any], tuple[str, tuple[str, ...]]] = {
     named("gemm_sm90"): ("sm90::Params", ("b", "operands.vectors")),
     named("conv_sm90"): ("sm90::Params", ("b", "operands.vectors")),
     named("halo_sm90"): ("halo::Params", ("filter", "epilogue.vectors")),
-    named("stem_sm90"): ("first::Params", ("filter", "epilogue.vectors")),
+    named("stem_sm90"): ("stem::Params", ("filter", "epilogue.vectors")),
     named("b2b_gemm_small"): (
         "ChainArguments",
         ("weights", *(f"epilogue[{i}].vectors" for i in range(4))),
@@ -76,7 +76,7 @@ CONSTANTS: dict[Family[Any], tuple[str, tuple[str, ...]]] = {
         ("filter", "weights", "epilogue.vectors", *(f"inner[{i}].vectors" for i in range(2))),
     ),
     named("b2b_stem_sm90"): (
-        "first::ChainParams",
+        "stem::ChainParams",
         ("filter", "next", "epilogue.vectors", "inner.vectors"),
     ),
 }

@@ -124,7 +124,7 @@ SWAPPED = dataclasses.replace(
     consumers=1,
     resident=False,
 )
-PLANES = dataclasses.replace(
+NCHW_OUTPUT = dataclasses.replace(
     CONV_SM90, columns=256, stages=0, consumers=2, resident=False, access_out=1
 )
 HALO: dict[str, Any] = {
@@ -176,7 +176,7 @@ UNITS = {
     "conv_sm90": (
         Instance(CONV_SM90, DType.F16, DType.F16, ("Bias", "Add", "Relu")),
         Instance(SWAPPED, DType.F16, DType.F16, ("Bias",)),
-        Instance(PLANES, DType.F16, DType.F32, ("Bias",)),
+        Instance(NCHW_OUTPUT, DType.F16, DType.F32, ("Bias",)),
         Instance(CONV_SM90, DType.F16, DType.F32, ("Bias", "Add", STORE)),
         Instance(CONV_SM90, DType.F16, DType.F16, ("Bias", "Relu", "Mean")),
     ),

@@ -66,7 +66,7 @@ CHAINS = (
     ("conv.groups = 2;", "a chain of convolutions has no groups"),
     ("chain.n[1] = 264;", "a layer is wider than the kernel"),
     ("chain.ldd = 3;", "y or its pitch is not aligned to 16 bytes"),
-    ("conv.y_planes = 1;", _LAST),
+    ("conv.y_nchw = 1;", _LAST),
     (
         "chain.stored = data;",
         "the first layer's result is to be stored, and the kernel does not store it",
@@ -79,19 +79,19 @@ OLDER_CHAINS = (
     ("conv.groups = 2;", "a chain of convolutions has no groups"),
     ("chain.layers = 1;", "the kernel is for another number of layers"),
     ("chain.n[1] = 264;", "a layer is wider than the kernel"),
-    ("conv.y_planes = 1;", _LAST),
+    ("conv.y_nchw = 1;", _LAST),
 )
 _FAR = "pixels of y or of a tensor lie too far apart"
 HALO_CHAINS = (
     ("", "accepted"),
-    ("conv.y_planes = 1;", _LAST),
+    ("conv.y_nchw = 1;", _LAST),
     ("conv.stored = data;", _ONE),
     ("conv.y_pitch = int64_t(1) << 29;", _FAR),
     ("chain.epilogue[1].tensor_pitch[0] = int64_t(1) << 29;", _FAR),
 )
 DEPTHWISE = (
     ("", "accepted"),
-    ("conv.y_planes = 1;", _LAST),
+    ("conv.y_nchw = 1;", _LAST),
     ("conv.stored = data;", _ONE),
     (
         "conv.groups = 1;",
@@ -109,11 +109,11 @@ HALOS = (
 # kernels that write NHWC, and kernels that write NCHW as well
 ROWS = (
     ("", "accepted"),
-    ("conv.y_planes = 1;", _LAST),
+    ("conv.y_nchw = 1;", _LAST),
     ("conv.stored = data;", _ONE),
-    ("conv.stored = data; conv.y_planes = 1;", _ONE),
+    ("conv.stored = data; conv.y_nchw = 1;", _ONE),
 )
-_FORMS = "conv.stored = data; conv.y_planes = 1; "
+_FORMS = "conv.stored = data; conv.y_nchw = 1; "
 BOTH = (
     (_FORMS, "accepted"),
     (_FORMS + "conv.padding = 63;", "accepted"),
@@ -130,7 +130,7 @@ MEANS = (
     ("", "accepted"),
     ("conv.p = 9;", _IMAGE),
     ("conv.q = 0;", _IMAGE),
-    ("conv.y_planes = 1;", _LAST),
+    ("conv.y_nchw = 1;", _LAST),
 )
 CASES = (*RESIZES, *CHAINS, *OLDER_CHAINS, *HALO_CHAINS, *HALOS, *DEPTHWISE, *ROWS, *BOTH, *MEANS)
 _WRITER = (

@@ -122,14 +122,14 @@ def first_chain_problem(library: Library, instance: Instance, shape: Shape) -> P
     r, s, c = config.filter
     conv = replace(shape.conv, c=c, r=r, s=s, strides=config.strides)
     widths = (config.columns, config.later_columns)
-    return _problem(library, instance, shape, conv, widths, planes=True)
+    return _problem(library, instance, shape, conv, widths, nchw=True)
 
 
 def conv_chain_problem(library: Library, instance: Instance, shape: Shape) -> Problem:
     """Another convolution and 1x1 ones behind it."""
     assert isinstance(instance.config, B2bConvSm90Config | LayersConfig)
     conv = replace(shape.conv, c=8 * shape.conv.c)
-    return _problem(library, instance, shape, conv, instance.config.widths, planes=False)
+    return _problem(library, instance, shape, conv, instance.config.widths, nchw=False)
 
 
 def halo_chain_problem(library: Library, instance: Instance, shape: Shape) -> Problem:
@@ -138,7 +138,7 @@ def halo_chain_problem(library: Library, instance: Instance, shape: Shape) -> Pr
     c, config = 8 * shape.conv.c, instance.config
     assert isinstance(config, HaloConfig)
     conv = replace(shape.conv, c=min(c, config.k_block) if config.resident else c)
-    return _problem(library, instance, shape, conv, config.layers, planes=False)
+    return _problem(library, instance, shape, conv, config.layers, nchw=False)
 
 
 def _problem(
@@ -147,7 +147,7 @@ def _problem(
     shape: Shape,
     conv: ConvShape,
     kernel: tuple[int, ...],
-    planes: bool,
+    nchw: bool,
 ) -> Problem:
     """`kernel`: the channels of each layer that the kernel has, zeros included."""
     rng, (p, q) = random_of(instance, shape), output_extent(conv)
@@ -164,7 +164,7 @@ def _problem(
         np.float32 if shape.wide else instance.dtype.numpy
     )
     expected = made.expected(convolve(rounded(x, instance.dtype), made.filters, conv), conv.gap)
-    source = Tensor(library, np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if planes else x)
+    source = Tensor(library, np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if nchw else x)
     output = Tensor(library, np.zeros(expected.shape, instance.out.numpy), conv.gap, empty=True)
     chain = made.arguments
     chain.m, chain.k, chain.a, chain.d = conv.n * p * q, depth, source.pointer, output.pointer
@@ -190,6 +190,6 @@ def _problem(
         conv.c,
         output.pitch,
         chain.epilogue[0],
-        element.onnx if planes else 0,
+        element.onnx if nchw else 0,
     )
     return Problem(ConvChain(first, chain), output, expected, (source, made))

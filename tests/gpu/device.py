@@ -55,7 +55,7 @@ class Conv(ctypes.Structure):
         *_fields(_P, "x filter y"),
         *_fields(_L, "x_pitch y_pitch"),
         ("epilogue", Epilogue),
-        *_fields(_I, "x_planes y_planes"),
+        *_fields(_I, "x_nchw y_nchw"),
         *_fields(_P, "stored"),
         *_fields(_I, "padding"),
     ]

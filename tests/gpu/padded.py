@@ -30,7 +30,7 @@ def _conv(stride: int = 1, group: int = 1, first: int = 64) -> onnx.ModelProto:
     )
 
 
-def _planes() -> onnx.ModelProto:
+def _nchw_output() -> onnx.ModelProto:
     """The convolution writes the output as ONNX has it."""
     net = Net({"x": SHAPE})
     return net.model(net.node("Relu", net.conv("x", 64, 64, 3, pads=PADS)))
@@ -54,7 +54,7 @@ CASES: dict[str, tuple[Family[Any], Callable[[], onnx.ModelProto]]] = {
     "conv_2x": (named("conv_2x"), _conv),
     "conv_sm90": (named("conv_sm90"), _conv),
     "conv_sm90 with strides": (named("conv_sm90"), lambda: _conv(2)),
-    "conv_sm90 to planes": (named("conv_sm90"), _planes),
+    "conv_sm90 to NCHW": (named("conv_sm90"), _nchw_output),
     "halo": (named("halo_sm90"), _conv),
     "halo with strides": (named("halo_sm90"), lambda: _conv(2)),
     "first": (named("stem_sm90"), lambda: _conv(2, first=3)),

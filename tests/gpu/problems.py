@@ -499,7 +499,9 @@ def _form(instance: Instance) -> str:
     config, chain = instance.config, instance.chain
     is_forms = {
         "MEAN": MEAN in chain,
-        "PLANES": (isinstance(config, ConvSm90Config | HaloSm90Config) and config.access_out == 1),
+        "NCHW_OUTPUT": (
+            isinstance(config, ConvSm90Config | HaloSm90Config) and config.access_out == 1
+        ),
         "BOTH_FORMS": isinstance(config, ConvSm90Config) and chain[-1:] == (STORE,),
         "SWAPPED": isinstance(config, Sm90Config) and config.swapped,
         "NOT_STORED": isinstance(config, B2bStoredSm90Config) and STORE not in chain,

@@ -50,7 +50,7 @@ def test_an_implicit_gemm_with_layers_behind_it_splits_no_k(library: Library) ->
     ("part", "field", "value", "reason"),
     [
         ("chain", "layers", 3, "two layers"),
-        ("conv", "x_planes", 0, "reads NCHW"),
+        ("conv", "x_nchw", 0, "reads NCHW"),
         ("conv", "stride_h", 3, "another filter or stride"),
         ("conv", "k", 2**10, "more channels"),
     ],

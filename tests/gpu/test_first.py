@@ -53,7 +53,7 @@ def test_an_infinity_reaches_its_windows_alone(library: Library, instance: Insta
 @pytest.mark.parametrize(
     ("field", "value", "text"),
     [
-        ("x_planes", 0, "reads NCHW"),
+        ("x_nchw", 0, "reads NCHW"),
         ("groups", 3, "no groups"),
         ("dilation_w", 2, "no dilation"),
         ("r", 2, "another filter"),

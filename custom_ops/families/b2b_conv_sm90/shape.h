@@ -81,7 +81,7 @@ struct ConvChainShape
       Layers::columns(Layers::kLast - 1) <= (ConvChainShape::kGroups == 1 ? 192 : 128);
 
   static_assert(kLastColumns % kPart == 0, "the last product has whole parts");
-  static_assert(!ConvChainShape::kPlanes && !ConvChainShape::kSwapped,
+  static_assert(!ConvChainShape::kNchw && !ConvChainShape::kSwapped,
                 "ChainEnd has rows of pixels, and stages them");
   static_assert(Layers::kStagesBehind < ConvChainShape::kStages,
                 "a tile's last k-block and what is behind it are in the ring together");

@@ -13,7 +13,7 @@
 #include "sm90/stem/kernel.h"
 
 namespace onnxbolt {
-namespace first {
+namespace stem {
 
 // Columns of its configuration: as Plan, and instruction[2] = the 1x1 convolution's output
 // channels.
@@ -105,7 +105,7 @@ class ChainEnd {
   sm90::Epilogue<typename Plan::Finish> epilogue_;
 };
 
-}  // namespace first
+}  // namespace stem
 
 // See ConvChainArguments; two layers.
 template <class Config, class ElementType, class OutputType, class FirstChain, class LastChain>
@@ -113,7 +113,7 @@ struct B2bStemSm90 {
   using Row = Config;
   using Element = ElementType;
   using Output = OutputType;
-  using Plan = first::ChainPlan<Config, Element, Output, FirstChain, LastChain>;
+  using Plan = stem::ChainPlan<Config, Element, Output, FirstChain, LastChain>;
   static constexpr int kSharedMemory = Plan::kSharedMemory;
 
   static const char* prepare() {
@@ -124,7 +124,7 @@ struct B2bStemSm90 {
   static const char* can_implement(const void* arguments) {
     const auto& [conv, chain] = *static_cast<const ConvChainArguments*>(arguments);
     if (chain.layers != 2) return "the kernel is for two layers";
-    if (const char* error = first::Check<Plan>(conv, chain.n[1])) return error;
+    if (const char* error = stem::Check<Plan>(conv, chain.n[1])) return error;
     if (conv.k > Plan::kN || chain.n[1] > Plan::kColumns)
       return "a layer has more channels than the kernel";
     if (conv.k % 8 != 0 || !IsAligned(chain.weights[1], 16))
@@ -138,21 +138,21 @@ struct B2bStemSm90 {
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& [conv, chain] = *static_cast<const ConvChainArguments*>(arguments);
     if (chain.m * chain.n[1] == 0) return nullptr;
-    first::ChainParams params{};
-    first::Describe<Plan>(conv, params);
+    stem::ChainParams params{};
+    stem::Describe<Plan>(conv, params);
     params.inner = conv.epilogue, params.epilogue = chain.epilogue[1],
     params.channels = static_cast<int>(chain.n[1]);
     std::copy_n(chain.epilogue[0].params, FirstChain::kParams, params.inner.params);
     std::copy_n(chain.epilogue[0].params + FirstChain::kParams, LastChain::kParams,
                 params.epilogue.params);
-    if (const char* error = first::EncodeOutput<Plan>(conv, chain.n[1], params.y)) return error;
+    if (const char* error = stem::EncodeOutput<Plan>(conv, chain.n[1], params.y)) return error;
     constexpr int64_t kSize = sizeof(Element);
     if (const char* error = sm90::EncodeTiled(
             params.next, sm90::kOperandType<Element>, kSize, chain.weights[1],
             {{conv.k, 0, Plan::kBox}, {chain.n[1], conv.k * kSize, Plan::kColumns}}))
       return error;
     return LaunchDependent(
-        conv.x_planes == OnnxType<float>::value ? kernel<float>() : kernel<Element>(),
+        conv.x_nchw == OnnxType<float>::value ? kernel<float>() : kernel<Element>(),
         std::min(params.tiles, launch.sm_count), Plan::kThreads, launch.stream, params,
         ArchOf<Row>::kDependentLaunch, kSharedMemory);
   }
@@ -160,7 +160,7 @@ struct B2bStemSm90 {
  private:
   template <class Pixel>
   static auto kernel() {
-    return first::FirstKernel<Plan, first::ChainEnd<Plan>, Pixel>;
+    return stem::StemKernel<Plan, stem::ChainEnd<Plan>, Pixel>;
   }
 };
 

@@ -74,7 +74,7 @@ struct ConvSm90 {
  private:
   static_assert(Row::at(kAlignA) * sizeof(Element) == 16 &&
                     Row::at(kAlignB) * sizeof(Element) == 16 &&
-                    (Shape::kPlanes || Row::at(kAlignC) * sizeof(Element) == 16),
+                    (Shape::kNchw || Row::at(kAlignC) * sizeof(Element) == 16),
                 "TMA moves rows of 16 bytes");
 
   static int depth(const ConvArguments& conv) { return conv.c / conv.groups; }
@@ -99,8 +99,8 @@ struct ConvSm90 {
 
   static const char* check_output(const ConvArguments& conv) {
     constexpr int kC = Row::at(kAlignC);
-    if (const char* error = CheckLayout(conv, Shape::kPlanes, Both)) return error;
-    if (Shape::kPlanes) return nullptr;
+    if (const char* error = CheckLayout(conv, Shape::kNchw, Both)) return error;
+    if (Shape::kNchw) return nullptr;
     if (conv.k % kC != 0 || conv.row_pitch() % kC != 0 ||
         conv.row_pitch() * sizeof(typename Shape::Output) % 16 != 0 || !IsAligned(conv.rows(), 16))
       return "y, its pitch or k is not aligned to align_c elements";

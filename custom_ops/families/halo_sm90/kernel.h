@@ -34,8 +34,8 @@ struct HaloSm90 {
   static const char* can_implement(const void* arguments) {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
     if (const char* error = halo::CheckConvolution(conv)) return error;
-    if (const char* error = CheckLayout(conv, Plan::kPlanes)) return error;
-    if (Plan::kPlanes) return CheckOperands<Chain, Element>(conv.epilogue, 1);
+    if (const char* error = CheckLayout(conv, Plan::kNchw)) return error;
+    if (Plan::kNchw) return CheckOperands<Chain, Element>(conv.epilogue, 1);
     if (const char* error = halo::CheckRows(conv, conv.epilogue)) return error;
     return CheckOperands<Chain, Element>(conv.epilogue, halo::kAlign);
   }
@@ -55,8 +55,7 @@ struct HaloSm90 {
   }
 
  private:
-  using Finish =
-      std::conditional_t<Plan::kPlanes, halo::PlanesEpilogue<Plan>, halo::Epilogue<Plan>>;
+  using Finish = std::conditional_t<Plan::kNchw, halo::NchwEpilogue<Plan>, halo::Epilogue<Plan>>;
   static constexpr auto kKernel = halo::HaloKernel<Plan, Finish, halo::Params>;
 };
 

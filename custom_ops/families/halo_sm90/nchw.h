@@ -13,13 +13,13 @@ namespace onnxbolt {
 namespace halo {
 
 template <class Plan>
-class PlanesEpilogue {
+class NchwEpilogue {
  public:
   using Accumulators = sm90::Accumulators<Plan::kPositions>;
   using Output = typename Plan::Output;
   using Chain = typename Plan::Chain;
 
-  __device__ PlanesEpilogue(const Params& params, const Memory<Plan>& memory, int warpgroup)
+  __device__ NchwEpilogue(const Params& params, const Memory<Plan>& memory, int warpgroup)
       : params_(params),
         places_(memory.places()),
         staging_(memory.staging(warpgroup)),

@@ -56,7 +56,7 @@ struct Origin {
 };
 
 template <class Element, class Tile>
-struct Planes {
+struct NchwTile {
   alignas(32) Element values[Tile::kChannels * Tile::kPixels];
 
   __device__ Element& at(int channel, int pixel) {
@@ -98,7 +98,7 @@ static __global__ void __launch_bounds__(kThreads)
   constexpr int kRead = Tile::template kPixelWidth<Element>,
                 kWrite = Tile::template kChannelWidth<Output>;
   constexpr int kRowReads = Tile::kPixels / kRead, kRowWrites = Tile::kChannels / kWrite;
-  __shared__ Planes<Output, Tile> planes;
+  __shared__ NchwTile<Output, Tile> nchw_tile;
   LaunchDependents();
   WaitForPredecessors();
   const Origin origin(params, Tile{});
@@ -115,7 +115,8 @@ static __global__ void __launch_bounds__(kThreads)
     cutlass::AlignedArray<Output, kRead> converted;
     CUTLASS_PRAGMA_UNROLL
     for (int j = 0; j < kRead; ++j) converted[j] = Output(float(values[j]));
-    *reinterpret_cast<cutlass::AlignedArray<Output, kRead>*>(&planes.at(row, column)) = converted;
+    *reinterpret_cast<cutlass::AlignedArray<Output, kRead>*>(&nchw_tile.at(row, column)) =
+        converted;
   }
   __syncthreads();
   CUTLASS_PRAGMA_UNROLL
@@ -124,7 +125,7 @@ static __global__ void __launch_bounds__(kThreads)
     int pixel = origin.pixel + row, channel = origin.channel + column;
     cutlass::AlignedArray<Output, kWrite> values;
     CUTLASS_PRAGMA_UNROLL
-    for (int j = 0; j < kWrite; ++j) values[j] = planes.at(column + j, row);
+    for (int j = 0; j < kWrite; ++j) values[j] = nchw_tile.at(column + j, row);
     if (pixel < params.pixels)
       store(y + int64_t(pixel) * params.stored + channel, values, params.stored - channel,
             params.aligned);
@@ -138,7 +139,7 @@ static __global__ void __launch_bounds__(kThreads)
   constexpr int kRead = Tile::template kChannelWidth<Element>,
                 kWrite = Tile::template kPixelWidth<Output>;
   constexpr int kRowReads = Tile::kChannels / kRead, kRowWrites = Tile::kPixels / kWrite;
-  __shared__ Planes<Output, Tile> planes;
+  __shared__ NchwTile<Output, Tile> nchw_tile;
   LaunchDependents();
   WaitForPredecessors();
   const Origin origin(params, Tile{});
@@ -153,7 +154,7 @@ static __global__ void __launch_bounds__(kThreads)
     int count = pixel < params.pixels ? params.stored - channel : 0;
     auto values = load<kRead>(x + int64_t(pixel) * params.stored + channel, count, params.aligned);
     CUTLASS_PRAGMA_UNROLL
-    for (int j = 0; j < kRead; ++j) planes.at(column + j, row) = Output(float(values[j]));
+    for (int j = 0; j < kRead; ++j) nchw_tile.at(column + j, row) = Output(float(values[j]));
   }
   __syncthreads();
   CUTLASS_PRAGMA_UNROLL
@@ -161,7 +162,7 @@ static __global__ void __launch_bounds__(kThreads)
     int row = i / kRowWrites, column = i % kRowWrites * kWrite;
     int channel = origin.channel + row, pixel = origin.pixel + column;
     auto values =
-        *reinterpret_cast<const cutlass::AlignedArray<Output, kWrite>*>(&planes.at(row, column));
+        *reinterpret_cast<const cutlass::AlignedArray<Output, kWrite>*>(&nchw_tile.at(row, column));
     if (channel < params.channels)
       store(y + int64_t(channel) * params.pixels + pixel, values, params.pixels - pixel, true);
   }
@@ -247,9 +248,9 @@ struct Layout {
                                                        variant<64, 64>()};
 
   // The place in Variant::functions.
-  static int plane_access(const void* planes, size_t plane_bytes) {
+  static int plane_access(const void* nchw, size_t plane_bytes) {
     const auto fits = [&](size_t bytes) {
-      return plane_bytes % bytes == 0 && IsAligned(planes, bytes);
+      return plane_bytes % bytes == 0 && IsAligned(nchw, bytes);
     };
     return fits(16) ? 0 : fits(8) ? 1 : 2;
   }

@@ -13,13 +13,13 @@
 #include "sm90/stem/kernel.h"
 
 namespace onnxbolt {
-namespace first {
+namespace stem {
 
 // The sums of a unit are the output's, but for the epilogue.
 template <class Plan>
 class ConvEnd {
  public:
-  using Params = first::Params;
+  using Params = stem::Params;
 
   __device__ static void begin(const Params&, const Memory<Plan>&) {}
 
@@ -39,7 +39,7 @@ class ConvEnd {
   const int channels_;
 };
 
-}  // namespace first
+}  // namespace stem
 
 // y[n, p, q, k] = epilogue(x[n, c, h, w] * w[k, r, s, c]) for fp16 and bf16. The columns of its
 // configuration: sm90/stem/plan.h.
@@ -48,7 +48,7 @@ struct StemSm90 {
   using Row = Config;
   using Element = ElementType;
   using Output = OutputType;
-  using Plan = first::Plan<Config, Element, Output, Chain>;
+  using Plan = stem::Plan<Config, Element, Output, Chain>;
   static constexpr int kSharedMemory = Plan::kSharedMemory;
 
   static const char* prepare() {
@@ -58,7 +58,7 @@ struct StemSm90 {
 
   static const char* can_implement(const void* arguments) {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
-    if (const char* error = first::Check<Plan>(conv, conv.k)) return error;
+    if (const char* error = stem::Check<Plan>(conv, conv.k)) return error;
     return CheckOperands<Chain, Element>(conv.epilogue, 1);
   }
 
@@ -67,22 +67,22 @@ struct StemSm90 {
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
     if (int64_t(conv.n) * conv.p * conv.q * conv.k == 0) return nullptr;
-    first::Params params{};
-    first::Describe<Plan>(conv, params);
+    stem::Params params{};
+    stem::Describe<Plan>(conv, params);
     params.epilogue = conv.epilogue;
-    if (const char* error = first::EncodeOutput<Plan>(conv, conv.k, params.y)) return error;
+    if (const char* error = stem::EncodeOutput<Plan>(conv, conv.k, params.y)) return error;
     const int channel_blocks = CeilDivide(conv.k, Plan::kN);
     const dim3 grid(std::min(params.tiles, std::max(launch.sm_count / channel_blocks, 1)),
                     channel_blocks);
     return LaunchDependent(
-        conv.x_planes == OnnxType<float>::value ? kernel<float>() : kernel<Element>(), grid,
+        conv.x_nchw == OnnxType<float>::value ? kernel<float>() : kernel<Element>(), grid,
         Plan::kThreads, launch.stream, params, ArchOf<Row>::kDependentLaunch, kSharedMemory);
   }
 
  private:
   template <class Pixel>
   static auto kernel() {
-    return first::FirstKernel<Plan, first::ConvEnd<Plan>, Pixel>;
+    return stem::StemKernel<Plan, stem::ConvEnd<Plan>, Pixel>;
   }
 };
 

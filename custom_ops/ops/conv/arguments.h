@@ -13,8 +13,8 @@ struct ConvArguments {
   void* y;
   int64_t x_pitch, y_pitch;
   EpilogueArguments epilogue;
-  int x_planes = 0;  // if x is [n, c, h, w], its ONNX element type (a stem's x may be fp32); else 0
-  int y_planes = 0;  // 1: y is to be [n, k, p, q], with any k; then it has no pitch
+  int x_nchw = 0;  // if x is [n, c, h, w], its ONNX element type (a stem's x may be fp32); else 0
+  int y_nchw = 0;  // 1: y is to be [n, k, p, q], with any k; then it has no pitch
   void* stored = nullptr;  // if y is to be written in both layouts: the NHWC one, without gaps, in
                            // the element type of x
   int padding = 0;         // channels at the end that the NCHW layout lacks

@@ -12,10 +12,10 @@ inline const char* CheckLayout(const ConvArguments& conv, bool nchw, bool both =
   if (!both && conv.stored) return "y is to be written in both forms, and the kernel writes one";
   if (conv.padding < 0 || (conv.padding > 0 && conv.padding >= conv.k))
     return "no channel of y is left without the padding";
-  const bool first = nchw || both;
-  if (first == (conv.y_planes != 0)) return nullptr;
-  return first ? "y is to have its channels last, and the kernel puts them first"
-               : "y is to have its channels first, and the kernel puts them last";
+  const bool writes_nchw = nchw || both;
+  if (writes_nchw == (conv.y_nchw != 0)) return nullptr;
+  return writes_nchw ? "y is to have its channels last, and the kernel puts them first"
+                     : "y is to have its channels first, and the kernel puts them last";
 }
 
 }  // namespace onnxbolt

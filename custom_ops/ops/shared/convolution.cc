@@ -43,7 +43,7 @@ ConvArguments Convolution::Arguments(const Tensors& t) const {
   a.x = t.x_data, a.filter = t.weight_data, a.y = t.y_data;
   a.x_pitch = t.x_pitch, a.y_pitch = t.y_pitch;
   a.epilogue = t.epilogue;
-  a.x_planes = op_.planes, a.y_planes = op_.to_nchw;
+  a.x_nchw = op_.nchw_input, a.y_nchw = op_.to_nchw;
   return a;
 }
 

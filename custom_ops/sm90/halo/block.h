@@ -65,7 +65,7 @@ struct Plan {
   using Element = ElementType;
   using Output = OutputType;
   using Chain = ChainType;
-  static constexpr bool kPlanes = Row::at(kAlignC) == 1;  // y is NCHW
+  static constexpr bool kNchw = Row::at(kAlignC) == 1;  // y is NCHW
   static constexpr int kWarpgroups = Row::at(kConsumers),
                        kConsumerThreads = kWarpgroups * kWarpgroupThreads;
   static constexpr int kThreads = kConsumerThreads + kWarpgroupThreads;
@@ -116,8 +116,7 @@ struct Plan {
 
   static_assert(ArchOf<Row>::kWgmma && ArchOf<Row>::kTma, "the kernel needs wgmma and TMA");
   static_assert(sizeof(Element) == 2, "halo convolutions multiply fp16 and bf16");
-  static_assert(!kPlanes || Chain::kTensors == 0,
-                "tensors that are added have their channels last");
+  static_assert(!kNchw || Chain::kTensors == 0, "tensors that are added have their channels last");
   static_assert(kTileChannels == (kInTurns ? kChannels : kWarpgroups * kChannels),
                 "a warpgroup has 64 output channels");
   static_assert(kWarpgroups <= 2 || (kWarpgroups == 3 && kPositions <= 128),

@@ -15,7 +15,7 @@
 #include "sm90/stem/product.h"
 
 namespace onnxbolt {
-namespace first {
+namespace stem {
 
 // Stores the columns of a product, as many at a time as one store takes.
 template <class Plan>
@@ -56,7 +56,7 @@ __device__ void Run(const typename End::Params& params, const Memory<Plan>& memo
 // which all threads see after the barrier.
 template <class Plan, class End, class Pixel>
 __global__ void __launch_bounds__(Plan::kThreads, 1)
-    FirstKernel(const __grid_constant__ typename End::Params params) {
+    StemKernel(const __grid_constant__ typename End::Params params) {
   extern __shared__ __align__(1024) char shared[];
   const Memory<Plan> memory{shared};
   // neighbouring tiles go to different SMs, so that few tiles occupy as many SMs
@@ -105,12 +105,12 @@ const char* Check(const ConvArguments& conv, int64_t channels) {
   if (const char* error = CheckExtents(int64_t(conv.n) * conv.p * conv.q, conv.k,
                                        int64_t(conv.r) * conv.s * conv.c))
     return error;
-  if (conv.x_planes != OnnxType<float>::value &&
-      conv.x_planes != OnnxType<typename Plan::Element>::value)
-    return "a first convolution reads NCHW, in fp32 or the kernel's type";
+  if (conv.x_nchw != OnnxType<float>::value &&
+      conv.x_nchw != OnnxType<typename Plan::Element>::value)
+    return "a stem convolution reads NCHW, in fp32 or the kernel's type";
   if (const char* error = CheckLayout(conv, false)) return error;
   if (conv.groups != 1 || conv.dilation_h != 1 || conv.dilation_w != 1)
-    return "a first convolution has no groups and no dilation";
+    return "a stem convolution has no groups and no dilation";
   if (conv.r != Plan::kR || conv.s != Plan::kS || conv.c != Plan::kC ||
       conv.stride_h != Plan::kStrideH || conv.stride_w != Plan::kStrideW)
     return "the kernel is for another filter or stride";
@@ -121,5 +121,5 @@ const char* Check(const ConvArguments& conv, int64_t channels) {
   return nullptr;
 }
 
-}  // namespace first
+}  // namespace stem
 }  // namespace onnxbolt

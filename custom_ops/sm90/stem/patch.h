@@ -4,7 +4,7 @@
 #include "sm90/stem/plan.h"
 
 namespace onnxbolt {
-namespace first {
+namespace stem {
 
 // The beginning of the patch's columns: the image is read in aligned quads, so that up to three
 // columns more are read on the left.
@@ -129,5 +129,5 @@ class Patch {
   Quad quads_[Plan::kLoads][Plan::kC];
 };
 
-}  // namespace first
+}  // namespace stem
 }  // namespace onnxbolt

@@ -7,7 +7,7 @@
 #include "sm90/epilogue.h"
 
 namespace onnxbolt {
-namespace first {
+namespace stem {
 
 constexpr int kGroupThreads = 128;  // threads of a warpgroup
 constexpr int kTileColumns =
@@ -67,8 +67,8 @@ struct Plan {
   static constexpr int kSharedMemory = kPatchOffset + kGroups * kPatchBytes;
 
   static_assert(ArchOf<Row>::kWgmma && ArchOf<Row>::kTma, "the kernel needs wgmma and TMA");
-  static_assert(sizeof(Element) == 2, "first convolutions multiply fp16 and bf16");
-  static_assert(Chain::kTensors == 0, "a first convolution has no residual");
+  static_assert(sizeof(Element) == 2, "stem convolutions multiply fp16 and bf16");
+  static_assert(Chain::kTensors == 0, "a stem convolution has no residual");
   static_assert(kUnits * kUnitRows * kTileColumns == Row::at(kTileM) && kDepth == Row::at(kTileK),
                 "the tile fits the filter");
   static_assert(Finish::kStagingBytes % 1024 == 0 || Columns < 64, "units begin where swizzles do");
@@ -126,5 +126,5 @@ struct ImageOutput {
   }
 };
 
-}  // namespace first
+}  // namespace stem
 }  // namespace onnxbolt

@@ -7,7 +7,7 @@
 #include "sm90/wgmma_registers.h"
 
 namespace onnxbolt {
-namespace first {
+namespace stem {
 
 // Loads the weights of output channels `first` .. into shared memory, as steps of [channel][16]
 // whose rows are swizzled as an operand of 32 bytes (sm90/wgmma.h). A thread loads a few chunks at
@@ -155,5 +155,5 @@ class MainLoop {
   const char* pixel_;
 };
 
-}  // namespace first
+}  // namespace stem
 }  // namespace onnxbolt

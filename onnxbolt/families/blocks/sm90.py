@@ -498,7 +498,7 @@ def _compute_us(problem: Product, config: ProductConfig, arch: Arch) -> float:
     return tiles_us(_tiles_of_sm(problem, config, arch), main, epilogue, config)
 
 
-def planes_us(problem: ConvProblem, config: ProductConfig, arch: Arch) -> float:
+def nchw_output_us(problem: ConvProblem, config: ProductConfig, arch: Arch) -> float:
     """Microseconds that NCHW output adds to a kernel that stores rows; nothing hides them."""
     real = min(config.columns, problem.k - problem.padding)
     values = config.rows * real / min(config.split_k, units(config, problem))

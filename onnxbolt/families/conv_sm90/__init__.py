@@ -88,7 +88,7 @@ class ConvSm90(Family[ConvSm90Config]):
     def predicted_us(self, problem: ConvProblem, config: ConvSm90Config, arch: Arch) -> float:
         if problem.both_forms:
             alone = self.predicted_us(problem.in_rows, config, arch)
-            return alone + sm90.planes_us(problem, config, arch)
+            return alone + sm90.nchw_output_us(problem, config, arch)
         # eight pixels of a channel are stored at once: half a sector for types of 16 bits
         if problem.y_nchw:
             problem = replace(problem, out=DType.F32)

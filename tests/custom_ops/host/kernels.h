@@ -76,17 +76,17 @@ inline void Compute(const ConvArguments& c) {
       ForEachTap(c, c.r, c.s, p, q, [&](int h, int w, int r, int s) {
         const int64_t first = k / group_k * group_c, plane = int64_t{c.h} * c.w,
                       pixel = int64_t{h} * c.w + w;
-        const float* from = x + (c.x_planes ? (n * c.c + first) * plane + pixel
-                                            : (n * plane + pixel) * c.x_pitch + first);
+        const float* from = x + (c.x_nchw ? (n * c.c + first) * plane + pixel
+                                          : (n * plane + pixel) * c.x_pitch + first);
         const float* weights = filter + ((int64_t{k} * c.r + r) * c.s + s) * group_c;
-        for (int i = 0; i < group_c; ++i) sum += from[i * (c.x_planes ? plane : 1)] * weights[i];
+        for (int i = 0; i < group_c; ++i) sum += from[i * (c.x_nchw ? plane : 1)] * weights[i];
       });
       const int64_t plane = int64_t{c.p} * c.q, planes = c.k - c.padding;
       const float value = Finish(c.epilogue, sum, row, k);
       if (c.stored) static_cast<float*>(c.stored)[row * c.k + k] = value;
       if (k >= planes) continue;
       static_cast<float*>(
-          c.y)[c.y_planes ? (n * planes + k) * plane + row % plane : row * c.y_pitch + k] = value;
+          c.y)[c.y_nchw ? (n * planes + k) * plane + row % plane : row * c.y_pitch + k] = value;
     }
   }
 }
