@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, ValuesView
 from typing import Protocol, TypeVar
 
 EXTENSIONS_FROM = 1000  # numbers below are the package's
@@ -63,6 +63,10 @@ class Registry(Mapping[Key, Entry]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def values(self) -> ValuesView[Entry]:
+        """A dictionary's own view, which is iterated over many times as a model is planned."""
+        return self._entries.values()
 
     def owner(self, key: Key) -> str:
         """The name of the extension that added an entry; empty for one of the package's own."""

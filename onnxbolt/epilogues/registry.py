@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from onnxbolt.epilogues import casts, gelu, operands, rectifiers, smooth, structure
 from onnxbolt.epilogues.step import EpilogueStep
-from onnxbolt.registry import Registry
+from onnxbolt.registry import Registry, cached
 
 _OWN = (
     operands.BIAS,
@@ -88,6 +88,7 @@ class Step:
         return EPILOGUES[self.name]
 
 
+@cached(1)
 def registered() -> tuple[EpilogueStep, ...]:
     """All entries, the package's own first; equal to an earlier call's result unless entries were
     added or removed."""
