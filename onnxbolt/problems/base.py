@@ -56,11 +56,6 @@ class Problem(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def flops(self) -> int:
-        """Additions and multiplications of matrix products, without the epilogue."""
-
-    @property
-    @abc.abstractmethod
     def bytes_moved(self) -> int:
         """Bytes that are read and written if each tensor moves once through device memory."""
 
@@ -86,9 +81,15 @@ class Problem(abc.ABC):
         return (self,)
 
     @property
+    def flops(self) -> int:
+        """Additions and multiplications of matrix products, without the epilogue; 0 if the
+        operation has no products."""
+        return 0
+
+    @property
     def on_tensor_cores(self) -> bool:
         """True if tensor cores can compute `flops`."""
-        return True
+        return False
 
     @property
     def gemm_shape(self) -> tuple[int, int, int] | None:

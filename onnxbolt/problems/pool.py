@@ -35,14 +35,6 @@ class PoolProblem(Problem):
         return self.c
 
     @property
-    def flops(self) -> int:
-        return 0
-
-    @property
-    def on_tensor_cores(self) -> bool:
-        return False
-
-    @property
     def bytes_moved(self) -> int:
         return self.x_elements * self.dtype.bytes + self.rows * self.c * self.out.bytes
 

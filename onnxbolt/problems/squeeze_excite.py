@@ -43,10 +43,6 @@ class SqueezeExciteProblem(Problem):
         return 2 * self.rows * self.c + 4 * self.n * self.s * self.c
 
     @property
-    def on_tensor_cores(self) -> bool:
-        return False
-
-    @property
     def bytes_moved(self) -> int:
         """Bytes of x and y; the weights are small."""
         return 2 * self.rows * self.c * self.dtype.bytes

@@ -202,12 +202,7 @@ def test_other_paths_reach_the_compiler_as_they_are(folder: str, tmp_path: Path)
     (tmp_path / folder).mkdir()
     (tmp_path / folder / "mine.h").write_text("int mine;")
     (tmp_path / "unit.cc").write_text('#include "mine.h"')
-    try:
-        toolchain = find_toolchain()
-    except ToolchainError as error:
-        pytest.skip(str(error))
-    command = replace(toolchain, include_dirs=(tmp_path / folder,)).compile_command(
-        "unit.cc", "unit.o"
-    )
+    toolchain = replace(find_toolchain(), include_dirs=(tmp_path / folder,))
+    command = toolchain.compile_command("unit.cc", "unit.o")
     subprocess.run(command, cwd=tmp_path, check=True)
     assert {path.name for path in tmp_path.iterdir()} == {folder, "unit.cc", "unit.o"}

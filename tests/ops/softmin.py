@@ -46,10 +46,6 @@ class SoftminProblem(Problem):
         return self.n
 
     @property
-    def flops(self) -> int:
-        return 0
-
-    @property
     def bytes_moved(self) -> int:
         return self.m * self.n * (self.dtype.bytes + self.out.bytes)
 

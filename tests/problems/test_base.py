@@ -54,10 +54,6 @@ class SoftmaxProblem(Problem):
         return self.n
 
     @property
-    def flops(self) -> int:
-        return 0
-
-    @property
     def bytes_moved(self) -> int:
         return self.m * self.n * (self.dtype.bytes + self.out.bytes)
 

@@ -31,14 +31,6 @@ class ScaledSoftmaxProblem(Problem):
         return self.c
 
     @property
-    def flops(self) -> int:
-        return 0
-
-    @property
-    def on_tensor_cores(self) -> bool:
-        return False
-
-    @property
     def bytes_moved(self) -> int:
         return self.m * self.c * (self.dtype.bytes + self.out.bytes)
 
