@@ -17,45 +17,26 @@ from onnxbolt.extensions import Extension
 from onnxbolt.families.base import Family, KernelConfig, tile_size
 from onnxbolt.families.row import at
 from onnxbolt.graph.edit import scalar
+from onnxbolt.kernel_time import US, bandwidth
 from onnxbolt.ops.base import FusedOp, Operation, Signature, Sizes, Stored, Tensors
 from onnxbolt.ops.body import AttributeType, Body
 from onnxbolt.patterns.types import AnchorPattern, Match
-from onnxbolt.problems import Problem
-
-_US = 1e6
+from tests.extending.softmax.problem import ScaledSoftmaxProblem
 
 
 @dataclass(frozen=True)
-class SoftminProblem(Problem):
-    """y[M, N] = scale softmax(-x[M, N]) of each row."""
+class SoftminProblem(ScaledSoftmaxProblem):
+    """y[M, C] = scale softmax(-x[M, C]) of each row."""
 
     operation = "softmin"
 
-    m: int
-    n: int
-    dtype: DType
-    out: DType
-    chain: tuple[str, ...] = ()
-
-    @property
-    def rows(self) -> int:
-        return self.m
-
-    @property
-    def columns(self) -> int:
-        return self.n
-
-    @property
-    def bytes_moved(self) -> int:
-        return self.m * self.n * (self.dtype.bytes + self.out.bytes)
-
     @property
     def shape(self) -> str:
-        return f"softmin {self.m}x{self.n}"
+        return f"softmin {self.m}x{self.c}"
 
     def onnxruntime_us(self, arch: Arch) -> float:
         """Three kernels, each through memory."""
-        return 3 * (arch.launch_us + self.bytes_moved / arch.bandwidth * _US)
+        return 3 * (arch.launch_us + self.bytes_moved / bandwidth(arch) * US)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +60,7 @@ class SoftminRows(Family[SoftminConfig]):
 
     def predicted_us(self, problem: SoftminProblem, config: SoftminConfig, arch: Arch) -> float:
         """Once through memory."""
-        return arch.launch_us + problem.bytes_moved / arch.bandwidth * _US + config.threads * 1e-4
+        return arch.launch_us + problem.bytes_moved / arch.bandwidth * US + config.threads * 1e-4
 
 
 class Softmin(FusedOp):
