@@ -49,6 +49,11 @@ class Anchor:
         return self.nodes[-1].outputs[0]
 
     @property
+    def further(self) -> tuple[gs.Tensor, ...]:
+        """Tensors beside x that the op itself reads, and not its epilogue."""
+        return ()
+
+    @property
     def groups(self) -> int:
         """Groups of channels, as ONNX has them."""
         return self.op.groups(self.node)

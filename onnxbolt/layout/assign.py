@@ -81,6 +81,8 @@ def _fused(state: Assignment, candidate: Candidate) -> None:
     state.fused_reads[anchor.node] = reads
     # without `sources`: if x has to be padded, its layout conversion includes that
     state.demand(anchor.x, reads)
+    for tensor in anchor.further:
+        state.demand(tensor, PLAIN)
     # the first layer's channels need no padding: its columns are whole accesses
     if candidate.stored is not None or has_inner_residual(candidate.steps):
         inner = Form(writes.last, None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onnxbolt import checks
+from onnxbolt.ops.attention import Attention
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.ops.conv import Conv
 from onnxbolt.ops.elementwise import Elementwise
@@ -56,6 +57,7 @@ OPS: Registry[str, FusedOp] = _Ops(
         Conv(),
         Gemm(),
         SqueezeExcite(),
+        Attention(),
         Elementwise(),
         MaxPool(),
         AveragePool(),

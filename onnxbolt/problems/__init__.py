@@ -6,6 +6,7 @@ and of their fields stand in the keys of measurements and in lock files.
 
 from __future__ import annotations
 
+from onnxbolt.problems.attention import AttentionProblem
 from onnxbolt.problems.base import Problem, Reference
 from onnxbolt.problems.conv import ConvProblem
 from onnxbolt.problems.gemm import GemmProblem
@@ -15,6 +16,7 @@ from onnxbolt.problems.squeeze_excite import SqueezeExciteProblem
 
 __all__ = [
     "UNBOUNDED",
+    "AttentionProblem",
     "ConvProblem",
     "GemmProblem",
     "PoolProblem",

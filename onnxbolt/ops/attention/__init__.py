@@ -1,0 +1,114 @@
+"""Attention: softmax(scale q k^T, masked) v of each head, read from what the projections wrote and
+written as the next projection reads it (ONNX MatMul, Softmax, MatMul and the nodes around them)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from onnx import AttributeProto
+
+from onnxbolt.candidates import Anchor, Candidate
+from onnxbolt.families import solved
+from onnxbolt.ops.attention import pattern
+from onnxbolt.ops.attention.body import VIEWS, Variant, attend, numbers
+from onnxbolt.ops.attention.pattern import AttentionAnchor, Masking, ScaledDotProduct
+from onnxbolt.ops.attention.views import ROWS, View
+from onnxbolt.ops.base import FusedOp, Operation, Signature, Sizes, Stored, Tensors
+from onnxbolt.ops.body import AttributeType, Body
+from onnxbolt.patterns.types import AnchorPattern
+from onnxbolt.problems import AttentionProblem
+
+
+class Attention(FusedOp):
+    """q, k, v and mask to y [B, S, H x E], or [B, S, H, E] where the reader is not known to want
+    heads as one axis. Where q, k and v lie in one tensor, that is the node's input three times."""
+
+    name, op_type = "attention", "FusedAttention"
+    problem_type = AttentionProblem
+
+    def anchors(self) -> Sequence[AnchorPattern]:
+        """The softmax, if there is any kernel: without one, its nodes must not be taken from
+        others."""
+        return pattern.anchors(self) if solved(AttentionProblem) else ()
+
+    def channels(self, anchor: Anchor) -> int:
+        """The length of y's last axis."""
+        found = _found(anchor)
+        return found.v.size * (found.heads if found.joined else 1)
+
+    def problem(
+        self, candidate: Candidate, sizes: Sizes, stored: Stored | None
+    ) -> AttentionProblem:
+        """Sizes of q, k and v, by their views."""
+        found, dtype = _found(candidate.anchor), candidate.anchor.dtype
+        mask, variant = found.mask.tensor, Variant.of(found)
+        mask_type = [variant.mask_type.value] if variant.mask_type else []
+        words = [found.mask.kind.value, *mask_type] if mask is not None else []
+        batch, queries = _rows(found.q, sizes)
+        return AttentionProblem(
+            batch,
+            found.heads,
+            queries,
+            _rows(found.k, sizes)[1],
+            found.q.size,
+            found.v.size,
+            dtype,
+            candidate.out,
+            tuple(words),
+            tuple(sizes(mask)) if mask is not None else (),
+            (found.q.order, found.k.order, found.v.order),
+        )
+
+    def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
+        """Attributes `heads`, `scale` and, for what lies in rows, the places (body.numbers)."""
+        anchor = candidate.anchor
+        found = _found(anchor)
+        views = zip(VIEWS, (found.q, found.k, found.v), strict=True)
+        return Operation(
+            Signature(self, anchor.dtype, variant=Variant.of(found)),
+            [tensors.get(tensor, stored.reads) for tensor in (anchor.x, *anchor.further)],
+            {
+                "heads": found.heads,
+                "scale": found.scale,
+                **{name: numbers(v, found.heads) for name, v in views if v.order == ROWS},
+            },
+        )
+
+    def inputs(self, signature: Signature) -> list[str]:
+        """Keys, values and mask."""
+        masked = _variant(signature).masking is not Masking.NONE
+        return ["k", "v", *(["mask"] if masked else [])]
+
+    def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
+        """The scale, and the places of what lies in rows."""
+        places = zip(VIEWS, _variant(signature).places, strict=True)
+        rows = {name: AttributeProto.INTS for name, place in places if place.order == ROWS}
+        return {"scale": AttributeProto.FLOAT, **rows}
+
+    def words(self, signature: Signature) -> Sequence[str]:
+        """The variant's."""
+        return _variant(signature).words
+
+    def body(self, body: Body, signature: Signature, opset: int) -> str:
+        """The products and the softmax, with the root of the scale on both sides."""
+        return attend(body, _variant(signature))
+
+    def operands(self, chain: Sequence[str]) -> str:
+        """Keys and values."""
+        return "tt"
+
+
+def _found(anchor: Anchor) -> ScaledDotProduct:
+    assert isinstance(anchor, AttentionAnchor)  # the pattern makes no others
+    return anchor.attention
+
+
+def _variant(signature: Signature) -> Variant:
+    assert isinstance(signature.variant, Variant)  # `operation` makes no others
+    return signature.variant
+
+
+def _rows(view: View, sizes: Sizes) -> tuple[int, int]:
+    """Batch and positions of a view."""
+    shape = sizes(view.tensor)
+    return shape[0], shape[1 if view.order == ROWS else 2]
