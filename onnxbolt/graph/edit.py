@@ -187,8 +187,8 @@ def constant_integers(node: gs.Node, index: int) -> list[int] | None:
 
 
 def unrounded_values(tensor: gs.Tensor) -> np.ndarray | None:
-    """As `constant_values`, but for a vector the values from before the precision stage rounded
-    it."""
+    """As `constant_values`, but for a number or vector the values from before the precision stage
+    rounded it."""
     values: np.ndarray | None = getattr(tensor, "unrounded", None)
     return constant_values(tensor) if values is None else values
 

@@ -109,10 +109,17 @@ def regrouped(atoms: Sequence[Atom], shape: Sequence[Size]) -> tuple[Axis, ...] 
             return None
         axis, rest = found
         right.insert(0, axis)
+    if dims and not _may_have(rest, dims[0]):
+        return None
     if dims:
-        left.append(rest)
-        return (*left, *right)
+        return (*left, rest, *right)
     return None if rest else (*left, *right)
+
+
+def _may_have(atoms: Axis, size: Size) -> bool:
+    """False if atoms do not have `size` indices together."""
+    counts = [atom.size for atom in atoms if isinstance(atom.size, int)]
+    return isinstance(size, str) or len(counts) < len(atoms) or math.prod(counts) == size
 
 
 def _taken(atoms: Axis, size: Size, last: bool) -> tuple[Axis, Axis] | None:

@@ -1,0 +1,457 @@
+"""Attention is recognized in all forms, planned with a family that has no kernels, exported, and
+computed by its function body in plain ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+import onnxruntime
+import pytest
+from onnx import TensorProto
+
+import onnxbolt
+from onnxbolt.ops import OPS
+from onnxbolt.ops.attention.pattern import AttentionAnchor, Masked, Masking, ScaledDotProduct
+from onnxbolt.ops.attention.views import HEADS, ROWS
+from tests.extending import extended_by
+from tests.ops.attention_family import EXTENSION
+from tests.support import Net, matched, prepare
+
+B, S, T, H, D = 2, 5, 7, 4, 8  # batch, queries, keys, heads, size
+SCALE = D**-0.5
+
+
+@pytest.fixture(autouse=True)
+def served(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A family serves attention, unless the test is marked `unserved`."""
+    if "unserved" in request.fixturenames:
+        yield
+        return
+    with extended_by(EXTENSION):
+        yield
+
+
+@pytest.fixture
+def unserved() -> None:
+    """No family serves attention."""
+
+
+def found(graph: gs.Graph) -> list[ScaledDotProduct | str]:
+    """Each attention of the graph, or the reason why a softmax is none."""
+    (pattern,) = OPS["attention"].anchors()
+    matches = [pattern.match(node) for node in graph.nodes if node.op == "Softmax"]
+    return [
+        match[0].attention
+        if isinstance(match, tuple) and isinstance(match[0], AttentionAnchor)
+        else getattr(match, "reason", "")
+        for match in matches
+    ]
+
+
+# --- the zoo's exports ----------------------------------------------------------------------------
+
+# attentions by hand count, mask, answer for rows without keys, y's heads and size as one axis
+ZOO = {
+    "bert_base.dynamo": [(12, Masking.KEPT, Masked.PLAIN, True)],
+    "bert_base.ts": [(12, Masking.KEPT, Masked.ZERO, False)],
+    # 6 in the encoder, 6 across and 6 in the decoder, whose first has constant probabilities
+    "detr_r50.dynamo": [
+        (12, Masking.KEPT, Masked.PLAIN, True),
+        (5, Masking.NONE, Masked.PLAIN, True),
+    ],
+    "detr_r50.ts": [
+        (12, Masking.KEPT, Masked.ZERO, False),
+        (6, Masking.NONE, Masked.PLAIN, True),
+    ],
+    "segformer_b0.dynamo": [(8, Masking.NONE, Masked.PLAIN, True)],
+    "timm_vit_base_patch16_224.dynamo": [(12, Masking.NONE, Masked.PLAIN, True)],
+    "timm_vit_base_patch16_224.ts": [(12, Masking.NONE, Masked.PLAIN, True)],
+}
+QUICK = ("segformer_b0.dynamo",)
+
+
+@pytest.mark.parametrize("precision", ["keep", "fp16"])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.zoo) for n in ZOO]
+)
+def test_each_attention_of_the_zoo_is_recognized(
+    name: str, precision: str, zoo: Callable[[str], onnx.ModelProto]
+) -> None:
+    attentions = found(prepare(zoo(name), precision))
+    assert not [each for each in attentions if isinstance(each, str)]
+    kinds = [
+        (each.mask.kind, each.masked, each.joined)
+        for each in attentions
+        if isinstance(each, ScaledDotProduct)
+    ]
+    assert {(kinds.count(kind), *kind) for kind in kinds} == set(ZOO[name])
+
+
+@pytest.mark.zoo
+@pytest.mark.parametrize("exporter", ["dynamo", "ts"])
+def test_packed_projections_are_read_in_place(
+    exporter: str, zoo: Callable[[str], onnx.ModelProto]
+) -> None:
+    for each in found(prepare(zoo(f"timm_vit_base_patch16_224.{exporter}"), "fp16")):
+        assert isinstance(each, ScaledDotProduct)
+        assert each.q.tensor is each.k.tensor is each.v.tensor
+        assert each.q.tensor.shape[-2:] == [197, 3 * 768] or each.q.tensor.shape[-1] == 3 * 768
+        places = [(view.pitch, view.first, view.lead) for view in (each.q, each.k, each.v)]
+        assert places == [(64, 0, 0), (64, 12, 0), (64, 24, 0)]
+        assert each.scale == pytest.approx(0.125, rel=1e-6)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.zoo) for n in ZOO if not n.startswith("detr")]
+)
+def test_the_zoo_is_right_with_it(
+    name: str, zoo: Callable[[str], onnx.ModelProto], tmp_path: Path
+) -> None:
+    report = onnxbolt.optimize(zoo(name), tmp_path / "out.onnx", archs="sm_90a", library=False)
+    assert report.passed
+    fused = [node for node in report.fused if node.op.startswith("FusedAttention")]
+    assert len(fused) == sum(count for count, *_ in ZOO[name])
+
+
+# --- forms ----------------------------------------------------------------------------------------
+
+
+class Form:
+    """Attention between projections, of which tests replace parts. Inputs are x [B, S, H x D],
+    context [B, T, H x D], and the masks added [B, 1, S, T] and kept [B, 1, S, T]."""
+
+    def __init__(self, batch: int | str = B) -> None:
+        shapes: dict[str, Sequence[int | str]] = {
+            "x": (batch, S, H * D),
+            "context": (batch, T, H * D),
+            "added": (batch, 1, S, T),
+            "kept": (batch, 1, S, T),
+        }
+        self.net = Net(shapes, types={"kept": TensorProto.BOOL})
+        self.outputs = list[str]()
+
+    def ints(self, *values: int) -> str:
+        return self.net.const(values, np.int64)
+
+    def reshape(self, x: str, *shape: int) -> str:
+        return self.net.node("Reshape", x, self.ints(*shape))
+
+    def transpose(self, x: str, *perm: int) -> str:
+        return self.net.node("Transpose", x, perm=perm)
+
+    def times(self, x: str, factor: float) -> str:
+        return self.net.node("Mul", x, self.net.const(factor))
+
+    def projected(self, x: str, positions: int) -> str:
+        """[B, H, positions, D]."""
+        y = self.net.node("MatMul", x, self.net.normal(H * D, H * D, scale=(H * D) ** -0.5))
+        return self.transpose(self.reshape(y, -1, positions, H, D), 0, 2, 1, 3)
+
+    def q(self) -> str:
+        return self.projected("x", S)
+
+    def k(self) -> str:
+        """Its transposition, [B, H, D, T]."""
+        return self.transpose(self.projected("context", T), 0, 1, 3, 2)
+
+    def v(self) -> str:
+        return self.projected("context", T)
+
+    def scaled(self, q: str, k: str) -> tuple[str, str]:
+        return self.times(q, SCALE**0.5), self.times(k, SCALE**0.5)
+
+    def masked(self, scores: str) -> str:
+        return scores
+
+    def weights(self, scores: str) -> str:
+        return self.net.node("Softmax", scores, axis=-1)
+
+    def output(self, y: str) -> str:
+        return self.reshape(self.transpose(y, 0, 2, 1, 3), -1, S, H * D)
+
+    def model(self) -> onnx.ModelProto:
+        q, k, v = self.q(), self.k(), self.v()
+        scores = self.masked(self.net.node("MatMul", *self.scaled(q, k)))
+        y = self.output(self.net.node("MatMul", self.weights(scores), v))
+        last = self.net.node("MatMul", y, self.net.normal(H * D, H * D, scale=(H * D) ** -0.5))
+        return self.net.model(last, *self.outputs)
+
+
+class ScaledBehind(Form):
+    def scaled(self, q: str, k: str) -> tuple[str, str]:
+        return q, k
+
+    def masked(self, scores: str) -> str:
+        return self.net.node("Div", scores, self.net.const([D**0.5]))
+
+
+class ScaledBefore(Form):
+    """Whisper's: the queries, before they are split into heads."""
+
+    def scaled(self, q: str, k: str) -> tuple[str, str]:
+        return q, k
+
+    def q(self) -> str:
+        y = self.net.node("MatMul", "x", self.net.normal(H * D, H * D, scale=(H * D) ** -0.5))
+        y = self.reshape(self.times(y, SCALE), -1, S, H, D)
+        return self.transpose(y, 0, 2, 1, 3)
+
+
+class KeysAtOnce(Form):
+    """TorchScript's: one transposition."""
+
+    def k(self) -> str:
+        y = self.net.node("MatMul", "context", self.net.normal(H * D, H * D))
+        return self.transpose(self.reshape(y, -1, T, H, D), 0, 2, 3, 1)
+
+
+class KeysBy3d(Form):
+    """Dynamo's: through [B x H, T, D]."""
+
+    def k(self) -> str:
+        y = self.reshape(self.projected("context", T), -1, T, D)
+        return self.reshape(self.transpose(y, 0, 2, 1), -1, H, D, T)
+
+
+class HeadsFirst(Form):
+    """Queries that something else has changed behind their transposition."""
+
+    def q(self) -> str:
+        return self.net.node("Sigmoid", super().q())
+
+
+class Packed(Form):
+    """Keys and values of one projection, as GPT-NeoX has them: side by side for each head."""
+
+    def _part(self, index: int) -> str:
+        if not hasattr(self, "both"):
+            weight = self.net.normal(H * D, 2 * H * D, scale=(H * D) ** -0.5)
+            self.both = self.reshape(self.net.node("MatMul", "context", weight), -1, T, H, 2 * D)
+        ends = self.ints(index * D), self.ints((index + 1) * D), self.ints(3)
+        return self.transpose(self.net.node("Slice", self.both, *ends), 0, 2, 1, 3)
+
+    def k(self) -> str:
+        return self.transpose(self._part(0), 0, 1, 3, 2)
+
+    def v(self) -> str:
+        return self._part(1)
+
+
+class Added(Form):
+    def masked(self, scores: str) -> str:
+        return self.net.node("Add", scores, "added")
+
+
+class Guarded(Added):
+    """IsNaN and Where: zeros for rows without keys."""
+
+    def weights(self, scores: str) -> str:
+        p = super().weights(scores)
+        return self.net.node("Where", self.net.node("IsNaN", p), self.net.const(0.0), p)
+
+
+class AddedLow(Form):
+    """Hugging Face's: zero or the lowest number."""
+
+    def masked(self, scores: str) -> str:
+        low = self.net.const(np.finfo(np.float32).min)
+        mask = self.net.node("Where", "kept", self.net.const(0.0), low)
+        return self.net.node("Add", scores, mask)
+
+
+class Kept(Form):
+    def masked(self, scores: str) -> str:
+        return self.net.node("Where", "kept", scores, self.net.const(-np.inf))
+
+
+class Dropped(Form):
+    """masked_fill."""
+
+    def masked(self, scores: str) -> str:
+        mask = self.net.node("Not", "kept")
+        return self.net.node("Where", mask, self.net.const(np.finfo(np.float32).min), scores)
+
+
+class NothingMasked(Form):
+    """SDPA's mask of zeros."""
+
+    def masked(self, scores: str) -> str:
+        return self.net.node("Add", scores, self.net.const(np.zeros((1, 1, S, T))))
+
+
+class Apart(Form):
+    """The result's shape is computed at run time."""
+
+    def output(self, y: str) -> str:
+        batch = self.net.node("Shape", "x", start=0, end=1)
+        shape = self.net.node("Concat", batch, self.ints(-1), self.ints(H * D), axis=0)
+        return self.net.node("Reshape", self.transpose(y, 0, 2, 1, 3), shape)
+
+
+SOME, ALL = "some keys", "no key for a query"
+FORMS = [
+    (Form, "FusedAttention_f32"),
+    (ScaledBehind, "FusedAttention_f32"),
+    (ScaledBefore, "FusedAttention_f32"),
+    (KeysAtOnce, "FusedAttention_f32"),
+    (KeysBy3d, "FusedAttention_f32"),
+    (HeadsFirst, "FusedAttention_q_by_heads_f32"),
+    (Packed, "FusedAttention_kv_packed_f32"),
+    (Added, "FusedAttention_added_f32_nan_f32"),
+    (Guarded, "FusedAttention_added_f32_zero_f32"),
+    (AddedLow, "FusedAttention_kept_f32"),
+    (Kept, "FusedAttention_kept_nan_f32"),
+    (Dropped, "FusedAttention_dropped_f32"),
+    (NothingMasked, "FusedAttention_f32"),
+    (Apart, "FusedAttention_apart_f32"),
+]
+
+
+def feeds(model: onnx.ModelProto, excluded: str) -> dict[str, np.ndarray]:
+    """Random inputs; some keys are excluded, or all of one query."""
+    rng = np.random.default_rng(1)
+    kept = rng.random((B, 1, S, T)) < 0.7
+    kept[:, :, :, 0] = True
+    if excluded == ALL:
+        kept[1, 0, 2] = False
+    values = {
+        "x": rng.standard_normal((B, S, H * D)).astype(np.float32),
+        "context": rng.standard_normal((B, T, H * D)).astype(np.float32),
+        "added": np.where(kept, 0, -np.inf).astype(np.float32),
+        "kept": kept,
+    }
+    return {value.name: values[value.name] for value in model.graph.input}
+
+
+def answers(model: onnx.ModelProto, given: dict[str, np.ndarray]) -> np.ndarray:
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    result: np.ndarray = session.run(None, given)[0]
+    return result
+
+
+@pytest.mark.parametrize(("form", "op"), FORMS)
+def test_bodies_answer_as_the_original_does(form: type[Form], op: str, tmp_path: Path) -> None:
+    source, out = form("batch").model(), tmp_path / "out.onnx"
+    report = onnxbolt.optimize(
+        source, out, archs="sm_80", precision="keep", fuse="all", library=False
+    )
+    assert report.passed
+    assert [node.op for node in report.fused if "Attention" in node.op] == [op]
+    for excluded in (SOME, ALL):
+        given = feeds(source, excluded)
+        expected, got = answers(source, given), answers(onnx.load(out), given)
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("form", [Packed, AddedLow, Guarded])
+def test_it_is_right_in_low_precision(form: type[Form], precision: str, tmp_path: Path) -> None:
+    report = onnxbolt.optimize(
+        form().model(),
+        tmp_path / "out.onnx",
+        archs="sm_80",
+        precision=precision,
+        fuse="all",
+        library=False,
+    )
+    assert report.passed
+    assert len([node for node in report.fused if "Attention" in node.op]) == 1
+
+
+def test_views_reach_the_projections() -> None:
+    (each,) = found(prepare(KeysBy3d().model()))
+    assert isinstance(each, ScaledDotProduct)
+    for view in (each.q, each.k, each.v):
+        assert view.order == ROWS
+        assert view.tensor.inputs[0].op == "MatMul"
+    (each,) = found(prepare(HeadsFirst().model()))
+    assert isinstance(each, ScaledDotProduct)
+    assert (each.q.order, each.q.tensor.inputs[0].op) == (HEADS, "Sigmoid")
+
+
+# --- near misses ----------------------------------------------------------------------------------
+
+
+class ScoresRead(Added):
+    def masked(self, scores: str) -> str:
+        self.outputs.append(self.net.node("Relu", scores))
+        return super().masked(scores)
+
+
+class WeightsRead(Form):
+    def weights(self, scores: str) -> str:
+        p = super().weights(scores)
+        self.outputs.append(self.net.node("Relu", p))
+        return p
+
+
+class TwoMasks(Added):
+    def masked(self, scores: str) -> str:
+        return self.net.node("Add", super().masked(scores), self.net.normal(H, S, T))
+
+
+class ScaledMask(Added):
+    def masked(self, scores: str) -> str:
+        return self.times(super().masked(scores), 0.5)
+
+
+class OverQueries(Form):
+    def weights(self, scores: str) -> str:
+        return self.net.node("Softmax", scores, axis=2)
+
+
+class Negative(Form):
+    def scaled(self, q: str, k: str) -> tuple[str, str]:
+        return self.times(q, -SCALE), k
+
+
+class KeysTransposedFirst(Form):
+    def k(self) -> str:
+        return self.net.node("Sigmoid", super().k())
+
+
+class NotTransposed(Form):
+    def output(self, y: str) -> str:
+        return self.reshape(y, -1, S, H * D)
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        (ScoresRead, "its scores are read elsewhere, too"),
+        (WeightsRead, "its probabilities are read elsewhere, too"),
+        (TwoMasks, "it has several masks"),
+        (ScaledMask, "its mask is scaled"),
+        (OverQueries, "its softmax is not over the keys"),
+        (Negative, "its scale is not positive"),
+        (
+            KeysTransposedFirst,
+            "its queries, keys or values do not lie with a head's elements side by side",
+        ),
+        (NotTransposed, "its result is not brought to [batch, queries, heads, size]"),
+    ],
+)
+def test_near_misses_say_why(form: type[Form], reason: str) -> None:
+    candidates, refusals = matched(form().model())
+    assert not [c for c in candidates if c.anchor.op.name == "attention"]
+    assert reason in [refusal.reason for refusal in refusals if refusal.op == "Softmax"]
+
+
+def test_a_softmax_without_products_is_nothing() -> None:
+    net = Net({"x": (4, 8)})
+    assert found(prepare(net.model(net.node("Softmax", "x")))) == [""]
+
+
+@pytest.mark.usefixtures("unserved")
+def test_without_a_family_nothing_is_matched() -> None:
+    candidates, refusals = matched(Added().model())
+    assert OPS["attention"].anchors() == ()
+    assert {c.anchor.op.name for c in candidates} == {"gemm"}
+    assert not [refusal for refusal in refusals if refusal.op == "Softmax"]
