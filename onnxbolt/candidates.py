@@ -54,6 +54,12 @@ class Anchor:
         return ()
 
     @property
+    def bypassed(self) -> tuple[gs.Node, ...]:
+        """Nodes whose inputs the op reads in place of their results; they are removed if nobody
+        else reads these."""
+        return ()
+
+    @property
     def groups(self) -> int:
         """Groups of channels, as ONNX has them."""
         return self.op.groups(self.node)

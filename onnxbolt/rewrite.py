@@ -80,9 +80,9 @@ def rewrite(
     remove(
         graph,
         [
-            cast
-            for cast in rewriter.passed
-            if not cast.outputs[0].outputs and not pinned(graph, cast.outputs[0])
+            node
+            for node in rewriter.passed
+            if not node.outputs[0].outputs and not pinned(graph, node.outputs[0])
         ],
     )
     return rewriter
@@ -105,7 +105,8 @@ class Rewriter:
         self.nodes: list[gs.Node] = []
         self.functions: dict[Signature, FunctionProto] = {}
         self.instances: set[Instance] = set()
-        # Casts that readers do themselves; Casts without other readers are removed
+        # Casts that readers do themselves, and what fused ops read past; without other readers
+        # they are removed
         self.passed: list[gs.Node] = []
         self._slices, self._excerpts = concats.by_tensor(), concats.excerpts
         self._packed: list[gs.Constant] = []
@@ -351,6 +352,7 @@ class Rewriter:
         """Replace a candidate's nodes by one fused node."""
         anchor, stored = candidate.anchor, self._assignment.stored(candidate)
         operation = anchor.op.operation(candidate, stored, self)
+        self.passed += anchor.bypassed
         result = Result(candidate.output, stored.writes, candidate.stored)
         if (plain := stored.both) is not None:
             # a Cast that the fused node replaces

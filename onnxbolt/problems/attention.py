@@ -28,11 +28,11 @@ class AttentionProblem(Problem):
     heads: int
     queries: int
     keys: int
-    size: int  # of a head's queries and keys
+    size: int  # elements of a head's queries and keys
     value_size: int
     dtype: DType
     out: DType
-    # the kind of mask (ops/attention/pattern.py: Masking), and its type if it is added; empty: none
+    # the kind of mask (ops/attention/found.py: Masking), and its type if it is added; empty: none
     mask: tuple[str, ...] = ()
     mask_shape: tuple[int, ...] = ()  # broadcasts to [B, H, S, T]
     orders: tuple[str, ...] = ("bshd", "bshd", "bshd")  # the axes of q, k and v in memory

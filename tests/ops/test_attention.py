@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 import onnxbolt
 from onnxbolt.ops import OPS
-from onnxbolt.ops.attention.pattern import AttentionAnchor, Masked, Masking, ScaledDotProduct
+from onnxbolt.ops.attention.found import AttentionAnchor, Masked, Masking, ScaledDotProduct
 from onnxbolt.ops.attention.views import HEADS, ROWS
 from tests.extending import extended_by
 from tests.ops.attention_family import EXTENSION
@@ -42,7 +42,7 @@ def unserved() -> None:
 
 def found(graph: gs.Graph) -> list[ScaledDotProduct | str]:
     """Each attention of the graph, or the reason why a softmax is none."""
-    (pattern,) = OPS["attention"].anchors()
+    pattern = OPS["attention"].anchors()[0]
     matches = [pattern.match(node) for node in graph.nodes if node.op == "Softmax"]
     return [
         match[0].attention
@@ -106,8 +106,9 @@ def test_packed_projections_are_read_in_place(
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.zoo
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.zoo) for n in ZOO if not n.startswith("detr")]
+    "name", ["bert_base.dynamo", "bert_base.ts", "segformer_b0.dynamo", "detr_r50.dynamo"]
 )
 def test_the_zoo_is_right_with_it(
     name: str, zoo: Callable[[str], onnx.ModelProto], tmp_path: Path
@@ -125,6 +126,8 @@ class Form:
     """Attention between projections, of which tests replace parts. Inputs are x [B, S, H x D],
     context [B, T, H x D], and the masks added [B, 1, S, T] and kept [B, 1, S, T]."""
 
+    opset = 17
+
     def __init__(self, batch: int | str = B) -> None:
         shapes: dict[str, Sequence[int | str]] = {
             "x": (batch, S, H * D),
@@ -132,7 +135,7 @@ class Form:
             "added": (batch, 1, S, T),
             "kept": (batch, 1, S, T),
         }
-        self.net = Net(shapes, types={"kept": TensorProto.BOOL})
+        self.net = Net(shapes, opset=self.opset, types={"kept": TensorProto.BOOL})
         self.outputs = list[str]()
 
     def ints(self, *values: int) -> str:
@@ -174,10 +177,13 @@ class Form:
     def output(self, y: str) -> str:
         return self.reshape(self.transpose(y, 0, 2, 1, 3), -1, S, H * D)
 
-    def model(self) -> onnx.ModelProto:
+    def attended(self) -> str:
         q, k, v = self.q(), self.k(), self.v()
         scores = self.masked(self.net.node("MatMul", *self.scaled(q, k)))
-        y = self.output(self.net.node("MatMul", self.weights(scores), v))
+        return self.output(self.net.node("MatMul", self.weights(scores), v))
+
+    def model(self) -> onnx.ModelProto:
+        y = self.attended()
         last = self.net.node("MatMul", y, self.net.normal(H * D, H * D, scale=(H * D) ** -0.5))
         return self.net.model(last, *self.outputs)
 
@@ -293,6 +299,50 @@ class Apart(Form):
         return self.net.node("Reshape", self.transpose(y, 0, 2, 1, 3), shape)
 
 
+class Standard(Form):
+    """Attention of opset 23, as dynamo writes it."""
+
+    opset = 23
+
+    def mask(self) -> tuple[str, ...]:
+        return ()
+
+    def attended(self) -> str:
+        operands = self.q(), self.projected("context", T), self.v()
+        return self.output(self.net.node("Attention", *operands, *self.mask()))
+
+
+class StandardKept(Standard):
+    def mask(self) -> tuple[str, ...]:
+        return ("kept",)
+
+
+class StandardAdded(Standard):
+    def mask(self) -> tuple[str, ...]:
+        return ("added",)
+
+
+class StandardRows(Standard):
+    """Heads are not split before it."""
+
+    def projected(self, x: str, positions: int) -> str:
+        return self.net.node("MatMul", x, self.net.normal(H * D, H * D, scale=(H * D) ** -0.5))
+
+    def attended(self) -> str:
+        operands = self.q(), self.projected("context", T), self.v()
+        return self.net.node("Attention", *operands, q_num_heads=H, kv_num_heads=H, scale=0.25)
+
+
+class MultiHead(StandardRows):
+    """ONNX Runtime's operator."""
+
+    opset = 17
+
+    def attended(self) -> str:
+        operands = self.q(), self.projected("context", T), self.v()
+        return self.net.node("MultiHeadAttention", *operands, num_heads=H, domain="com.microsoft")
+
+
 SOME, ALL = "some keys", "no key for a query"
 FORMS = [
     (Form, "FusedAttention_f32"),
@@ -309,6 +359,11 @@ FORMS = [
     (Dropped, "FusedAttention_dropped_f32"),
     (NothingMasked, "FusedAttention_f32"),
     (Apart, "FusedAttention_apart_f32"),
+    (Standard, "FusedAttention_f32"),
+    (StandardKept, "FusedAttention_kept_zero_f32"),
+    (StandardAdded, "FusedAttention_added_f32_zero_f32"),
+    (StandardRows, "FusedAttention_f32"),
+    (MultiHead, "FusedAttention_f32"),
 ]
 
 
@@ -417,6 +472,20 @@ class KeysTransposedFirst(Form):
         return self.net.node("Sigmoid", super().k())
 
 
+class Causal(Standard):
+    def attended(self) -> str:
+        operands = self.q(), self.projected("context", T), self.v()
+        return self.output(self.net.node("Attention", *operands, is_causal=1))
+
+
+class Past(Standard):
+    def attended(self) -> str:
+        k = self.projected("context", T)
+        operands = self.q(), k, self.v(), "", k, k
+        parts = self.net.several("Attention", *operands, outputs=3)
+        return self.output(parts[0])
+
+
 class NotTransposed(Form):
     def output(self, y: str) -> str:
         return self.reshape(y, -1, S, H * D)
@@ -435,13 +504,30 @@ class NotTransposed(Form):
             KeysTransposedFirst,
             "its queries, keys or values do not lie with a head's elements side by side",
         ),
+        (Causal, "its mask is causal"),
+        (Past, "it has past keys"),
         (NotTransposed, "its result is not brought to [batch, queries, heads, size]"),
     ],
 )
 def test_near_misses_say_why(form: type[Form], reason: str) -> None:
     candidates, refusals = matched(form().model())
     assert not [c for c in candidates if c.anchor.op.name == "attention"]
-    assert reason in [refusal.reason for refusal in refusals if refusal.op == "Softmax"]
+    begun = [r.reason for r in refusals if r.op in ("Softmax", "Attention")]
+    assert reason in begun
+
+
+@pytest.mark.parametrize("form", [AddedLow, Kept])
+def test_what_makes_the_mask_does_not_stay(form: type[Form], tmp_path: Path) -> None:
+    onnxbolt.optimize(
+        form().model(),
+        tmp_path / "out.onnx",
+        archs="sm_80",
+        precision="fp16",
+        fuse="all",
+        library=False,
+        verify=False,
+    )
+    assert "Where" not in [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node]
 
 
 def test_a_softmax_without_products_is_nothing() -> None:

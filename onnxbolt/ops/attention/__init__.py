@@ -11,7 +11,7 @@ from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.families import solved
 from onnxbolt.ops.attention import pattern
 from onnxbolt.ops.attention.body import VIEWS, Variant, attend, numbers
-from onnxbolt.ops.attention.pattern import AttentionAnchor, Masking, ScaledDotProduct
+from onnxbolt.ops.attention.found import AttentionAnchor, Masking, ScaledDotProduct
 from onnxbolt.ops.attention.views import ROWS, View
 from onnxbolt.ops.base import FusedOp, Operation, Signature, Sizes, Stored, Tensors
 from onnxbolt.ops.body import AttributeType, Body

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import AttributeProto
 
 from onnxbolt.dtypes import DType
-from onnxbolt.ops.attention.pattern import Masked, Masking, ScaledDotProduct
+from onnxbolt.ops.attention.found import Masked, Masking, ScaledDotProduct
 from onnxbolt.ops.attention.views import HEADS, View
 from onnxbolt.ops.body import Body
 
@@ -20,7 +20,7 @@ VIEWS = ("q_view", "k_view", "v_view")  # attributes with the places of queries,
 class Place:
     """How an operand lies, as far as the body depends on it."""
 
-    order: str  # of its axes in memory (views.py)
+    order: str  # its axes in memory (views.py)
     whole: bool  # its tensor holds nothing else
 
     @classmethod
@@ -31,9 +31,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Variant:
-    """What bodies of one element type differ in."""
+    """The differences between bodies of one element type."""
 
-    places: tuple[Place, Place, Place]  # of q, k and v
+    places: tuple[Place, Place, Place]  # those of q, k and v
     masking: Masking
     mask_type: DType | None  # the type of a mask that is added
     masked: Masked

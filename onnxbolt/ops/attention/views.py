@@ -18,7 +18,7 @@ from onnxbolt.graph.edit import constant_integers, producer
 Size: TypeAlias = int | str
 
 
-# --- where the elements of an axis lie ------------------------------------------------------------
+# --- the places of an axis' elements -------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -271,12 +271,13 @@ class Followed:
 
 def follow(
     tensor: gs.Tensor,
-    scaled: Callable[[gs.Node], gs.Tensor | None],
+    scaled: Callable[[gs.Node], gs.Tensor | None] = lambda node: None,
     order: Sequence[int] = (0, 1, 2, 3),
+    heads: int = 0,
 ) -> Followed | None:
     """The operand `tensor`, whose axes in `order` are [batch, heads, positions, size], as a view of
-    the tensor furthest back; None if it cannot be read by strides. `scaled` gives the tensor that a
-    node only scales, None for other nodes."""
+    the tensor furthest back; None if it cannot be read by strides. A tensor [batch, positions, ..]
+    has `heads`. `scaled` gives the tensor that a node only scales, None for other nodes."""
     chain: list[tuple[gs.Node, gs.Tensor]] = []  # nodes with the output that is followed
     roots = [tensor]
     while (node := producer(roots[0])) is not None:
@@ -290,10 +291,22 @@ def follow(
         for node, output in chain[skipped:]:
             if layout is not None and rearranges(node):
                 layout = through(node, layout, output)
+        if layout is not None and len(layout.axes) == 3:
+            layout = _by_heads(layout, heads)
         view = None if layout is None else _view(root, layout, order)
         if view is not None:
             return Followed(view, tuple(node for node, _ in chain[skipped:]))
     return None
+
+
+def _by_heads(layout: Layout, heads: int) -> Layout | None:
+    """[batch, positions, heads x size] as [batch, heads, positions, size]."""
+    batch, positions, row = layout.axes
+    width = math.prod(atom.size for atom in row if isinstance(atom.size, int))
+    axes = regrouped(row, (heads, width // heads)) if heads > 0 else None
+    if axes is None:
+        return None
+    return Layout((batch, axes[0], positions, axes[1]), layout.offset)
 
 
 def _view(root: gs.Tensor, layout: Layout, order: Sequence[int]) -> View | None:

@@ -1,0 +1,176 @@
+"""Attention as all forms of it are recognized, and what each has to be for a kernel."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from onnxbolt.candidates import Anchor, Refusal
+from onnxbolt.dtypes import DType
+from onnxbolt.ops.attention import views
+from onnxbolt.ops.attention.scales import factor
+from onnxbolt.ops.attention.views import Followed, View
+from onnxbolt.ops.base import FusedOp
+
+
+class Masking(enum.Enum):
+    """How a mask changes scores."""
+
+    NONE = ""
+    ADDED = "added"  # it is added to them
+    KEPT = "kept"  # a boolean: false excludes a key
+    DROPPED = "dropped"  # a boolean: true excludes a key
+
+
+class Masked(enum.Enum):
+    """The answer for a query whose keys are all excluded."""
+
+    ZERO = "zero"  # zeros
+    NAN = "nan"  # NaN, as softmax answers for -inf
+    PLAIN = "plain"  # the mean of all values: an excluded score is a large finite number
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """A mask that broadcasts to the scores [batch, heads, queries, keys]."""
+
+    kind: Masking = Masking.NONE
+    tensor: gs.Tensor | None = None
+    made_by: tuple[gs.Node, ...] = ()  # the nodes between this tensor and the scores' Add
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledDotProduct:
+    """softmax(scale q k^T, masked) v; the output is [batch, queries, heads, size] in memory,
+    `joined`: with heads and size as one axis."""
+
+    q: View
+    k: View
+    v: View
+    heads: int
+    scale: float
+    mask: Mask
+    masked: Masked
+    output: gs.Tensor
+    joined: bool
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AttentionAnchor(Anchor):
+    """The softmax, and all that belongs to its attention."""
+
+    attention: ScaledDotProduct
+
+    @property
+    def further(self) -> tuple[gs.Tensor, ...]:
+        """Keys, values and mask."""
+        found = self.attention
+        mask = () if found.mask.tensor is None else (found.mask.tensor,)
+        return (found.k.tensor, found.v.tensor, *mask)
+
+    @property
+    def bypassed(self) -> tuple[gs.Node, ...]:
+        """The Where that makes numbers of a boolean mask, which several attentions may share."""
+        return self.attention.mask.made_by
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """The result in memory [batch, queries, heads, size], and the nodes that make it so of
+    [batch, heads, queries, size]."""
+
+    tensor: gs.Tensor
+    nodes: tuple[gs.Node, ...]
+    joined: bool  # heads and size are one axis
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The parts of an attention as they were found; None for what was not."""
+
+    operands: tuple[Followed | None, Followed | None, Followed | None]  # q, k and v
+    scale: float  # without that of nodes between operands and their tensors
+    mask: Mask
+    masked: Masked
+    nodes: tuple[gs.Node, ...]  # from the first product to the second
+    product: gs.Node  # the node whose result is y
+
+
+def assembled(op: FusedOp, node: gs.Node, parts: Parts) -> AttentionAnchor | Refusal:
+    """The anchor of `op` at `node`, or why no kernel computes these parts."""
+    followed = [operand for operand in parts.operands if operand is not None]
+    if len(followed) < len(parts.operands):
+        reason = "its queries, keys or values do not lie with a head's elements side by side"
+        return Refusal(node.name, node.op, reason)
+    q, k, v = (operand.view for operand in followed)
+    heads, dtype = _heads(q, k, v), DType.of(q.tensor.dtype)
+    if not isinstance(heads, int):
+        return Refusal(node.name, node.op, heads)
+    if dtype is None or any(view.tensor.dtype != q.tensor.dtype for view in (k, v)):
+        reason = f"no kernel for its element type: {q.tensor.dtype}"
+        return Refusal(node.name, node.op, reason, q.tensor.name)
+    output = _output(parts.product, heads, v.size)
+    if output is None:
+        reason = "its result is not brought to [batch, queries, heads, size]"
+        return Refusal(node.name, node.op, reason)
+    scale = parts.scale * math.prod(factor(n) for operand in followed[:2] for n in operand.nodes)
+    if not scale > 0:
+        return Refusal(node.name, node.op, "its scale is not positive")
+    found = ScaledDotProduct(
+        q, k, v, heads, scale, parts.mask, parts.masked, output.tensor, output.joined
+    )
+    middle = (*parts.nodes, *output.nodes)
+    others = (*_own(followed, {node, *middle}), *middle)
+    return AttentionAnchor(op, node, q.tensor, None, dtype, others=others, attention=found)
+
+
+def _heads(q: View, k: View, v: View) -> int | str:
+    """Their number; a str is a refusal's reason."""
+    known = {view.heads for view in (q, k, v) if isinstance(view.heads, int)}
+    if len(known) == 1:
+        return known.pop()
+    if known:
+        return "its queries, keys and values differ in heads"
+    return "its number of heads is unknown"
+
+
+def _output(product: gs.Node, heads: int, size: int) -> Output | None:
+    """A result of rank 3 itself; otherwise the transposed result, with heads and size joined if a
+    Reshape does that alone."""
+    y = product.outputs[0]
+    if y.shape is not None and len(y.shape) == 3:
+        return Output(y, (), joined=True)
+    (transpose, *others) = y.outputs or [None]
+    if transpose is None or others or transpose.op != "Transpose":
+        return None
+    result = transpose.outputs[0]
+    if list(transpose.attrs.get("perm", ())) != [0, 2, 1, 3]:
+        return None
+    apart = Output(result, (transpose,), joined=False)
+    if len(result.outputs) != 1 or result.outputs[0].op != "Reshape":
+        return apart
+    reshape = result.outputs[0]
+    layout, joined = views.of(result), reshape.outputs[0]
+    found = views.through(reshape, layout, joined) if layout is not None else None
+    if layout is None or found is None or len(found.axes) != 3:
+        return apart
+    if found.axes[:2] != layout.axes[:2] or joined.shape[2] != heads * size:
+        return apart
+    return Output(joined, (transpose, reshape), joined=True)
+
+
+def _own(operands: Sequence[Followed], taken: set[gs.Node]) -> tuple[gs.Node, ...]:
+    """The nodes of the views that nobody else reads."""
+    nodes = dict.fromkeys(node for operand in operands for node in operand.nodes)
+    while True:
+        inside = {*nodes, *taken}
+        kept = dict.fromkeys(
+            node for node in nodes if all(r in inside for t in node.outputs for r in t.outputs)
+        )
+        if len(kept) == len(nodes):
+            return tuple(nodes)
+        nodes = kept
