@@ -486,6 +486,13 @@ class Past(Standard):
         return self.output(parts[0])
 
 
+class ShortMask(Standard):
+    def attended(self) -> str:
+        k = self.projected("context", T)
+        mask = self.net.node("Slice", "kept", self.ints(0), self.ints(T - 1), self.ints(3))
+        return self.output(self.net.node("Attention", self.q(), k, self.v(), mask))
+
+
 class NotTransposed(Form):
     def output(self, y: str) -> str:
         return self.reshape(y, -1, S, H * D)
@@ -506,6 +513,7 @@ class NotTransposed(Form):
         ),
         (Causal, "its mask is causal"),
         (Past, "it has past keys"),
+        (ShortMask, "its mask may be shorter than its keys"),
         (NotTransposed, "its result is not brought to [batch, queries, heads, size]"),
     ],
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from onnxbolt.ops.attention.scales import factor, scaled
 from onnxbolt.ops.attention.views import Atom, Axis, Layout, Size, Stride, merged, of, regrouped
 from onnxbolt.ops.attention.views import through as behind
 from tests.support import Net, prepare
@@ -89,3 +90,13 @@ def test_parts_of_a_split_have_places() -> None:
     assert layout is not None
     found = behind(node, layout, node.outputs[1])
     assert found == Layout(((atom("batch", 72),), (atom(6, 12),), (atom(8, 1),)), 4)
+
+
+@pytest.mark.parametrize(
+    ("op", "number", "expected"), [("Mul", 0.5, 0.5), ("Div", 4.0, 0.25), ("Div", 0.0, None)]
+)
+def test_a_scale_is_a_number(op: str, number: float, expected: float | None) -> None:
+    net = Net({"x": (2, 3)})
+    node = prepare(net.model(net.node("Relu", net.node(op, "x", net.const(number))))).nodes[0]
+    assert (scaled(node) is None) == (expected is None)
+    assert factor(node) == (1.0 if expected is None else expected)

@@ -44,12 +44,12 @@ class Attention(FusedOp):
         mask, variant = found.mask.tensor, Variant.of(found)
         mask_type = [variant.mask_type.value] if variant.mask_type else []
         words = [found.mask.kind.value, *mask_type] if mask is not None else []
-        batch, queries = _rows(found.q, sizes)
+        (_, queries), (_, keys), _ = rows = [_rows(v, sizes) for v in (found.q, found.k, found.v)]
         return AttentionProblem(
-            batch,
+            max(batch for batch, _ in rows),
             found.heads,
             queries,
-            _rows(found.k, sizes)[1],
+            keys,
             found.q.size,
             found.v.size,
             dtype,

@@ -43,7 +43,7 @@ def _added(scores: gs.Tensor, mask: gs.Tensor) -> MaskedScores:
     """A mask that is added, as a boolean one if it is made of one."""
     values, node = constant_values(mask), producer(mask)
     if values is not None:
-        if not np.any(values):
+        if not np.any(values) and _keeps_shape(scores, mask):
             return MaskedScores(scores, Mask(), 0.0)
         return MaskedScores(scores, Mask(Masking.ADDED, mask), float(values.min()))
     chosen = _chosen(node) if node is not None else None
@@ -51,6 +51,12 @@ def _added(scores: gs.Tensor, mask: gs.Tensor) -> MaskedScores:
         return MaskedScores(scores, Mask(Masking.ADDED, mask), math.nan)
     boolean = replace(chosen.mask, made_by=(node,))
     return MaskedScores(scores, boolean, chosen.value)
+
+
+def _keeps_shape(scores: gs.Tensor, mask: gs.Tensor) -> bool:
+    """True if adding the mask makes no more scores."""
+    pairs = zip(reversed(mask.shape), reversed(scores.shape or ()), strict=False)
+    return all(size in (1, known) for size, known in pairs)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from onnxbolt.candidates import Refusal
 from onnxbolt.ops.attention import views
 from onnxbolt.ops.attention.found import Mask, Masked, Masking, Parts, assembled
 from onnxbolt.ops.attention.scales import scaled
+from onnxbolt.ops.attention.views import Followed
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import Match
 
@@ -52,11 +53,18 @@ def _matched(
         views.follow(k, scaled, heads=heads[1]),
         views.follow(v, heads=heads[1]),
     )
+    if mask.tensor is not None and not _as_long(mask.tensor, operands[1]):
+        return Refusal(node.name, node.op, "its mask may be shorter than its keys")
     size = operands[0].view.size if operands[0] is not None else 1
     scale = node.attrs.get("scale", 0.0) or size**-0.5
     masked = Masked.PLAIN if mask.kind is Masking.NONE else Masked.ZERO
     found = assembled(op, node, Parts(operands, scale, mask, masked, (node,), node))
     return found if isinstance(found, Refusal) else (found, ())
+
+
+def _as_long(mask: gs.Tensor, keys: Followed | None) -> bool:
+    """True if the mask is known to have every key: opset 24 excludes keys beyond its end."""
+    return bool(mask.shape) and keys is not None and views.sizes(mask)[-1] == keys.view.positions
 
 
 def _input(node: gs.Node, index: int) -> gs.Tensor | None:

@@ -17,12 +17,17 @@ def before(node: gs.Node) -> gs.Tensor | None:
 
 
 def scaled(node: gs.Node) -> gs.Tensor | None:
-    """The tensor that a node multiplies by, or divides by, a constant number."""
+    """The tensor that a node multiplies by, or divides by, a constant number other than 0."""
     if node.op not in ("Mul", "Div") or node.domain:
         return None
     numbers = [t for t in node.inputs if scalar(t) is not None]
     others: list[gs.Tensor] = [t for t in node.inputs if scalar(t) is None]
-    if len(numbers) != 1 or len(others) != 1 or (node.op == "Div" and others[0] is node.inputs[1]):
+    if (
+        len(numbers) != 1
+        or len(others) != 1
+        or not scalar(numbers[0])
+        or (node.op == "Div" and others[0] is node.inputs[1])
+    ):
         return None
     return others[0] if len(numbers[0].shape) <= len(others[0].shape or ()) else None
 
