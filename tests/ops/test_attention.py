@@ -224,6 +224,19 @@ class KeysBy3d(Form):
         return self.reshape(self.transpose(y, 0, 2, 1), -1, H, D, T)
 
 
+class HeadsAtRunTime(Form):
+    """DETR's by TorchScript: the shape of the keys is computed, and so is their number of heads."""
+
+    def k(self) -> str:
+        y = self.net.node("MatMul", "context", self.net.normal(H * D, H * D, scale=(H * D) ** -0.5))
+        shape = self.net.node("Shape", "context", start=0, end=2)
+        index = self.net.node("ReduceMax", self.net.node("NonZero", "kept"), keepdims=0)
+        zero = self.net.node("Min", index, self.net.const(0, np.int64))
+        shape = self.net.node("Add", shape, zero)  # no size behind it is known
+        shape = self.net.node("Concat", shape, self.ints(-1), self.ints(D), axis=0)
+        return self.transpose(self.net.node("Reshape", y, shape), 0, 2, 3, 1)
+
+
 class HeadsFirst(Form):
     """Queries that something else has changed behind their transposition."""
 
@@ -350,6 +363,7 @@ FORMS = [
     (ScaledBefore, "FusedAttention_f32"),
     (KeysAtOnce, "FusedAttention_f32"),
     (KeysBy3d, "FusedAttention_f32"),
+    (HeadsAtRunTime, "FusedAttention_f32"),
     (HeadsFirst, "FusedAttention_q_by_heads_f32"),
     (Packed, "FusedAttention_kv_packed_f32"),
     (Added, "FusedAttention_added_f32_nan_f32"),
@@ -426,6 +440,9 @@ def test_views_reach_the_projections() -> None:
     for view in (each.q, each.k, each.v):
         assert view.order == ROWS
         assert view.tensor.inputs[0].op == "MatMul"
+    (each,) = found(prepare(HeadsAtRunTime("batch").model()))
+    assert isinstance(each, ScaledDotProduct)
+    assert (each.heads, isinstance(each.k.heads, str)) == (H, True)
     (each,) = found(prepare(HeadsFirst().model()))
     assert isinstance(each, ScaledDotProduct)
     assert (each.q.order, each.q.tensor.inputs[0].op) == (HEADS, "Sigmoid")
