@@ -34,24 +34,43 @@ class Masked(enum.Enum):
     PLAIN = "plain"  # the mean of all values: an excluded score is a large finite number
 
 
+@dataclass(frozen=True)
+class Band:
+    """The keys that a query reads: query i reads key j only if first <= j - i - shift <= last, and
+    None is no bound. A causal band has last = 0. `shift` is keys - queries if the band is
+    `at_end`, which aligns the last query with the last key, else 0."""
+
+    first: int | None = None
+    last: int | None = None
+    at_end: bool = False
+
+    def __bool__(self) -> bool:
+        """True if it excludes keys."""
+        return self.first is not None or self.last is not None
+
+
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """A mask that broadcasts to the scores [batch, heads, queries, keys]."""
+    """A mask that broadcasts to the scores [batch, heads, queries, keys], and a band; a key that
+    either excludes is excluded."""
 
     kind: Masking = Masking.NONE
     tensor: gs.Tensor | None = None
     made_by: tuple[gs.Node, ...] = ()  # the nodes between this tensor and the scores' Add
+    band: Band = Band()
 
 
 @dataclass(frozen=True, eq=False)
 class ScaledDotProduct:
     """softmax(scale q k^T, masked) v; the output is [batch, queries, heads, size] in memory,
-    `joined`: with heads and size as one axis."""
+    `joined`: with heads and size as one axis. `key_heads` divides `heads`: head h reads the keys
+    and values of head h / (heads / key_heads)."""
 
     q: View
     k: View
     v: View
     heads: int
+    key_heads: int
     scale: float
     mask: Mask
     masked: Masked
@@ -121,7 +140,7 @@ def assembled(op: FusedOp, node: gs.Node, parts: Parts) -> AttentionAnchor | Ref
     if not scale > 0:
         return Refusal(node.name, node.op, "its scale is not positive")
     found = ScaledDotProduct(
-        q, k, v, heads, scale, parts.mask, parts.masked, output.tensor, output.joined
+        q, k, v, heads, heads, scale, parts.mask, parts.masked, output.tensor, output.joined
     )
     middle = (*parts.nodes, *output.nodes)
     others = (*_own(followed, {node, *middle}), *middle)
