@@ -71,7 +71,8 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
   if (!kind_.reads_operands) tensors.epilogue = ReadEpilogue(buffers, tensors.y_shape);
   PlaceOutput(&tensors);
   if (op_.stores) {
-    tensors.stored_channels = ort::ShapeOf(buffers.Input(1))[0];
+    tensors.stored_channels =
+        HasWeight(op_) ? ort::ShapeOf(buffers.Input(1))[0] : tensors.y_shape.back();
     tensors.stored_data =
         buffers.Write(1, RowsOf(tensors.y_shape, tensors.stored_channels), op_.element);
   }

@@ -116,9 +116,9 @@ void InferShape(const Op& op, OrtShapeInferContext* context) {
   x.dims = placement.Channels(x.dims);
   Shape y = Written(op, operation->Output(x.dims, weight));
   Symbols symbols = operation->Names(x.symbols, x.dims, weight);
-  if (op.stores && !first.empty()) {
+  if (op.stores && (!HasWeight(op) || !first.empty())) {
     Shape stored = y;
-    stored.back() = first[0];  // a layer's columns are its weight's rows
+    if (HasWeight(op)) stored.back() = first[0];  // a layer's columns are its weight's rows
     SetOutput(context, 1, op.element, stored, symbols);
   }
   if (op.to_nchw) y = placement.Nchw(y), symbols = ChannelsToFirst(symbols);

@@ -34,6 +34,7 @@ from onnxbolt.families.gemm_rows_sm90 import GemmRowsSm90
 from onnxbolt.families.gemm_sm90 import GemmSm90
 from onnxbolt.families.halo_sm90 import HaloSm90
 from onnxbolt.families.layout import Layout
+from onnxbolt.families.norm import Norm
 from onnxbolt.families.pool import Pool
 from onnxbolt.families.resize import Resize
 from onnxbolt.families.squeeze_excite import SqueezeExcite
@@ -101,6 +102,7 @@ FAMILIES: Registry[int, Family[Any]] = _Families(
         B2bStoredSm90(),
         GemmRowsSm90(),
         B2bConv2x(),
+        Norm(),
     ),
     "number",
     "name",

@@ -15,6 +15,7 @@ from onnxbolt.ops.conv import Conv
 from onnxbolt.ops.elementwise import Elementwise
 from onnxbolt.ops.gemm import Gemm
 from onnxbolt.ops.layout import ToNchw, ToNhwc
+from onnxbolt.ops.norm import LayerNorm, RmsNorm
 from onnxbolt.ops.pool import AveragePool, GlobalAveragePool, MaxPool
 from onnxbolt.ops.resize import Resize
 from onnxbolt.ops.squeeze_excite import SqueezeExcite
@@ -58,6 +59,8 @@ OPS: Registry[str, FusedOp] = _Ops(
         Gemm(),
         SqueezeExcite(),
         Attention(),
+        LayerNorm(),
+        RmsNorm(),
         Elementwise(),
         MaxPool(),
         AveragePool(),

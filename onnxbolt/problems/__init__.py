@@ -10,6 +10,7 @@ from onnxbolt.problems.attention import AttentionProblem
 from onnxbolt.problems.base import Problem, Reference
 from onnxbolt.problems.conv import ConvProblem
 from onnxbolt.problems.gemm import GemmProblem
+from onnxbolt.problems.norm import NormProblem
 from onnxbolt.problems.pool import PoolProblem
 from onnxbolt.problems.product import Product
 from onnxbolt.problems.squeeze_excite import SqueezeExciteProblem
@@ -19,6 +20,7 @@ __all__ = [
     "AttentionProblem",
     "ConvProblem",
     "GemmProblem",
+    "NormProblem",
     "PoolProblem",
     "Problem",
     "Product",

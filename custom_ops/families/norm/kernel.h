@@ -1,0 +1,110 @@
+// LayerNormalization and RMSNormalization of rows for every architecture, in one pass over memory:
+// x, plus a residual if there is one, is read once, and stays in registers for the mean, for the
+// mean of the centered squares (both in fp32), and for the result.
+//
+// A row has a part of a warp, a warp, or a block. Results are the same bits on every run, and do
+// not depend on other rows.
+//
+// Constraints: columns, pitches and pointers are multiples of align_a elements, and a row has at
+// most tile_n * tile_k accesses of that size.
+#pragma once
+#include <algorithm>
+
+#include "cutlass/fast_math.h"
+#include "epilogue/chain.h"
+#include "families/norm/rows.h"
+#include "runtime/dependent_launch.h"
+
+namespace onnxbolt {
+namespace norm {
+
+constexpr int kResidentThreads = 1024;  // of an SM, where blocks stay for several rows
+
+// static: units of other architectures hold kernels of the same name, which the linker must not
+// merge.
+//
+// Resident: a block keeps gamma and beta in registers, and takes further rows until none is left.
+template <class Row, class Element, class Chain, bool Stores>
+static __global__ void __launch_bounds__(Tile<Row>::kThreads)
+    run(const __grid_constant__ Params params) {
+  using T = Tile<Row>;
+  using Held = Rows<Row, Element, Chain, Stores>;
+  LaunchDependents();
+  const int lane = threadIdx.x % T::kLanes, begin = threadIdx.x / T::kLanes;
+  typename Held::Factor kept[T::kResident ? T::kVectors : 1];
+  if constexpr (T::kResident) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int v = 0; v < T::kVectors; ++v) {
+      if (Held::holds(params, lane, v)) kept[v].load(params, v * T::kLanes + lane);
+    }
+  }
+  const auto factor = [&](int v) {
+    if constexpr (T::kResident) {
+      return kept[v];
+    } else {
+      typename Held::Factor loaded;
+      loaded.load(params, v * T::kLanes + lane);
+      return loaded;
+    }
+  };
+  RowSums<T::kLanes, T::kBatch> sums;
+  WaitForPredecessors();
+  for (int64_t first = int64_t(blockIdx.x) * T::kBlockRows; first < params.rows;
+       first += int64_t(gridDim.x) * T::kBlockRows) {
+    Held rows(params, first + begin, lane);
+    rows.load();
+    rows.normalize(sums);
+    rows.store(factor);
+    if constexpr (!T::kResident) break;
+  }
+}
+
+}  // namespace norm
+
+template <class Config, class ElementType, class Chain, bool Stores>
+struct Norm {
+  using Row = Config;
+  using Element = ElementType;
+  using Output = ElementType;
+  using Tile = norm::Tile<Row>;
+  static constexpr int kSharedMemory = 0;  // beside the kernel's own arrays
+  static constexpr auto kKernel = norm::run<Row, Element, Chain, Stores>;
+
+  static_assert(Chain::kTensors <= 1 && Chain::kVectors <= 2, "a residual, gamma and beta");
+
+  static const char* prepare() { return ReserveSharedMemory(kKernel, 0); }
+
+  static const char* can_implement(const void* arguments) {
+    const auto& args = *static_cast<const NormArguments*>(arguments);
+    constexpr int kBytes = Tile::kWidth * sizeof(Element);
+    if (const char* error = CheckExtents(args.rows, 1, args.columns)) return error;
+    if (args.columns > Tile::kWidth * Tile::kLanes * Tile::kVectors)
+      return "a row is longer than the threads' registers";
+    if (args.columns % Tile::kWidth || args.x_pitch % Tile::kWidth || args.y_pitch % Tile::kWidth)
+      return "columns or pitches are not multiples of align_a";
+    if (!IsAligned(args.x, kBytes) || !IsAligned(args.y, kBytes) || !IsAligned(args.sum, kBytes))
+      return "x or a result is not aligned to align_a elements";
+    if (Stores && args.sum == nullptr) return "the second output is missing";
+    return CheckOperands<Chain, Element>(args.epilogue, Tile::kWidth);
+  }
+
+  static size_t workspace_size(const void*, const int64_t*) { return 0; }
+
+  static const char* run(const void* arguments, const Launch& launch) {
+    const auto& args = *static_cast<const NormArguments*>(arguments);
+    if (args.rows == 0) return nullptr;
+    const int64_t all = (args.rows + Tile::kBlockRows - 1) / Tile::kBlockRows;
+    int64_t blocks = all;
+    if constexpr (Tile::kResident) {
+      constexpr int kOfSm = std::max(norm::kResidentThreads / Tile::kThreads, 1);
+      const int64_t most = int64_t(launch.sm_count) * kOfSm;
+      const int64_t rounds = (all + most - 1) / most;
+      blocks = (all + rounds - 1) / rounds;
+    }
+    const norm::Params params(args, Tile::kWidth);
+    return LaunchDependent(kKernel, static_cast<unsigned>(blocks), Tile::kThreads, launch.stream,
+                           params, ArchOf<Row>::kDependentLaunch);
+  }
+};
+
+}  // namespace onnxbolt

@@ -1,0 +1,21 @@
+// The arguments of a normalization of rows, from the op to its kernels.
+#pragma once
+#include "runtime/kernel.h"
+
+namespace onnxbolt {
+
+// y = (s - mean) / sqrt(mean of (s - mean)^2 + epsilon) of each row of s = x + residual, then times
+// gamma plus beta. The epilogue holds the residual (tensor 0), gamma and beta (vectors 0 and 1), as
+// far as there are such. A pitch is elements from one row to the next; rows of `sum` are dense.
+struct NormArguments {
+  int64_t rows;
+  int columns;
+  bool centered;  // false: the mean counts as zero (RMS normalization)
+  float epsilon;
+  const void* x;
+  void *y, *sum;  // `sum` takes s if kernels of the chain store it
+  int64_t x_pitch, y_pitch;
+  EpilogueArguments epilogue;
+};
+
+}  // namespace onnxbolt

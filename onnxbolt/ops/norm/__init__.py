@@ -1,0 +1,101 @@
+"""Normalization of rows over the last axis, with a residual before: ONNX LayerNormalization and
+RMSNormalization, and ONNX Runtime's SimplifiedLayerNormalization and SkipLayerNormalization."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from onnx import AttributeProto
+
+from onnxbolt.candidates import Candidate
+from onnxbolt.dtypes import DType
+from onnxbolt.ops.base import FusedOp, Operation, Signature, Sizes, Stored, Tensors
+from onnxbolt.ops.body import AttributeType, Body
+from onnxbolt.ops.norm import pattern
+from onnxbolt.ops.products import operands
+from onnxbolt.patterns.types import AnchorPattern
+from onnxbolt.problems import NormProblem
+
+# True: models are searched for norms. Their kernels have not been measured yet, so that no plan has
+# them before; the commit with the measurements removes this switch.
+NORMS_ARE_MEASURED = False
+
+
+class _Norm(FusedOp):
+    """x [.., C] to y [.., C], and to x plus the residual if that has further readers. The
+    candidate's links are, as far as they are there, Add with the residual, Store, Scale with gamma
+    and Bias with beta."""
+
+    problem_type = NormProblem
+    centered: ClassVar[bool]
+
+    def anchors(self) -> Sequence[AnchorPattern]:
+        """The residual's Add, or the normalization."""
+        return pattern.anchors(self, self.centered) if NORMS_ARE_MEASURED else ()
+
+    def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> NormProblem:
+        """Rows are all axes of x but the last one."""
+        *rows, columns = sizes(candidate.anchor.x)
+        dtype = candidate.anchor.dtype
+        return NormProblem(math.prod(rows), columns, self.centered, dtype, dtype, candidate.steps)
+
+    def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
+        """Attribute `epsilon`."""
+        anchor = candidate.anchor
+        return Operation(
+            Signature(self, anchor.dtype, 0, candidate.epilogue),
+            [
+                tensors.get(anchor.x, stored.reads),
+                *operands(candidate, (stored.writes,), tensors),
+            ],
+            {"epsilon": pattern.epsilon(anchor.nodes[-1])},
+        )
+
+    def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
+        """Epsilon."""
+        return {"epsilon": AttributeProto.FLOAT}
+
+    def body(self, body: Body, signature: Signature, opset: int) -> str:
+        """The statistics in fp32, as the kernels have them; the sum is rounded where it is
+        stored."""
+        steps, names = signature.steps, iter(self.inputs(signature))
+        result, have = body.load("x"), body.dtype
+        for step in steps:
+            if step.name == "Add":
+                result = body("Add", [result, body.load(next(names))])
+            elif step.name == "Store":
+                body.store(result)
+                result = body.load("stored")
+        result = self._normalized(body, body.convert(result, have, DType.F32), opset)
+        for step in steps:
+            if step.row.operand == "vector":
+                result = step.row.body(body, opset, result, next(names), step.params)
+        return body.convert(result, DType.F32, have)
+
+    def _normalized(self, body: Body, x: str, opset: int) -> str:
+        if self.centered:
+            x = body("Sub", [x, _mean(body, x, opset)])
+        squares = _mean(body, body("Mul", [x, x]), opset)
+        shifted = body("Add", [squares, body.given("epsilon", AttributeProto.FLOAT)])
+        return body("Div", [x, body("Sqrt", [shifted])])
+
+
+class LayerNorm(_Norm):
+    """LayerNormalization and SkipLayerNormalization."""
+
+    name, op_type, centered = "layer_norm", "LayerNorm", True
+
+
+class RmsNorm(_Norm):
+    """RMSNormalization, SimplifiedLayerNormalization and SkipSimplifiedLayerNormalization."""
+
+    name, op_type, centered = "rms_norm", "RmsNorm", False
+
+
+def _mean(body: Body, x: str, opset: int) -> str:
+    """The mean over the last axis, which stays."""
+    if opset >= 18:
+        return body("ReduceMean", [x, body.ints(-1)], keepdims=1)
+    return body("ReduceMean", [x], axes=[-1], keepdims=1)

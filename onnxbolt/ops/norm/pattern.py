@@ -1,0 +1,148 @@
+"""Which nodes are a normalization of rows.
+
+    LayerNormalization(x, gamma, beta)
+    LayerNormalization(Add(x, residual), gamma, beta)
+    SkipLayerNormalization(x, residual, gamma, beta)
+
+and the same of RMSNormalization, without beta. gamma and beta are constants. The sum may have
+further readers: then it is the node's second output.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import onnx_graphsurgeon as gs
+
+from onnxbolt import domains
+from onnxbolt.candidates import Anchor, Link, Refusal
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import STORE, Step
+from onnxbolt.graph.edit import producer
+from onnxbolt.ops.base import FusedOp
+from onnxbolt.patterns.types import AnchorPattern, Match
+
+# nodes of ONNX's domain that only normalize; ONNX Runtime has its second one there, too
+_PLAIN = {
+    True: ("LayerNormalization",),
+    False: ("RMSNormalization", "SimplifiedLayerNormalization"),
+}
+_SKIP = {True: "SkipLayerNormalization", False: "SkipSimplifiedLayerNormalization"}
+_EPSILON, _SKIP_EPSILON = 1e-5, 1e-12  # what they are where a node does not say
+_PRODUCTS = frozenset({"MatMul", "Gemm", "Conv"})
+_SUM = 3  # the output of a Skip node that is the sum
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """x plus a residual, the node that adds them, and their sum if it has other readers."""
+
+    node: gs.Node
+    x: gs.Tensor
+    residual: gs.Tensor
+    stored: gs.Tensor | None
+
+
+def anchors(op: FusedOp, centered: bool) -> tuple[AnchorPattern, ...]:
+    """The nodes that `op` begins at."""
+    return (
+        AnchorPattern(_PLAIN[centered], partial(_normalization, op)),
+        AnchorPattern(("Add",), partial(_addition, op, _PLAIN[centered])),
+        AnchorPattern((_SKIP[centered],), partial(_skip, op, centered), domains.CONTRIB),
+    )
+
+
+def epsilon(node: gs.Node) -> float:
+    """What a normalization adds to the variance."""
+    default = _SKIP_EPSILON if node.domain == domains.CONTRIB else _EPSILON
+    return float(node.attrs.get("epsilon", default))
+
+
+def _normalization(op: FusedOp, node: gs.Node) -> Match:
+    return _matched(op, node, node.inputs[0], node.inputs[1:], None)
+
+
+def _addition(op: FusedOp, operators: tuple[str, ...], node: gs.Node) -> Match:
+    """None where the sum is not normalized, or where a product's kernel can add the residual: then
+    the sum is written once, and the norm alone reads it."""
+    total = node.outputs[0]
+    norms = [n for n in total.outputs if n.op in operators and n.domain in (None, "", "ai.onnx")]
+    x, residual = node.inputs
+    variables = all(isinstance(tensor, gs.Variable) for tensor in (x, residual))
+    if not norms or norms[0].inputs[0] is not total or not variables:
+        return None
+    if x.shape is None or x.shape != residual.shape or any(map(_of_product, (x, residual))):
+        return None
+    stored = total if len(total.outputs) > 1 else None
+    return _matched(op, norms[0], x, norms[0].inputs[1:], _Sum(node, x, residual, stored))
+
+
+def _skip(op: FusedOp, centered: bool, node: gs.Node) -> Match:
+    """The residual may not be broadcast, nor a bias be added to the sum."""
+    x, residual, gamma, *others = node.inputs
+    beta = others[:1] if centered else []
+    bias = others[len(beta) :]
+    if any(tensor.name for tensor in bias):
+        return Refusal(node.name, node.op, "a bias is added to the sum before it", x.name)
+    if x.shape is None or x.shape != residual.shape:
+        return Refusal(node.name, node.op, "the residual has another shape than x", x.name)
+    total = node.outputs[_SUM] if len(node.outputs) > _SUM else None
+    stored = total if total is not None and total.name and total.outputs else None
+    return _matched(op, node, x, [gamma, *beta], _Sum(node, x, residual, stored))
+
+
+def _matched(
+    op: FusedOp, node: gs.Node, x: gs.Tensor, factors: list[gs.Tensor], before: _Sum | None
+) -> Match:
+    """The anchor with the links that the class of `op` names; `factors` are gamma and beta."""
+    given = [tensor for tensor in factors if tensor.name]
+    if reason := _reason(node, x, given):
+        return Refusal(node.name, node.op, reason, x.name)
+    dtype = DType.of(x.dtype)
+    assert dtype is not None  # _reason has looked
+    links = []
+    if before is not None:
+        total = before.node.outputs[0] if before.stored is None else before.stored
+        links.append(Link(Step("Add"), before.residual, (before.node,), total))
+        if before.stored is not None:
+            links.append(Link(Step(STORE), None, (), before.stored))
+    names = ("Scale", "Bias")
+    links += [
+        Link(Step(name), operand, (node,), node.outputs[0])
+        for name, operand in zip(names, given, strict=False)
+    ]
+    first = node if before is None else before.node
+    others = () if first is node else (node,)
+    return Anchor(op, first, x, None, dtype, (), others), tuple(links)
+
+
+def _reason(node: gs.Node, x: gs.Tensor, factors: list[gs.Tensor]) -> str:
+    """Why no kernel serves; "" where one does."""
+    if DType.of(x.dtype) is None:
+        return f"no kernel for its element type: {x.dtype}"
+    if not x.shape or not isinstance(x.shape[-1], int) or not x.shape[-1]:
+        return "the length of its rows is not known"
+    if node.attrs.get("axis", -1) not in (-1, len(x.shape) - 1):
+        return "it is not over the last axis alone"
+    constant = all(isinstance(tensor, gs.Constant) for tensor in factors)
+    if not constant or any(math.prod(tensor.shape) != x.shape[-1] for tensor in factors):
+        return "its scale or bias is no constant with a value for each column"
+    if any(tensor.name and tensor.outputs for tensor in node.outputs[1:_SUM]):
+        return "its mean or variance is read as well"
+    return ""
+
+
+def _of_product(tensor: gs.Tensor) -> bool:
+    """True for a product with a constant weight, with or without its bias."""
+    node = producer(tensor)
+    if node is not None and node.op == "Add" and not node.domain:
+        terms = [t for t in node.inputs if not isinstance(t, gs.Constant)]
+        node = producer(terms[0]) if len(terms) == 1 else None
+    return (
+        node is not None
+        and node.op in _PRODUCTS
+        and not node.domain
+        and isinstance(node.inputs[1], gs.Constant)
+    )

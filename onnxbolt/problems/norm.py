@@ -1,0 +1,73 @@
+"""Normalizations of rows: LayerNormalization and RMSNormalization over the last axis, with a
+residual before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnxbolt.archs import Arch
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import STORE, tensor_operands
+from onnxbolt.integers import ceil_divide
+from onnxbolt.kernel_time import US, bandwidth
+from onnxbolt.problems.base import Problem
+
+# A library's kernel has a block for each row: microseconds beyond a launch, of one SM for a row, and
+# for a value that it reads or writes. Fitted to PyTorch's LayerNorm on one H200, in fp16, for six
+# shapes of 1280x768 to 50176x96 (tests/problems/test_norm.py holds them).
+_FIXED_US, _ROW_US, _VALUE_US = 1.2, 0.12, 0.08e-3
+
+
+@dataclass(frozen=True)
+class NormProblem(Problem):
+    """y[M, C] = (s - mean(s)) / sqrt(var(s) + epsilon) of each row of s = x, or of x + residual;
+    then times gamma[C] plus beta[C].
+
+    `centered` is False for RMSNormalization, whose mean counts as zero. `chain` has Add for the
+    residual, Store if s is a second output, Scale for gamma and Bias for beta, in this order.
+    """
+
+    operation = "norm"
+
+    m: int
+    c: int
+    centered: bool
+    dtype: DType
+    out: DType
+    chain: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return self.m
+
+    @property
+    def columns(self) -> int:
+        return self.c
+
+    @property
+    def flops(self) -> int:
+        return 0
+
+    @property
+    def on_tensor_cores(self) -> bool:
+        return False
+
+    @property
+    def tensors(self) -> int:
+        """Tensors [M, C] that a kernel reads or writes: x, y, the residual, the sum."""
+        return 2 + tensor_operands(self.chain) + (STORE in self.chain)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes of these tensors; gamma and beta are small."""
+        return self.tensors * self.m * self.c * self.dtype.bytes
+
+    @property
+    def shape(self) -> str:
+        return f"{'layer' if self.centered else 'rms'} norm {self.m}x{self.c}"
+
+    def onnxruntime_us(self, arch: Arch) -> float:
+        """One kernel, since its graph optimizer fuses the residual, too."""
+        rows = ceil_divide(self.m, arch.sm_count)
+        computing = rows * (_ROW_US + self.tensors * self.c * _VALUE_US)
+        return arch.launch_us + _FIXED_US + max(computing, self.bytes_moved / bandwidth(arch) * US)
