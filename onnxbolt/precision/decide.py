@@ -216,6 +216,9 @@ class Decision:
         """The constants that would be converted with the node."""
         if domain_of(node) not in ("", INTERNAL_DOMAIN) or node.op in ops.KEPT:
             return
+        # ONNX Runtime has operators of its own in this domain, such as SimplifiedLayerNormalization
+        if domain_of(node) == "" and not onnx.defs.has(node.op, self.opset, ""):
+            return
         for index, tensor in enumerate(node.inputs):
             if (
                 isinstance(tensor, gs.Constant)

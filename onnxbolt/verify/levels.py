@@ -114,8 +114,12 @@ class _Judge:
                 )
             return
         env = self._bounds(segment, operands)
-        if not self._nodes.analyse(segment.nodes, env):
-            env |= {tensor.stored: self._by_table(got[tensor.stored]) for tensor in segment.writes}
+        analysed = self._nodes.analyse(segment.nodes, env)
+        env |= {  # rules have no bounds for some outputs, such as a LayerNormalization's mean
+            tensor.stored: self._by_table(got[tensor.stored])
+            for tensor in segment.writes
+            if not analysed or tensor.stored not in env
+        }
         yield from self._nodes.rows(segment, operands, got, env)
         for tensor in segment.writes:
             yield from self._row(tensor, got[tensor.stored], env[tensor.stored], originals)

@@ -38,6 +38,7 @@ CONSTANTS: dict[Family[Any], tuple[str, tuple[str, ...]]] = {
     named("layout"): ("layout::Params", ()),
     named("resize"): ("resize::Params", ()),
     named("elementwise"): ("elementwise::Params", ("epilogue.vectors",)),
+    named("norm"): ("norm::Params", ("epilogue.vectors",)),
     named("depthwise"): ("depthwise::Params", ("filter", "epilogue.vectors")),
     named("squeeze_excite"): (
         "squeeze_excite::Params",

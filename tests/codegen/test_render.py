@@ -35,6 +35,7 @@ from onnxbolt.families.gemm_3x import Gemm3xConfig
 from onnxbolt.families.gemm_rows_sm90 import GemmRowsSm90Config
 from onnxbolt.families.gemm_sm90 import GemmSm90Config
 from onnxbolt.families.halo_sm90 import HaloSm90Config
+from onnxbolt.families.norm import NormConfig
 from onnxbolt.families.pool import PoolConfig
 from onnxbolt.families.stem_sm90 import StemSm90Config
 
@@ -164,6 +165,7 @@ B2B_CONV_SM90 = B2bConvSm90Config(
 )
 DEPTHWISE = DepthwiseConfig(arch=90, rows=2, columns=4, filter=(3, 3, 1), access=4)
 POOL = PoolConfig(arch=80)
+NORM = NormConfig(arch=90, rows=4, lanes=32, vectors=3, access=8)
 
 UNITS = {
     "gemm_2x": (
@@ -190,6 +192,10 @@ UNITS = {
     "depthwise": (Instance(DEPTHWISE, DType.F16, DType.F16, ("Bias", "HardSwish")),),
     "squeeze_excite": (
         Instance(only("squeeze_excite", 90), DType.F16, DType.F16, ("Relu", "HardSigmoid")),
+    ),
+    "norm": (
+        Instance(NORM, DType.F16, DType.F16, ("Add", STORE, "Scale", "Bias")),
+        Instance(dataclasses.replace(NORM, access=4), DType.F32, DType.F32, ("Scale",)),
     ),
     "b2b_gemm_sm90": (
         Instance(B2B_GEMM_SM90, DType.F16, DType.F32, ("Bias", "Relu", "Gemm", "Bias", "Clip")),

@@ -22,6 +22,7 @@ MIRRORS = {
     "ElementwiseArguments": device.Elementwise,
     "ChainArguments": device.Chain,
     "ConvChainArguments": device.ConvChain,
+    "NormArguments": device.Norm,
     "SqueezeExciteArguments": device.SqueezeExcite,
 }
 _PROGRAM = """
@@ -31,6 +32,7 @@ _PROGRAM = """
 #include "ops/elementwise/arguments.h"
 #include "ops/gemm/arguments.h"
 #include "ops/layout/arguments.h"
+#include "ops/norm/arguments.h"
 #include "ops/pool/arguments.h"
 #include "ops/resize/arguments.h"
 #include "ops/squeeze_excite/arguments.h"

@@ -33,6 +33,7 @@ from tests.gpu import (
     chain_2x_cases,
     conv_chain_cases,
     gemm_rows_cases,
+    norm_cases,
     sm90_cases,
     stored_chain_cases,
     wide_chain_cases,
@@ -272,6 +273,7 @@ def instances(arch: int) -> list[Instance]:
         for dtype in types
         for chain in SQUEEZE_EXCITES
     ]
+    found += norm_cases.instances(arch, types)
     found += _first_convolutions(arch)
     found += [
         *_chains(arch),

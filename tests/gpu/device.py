@@ -142,6 +142,20 @@ class SqueezeExcite(ctypes.Structure):
     ]
 
 
+class Norm(ctypes.Structure):
+    """NormArguments."""
+
+    _fields_ = [
+        ("rows", _L),
+        ("columns", _I),
+        ("centered", ctypes.c_bool),
+        ("epsilon", ctypes.c_float),
+        *_fields(_P, "x y sum"),
+        *_fields(_L, "x_pitch y_pitch"),
+        ("epilogue", Epilogue),
+    ]
+
+
 class KernelError(Exception):
     """The text that a kernel's function returned."""
 

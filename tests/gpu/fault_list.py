@@ -405,6 +405,17 @@ SQUEEZE_EXCITE = Store(
     "first_channel + channel + i",
     "float",
 )
+_NORM_STORE = "        norm::Store<T::kHint>(at<Access>(params_.y, b, v, params_.y_pitch), y);\n"
+NORM = Store(
+    "families/norm/rows.h",
+    _NORM_STORE,
+    "{code}" + _NORM_STORE,
+    "y[i]",
+    "T::kWidth",
+    "first_ + b * T::kRows",
+    "(v * T::kLanes + lane_) * T::kWidth + i",
+    "Element",
+)
 _SMALL_FINISH = (
     "    const auto y = Chain::template finish<Output>(sums, operands, epilogue.params);\n"
 )
@@ -511,6 +522,13 @@ def _squeeze_excite() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     )
 
 
+def _norm() -> Iterator[tuple[str, tuple[Edit, ...]]]:
+    file, biased = NORM.file, "value * values[0][i] + values[1][i];"
+    yield from _direct(NORM, _guarded(file, _NORM_STORE, "(first_ + b * T::kRows) / 64 != 2"))
+    unbiased = "value * values[0][i] + (blockIdx.x == 2 ? 0.f : values[1][i]);"
+    yield BIAS, (Edit(file, biased, unbiased),)
+
+
 def _gemm_small() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     file, store, product = (
         B2B_GEMM_SMALL.file,
@@ -602,6 +620,7 @@ _STORES = {
     named("layout"): _layout,
     named("resize"): _resize,
     named("squeeze_excite"): _squeeze_excite,
+    named("norm"): _norm,
     named("b2b_gemm_small"): _gemm_small,
 }
 FAULTS = tuple(

@@ -29,7 +29,7 @@ from onnxbolt.plan.cuts import cover
 from onnxbolt.precision import convert
 from onnxbolt.precision.widen import widen
 from onnxbolt.rewrite import rewrite
-from tests.support import Net
+from tests.support import Net, norms_matched
 
 ARCH, PRECISION = 90, "fp16"
 SAME = [1, 1, 1, 1]
@@ -55,7 +55,8 @@ def prepare(family: Family[Any], original: onnx.ModelProto | None = None) -> Pre
     infer(graph)
     canonicalize(graph)
     convert(graph, PRECISION)
-    chosen = plan(graph, cover(graph, [ARCH])[0], [ARCH], "all")
+    with norms_matched():
+        chosen = plan(graph, cover(graph, [ARCH])[0], [ARCH], "all")
     rewriter = rewrite(graph, chosen.assignment, _configs(chosen, family), [ARCH], chosen.sources)
     restore(graph)
     widen(graph)
@@ -165,6 +166,14 @@ def _squeeze_excite() -> onnx.ModelProto:
     return net.model(net.conv(net.node("Mul", y, gate), 64, 64))
 
 
+def _norm() -> onnx.ModelProto:
+    """With a residual whose sum others read as well."""
+    net = Net({"x": (SIDE * SIDE, 64), "r": (SIDE * SIDE, 64)})
+    total = net.node("Add", net.node("Relu", "x"), "r")
+    y = net.node("LayerNormalization", total, net.normal(64), net.normal(64))
+    return net.model(net.node("Mul", y, total))
+
+
 def _stored() -> onnx.ModelProto:
     """The end of a residual block, which others read as well, and the next one's first layer."""
     net = Net({"x": (1, 64, SIDE, SIDE), "r": (1, 256, SIDE, SIDE)})
@@ -190,6 +199,7 @@ MODELS: dict[Family[Any], Callable[[], onnx.ModelProto]] = {
     named("layout"): _between("MaxPool", kernel_shape=[3, 3], pads=SAME),
     named("elementwise"): _elementwise,
     named("squeeze_excite"): _squeeze_excite,
+    named("norm"): _norm,
     named("b2b_gemm_sm90"): lambda: _gemms(256, 64, 64),
     named("b2b_gemm_2x"): lambda: _gemms(256, 64, 64),
     named("b2b_gemm_wide_sm90"): lambda: _gemms(256, 256, 64),

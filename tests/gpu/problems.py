@@ -24,7 +24,7 @@ from onnxbolt.families.halo_sm90 import HaloSm90Config
 from onnxbolt.problems import ConvProblem as PlannedConv
 from onnxbolt.problems import GemmProblem as PlannedGemm
 from onnxbolt.tune.tasks import instance_of
-from tests.gpu import gemm_rows
+from tests.gpu import gemm_rows, norms
 from tests.gpu.cases import GEMMS, ConvShape, GemmShape, convolutions
 from tests.gpu.chain_problems import chains_2x, sm90_chains, small_chains, wide_chains
 from tests.gpu.conv_chains import (
@@ -467,6 +467,7 @@ BUILDERS: dict[Family[Any], Builder] = {
         resize_problem(library, instance, shape) for shape in RESIZES
     ],
     named("layout"): _each(_layout_problem, (2, 3, 4, 500), (1, 61, 64, 49), (2, 130, 130, 63)),
+    named("norm"): norms.problems,
     named("elementwise"): _each(elementwise_problem, (1, 1, 0), (777, 10, 2), (70001, 64, 0)),
 }
 

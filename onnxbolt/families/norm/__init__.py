@@ -111,7 +111,7 @@ def _configs(problem: NormProblem, arch: int) -> Iterator[NormConfig]:
     width = next(n for n in (problem.dtype.alignment, 4, 2, 1) if problem.c % n == 0)
     ways = itertools.product(_lanes(problem.c // width, width), (1, 2), (False, True))
     for (lanes, vectors), batch, resident in ways:
-        for rows in dict.fromkeys(max(threads // lanes, 1) for threads in _BLOCKS):
+        for rows in dict.fromkeys(block // lanes for block in _blocks(lanes)):
             for caching in (Caching.USUAL, Caching.PAST_L1):
                 yield NormConfig(
                     arch=arch,
@@ -123,6 +123,11 @@ def _configs(problem: NormProblem, arch: int) -> Iterator[NormConfig]:
                     resident=resident,
                     caching=caching,
                 )
+
+
+def _blocks(lanes: int) -> tuple[int, ...]:
+    """Threads of a block."""
+    return _BLOCKS if lanes <= _WARP else (lanes,)
 
 
 def _lanes(accesses: int, width: int) -> list[tuple[int, int]]:

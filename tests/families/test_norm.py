@@ -1,0 +1,88 @@
+"""Normalizations of rows: which divisions of a row among threads are tried."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from onnxbolt.archs import get
+from onnxbolt.dtypes import DType
+from onnxbolt.families import candidates, config_from
+from onnxbolt.families.norm import Caching, NormConfig
+from onnxbolt.plan.cost import ranked
+from onnxbolt.problems import NormProblem
+
+NORM = NormProblem(6304, 768, True, DType.F16, DType.F16, ("Scale", "Bias"))
+CONFIG = NormConfig(arch=90, rows=4, lanes=32, vectors=3, access=8)
+
+
+def _candidates(columns: int, dtype: DType = DType.F16) -> list[NormConfig]:
+    problem = dataclasses.replace(NORM, c=columns, dtype=dtype, out=dtype)
+    found = candidates(problem, get(80))
+    assert all(isinstance(config, NormConfig) for config in found)
+    return [config for config in found if isinstance(config, NormConfig)]
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.F32])
+@pytest.mark.parametrize("columns", [1, 7, 16, 96, 100, 768, 769, 1024, 4098, 16383, 16384])
+def test_registers_hold_rows_of_any_length(columns: int, dtype: DType) -> None:
+    found = _candidates(columns, dtype)
+    assert 0 < len(found) <= 48
+    assert len(set(found)) == len(found)
+    for config in found:
+        assert columns % config.access == 0
+        assert config.access * dtype.bytes <= 16
+        capacity = config.lanes * config.vectors * config.access
+        assert columns <= capacity < columns + config.lanes * config.access
+        assert config.threads % 32 == 0
+        assert config.rows == 1 or config.lanes <= 32
+        assert config_from(config.row()) == config
+
+
+def test_longer_rows_have_no_kernel() -> None:
+    assert _candidates(16392) == []
+
+
+def test_short_rows_share_a_warp() -> None:
+    assert {config.lanes for config in _candidates(96)} == {4, 8, 16}
+    assert {config.lanes for config in _candidates(768)} == {32, 64, 128}
+
+
+def test_every_variant_is_tried() -> None:
+    found = _candidates(768)
+    for field, values in {
+        "batch": {1, 2},
+        "resident": {False, True},
+        "caching": {Caching.USUAL, Caching.PAST_L1},
+    }.items():
+        assert {getattr(config, field) for config in found} == values
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"rows": 3}, "rows"),
+        ({"lanes": 16, "rows": 1}, "rows"),
+        ({"lanes": 64}, "lanes"),
+        ({"batch": 4}, "batch"),
+        ({"vectors": 0}, "vectors"),
+        ({"access": 3}, "access"),
+    ],
+)
+def test_rows_that_no_kernel_has_are_refused(change: dict[str, int], named: str) -> None:
+    config = dataclasses.replace(CONFIG, **change)
+    with pytest.raises(ValueError, match=f"no kernel of norm has such {named}"):
+        config_from(config.row())
+
+
+def test_predictions_grow_with_bytes_and_see_idle_lanes() -> None:
+    times = [ranked(dataclasses.replace(NORM, m=m), get(90))[0][0] for m in (1000, 6304, 16384)]
+    assert times == sorted(times)
+    swin = dataclasses.replace(NORM, m=50176, c=96)
+    four, sixteen = (
+        dataclasses.replace(CONFIG, rows=128 // lanes, lanes=lanes, vectors=vectors)
+        for lanes, vectors in ((4, 3), (16, 1))
+    )
+    norm = CONFIG.family
+    assert norm.predicted_us(swin, four, get(90)) <= norm.predicted_us(swin, sixteen, get(90))

@@ -1,0 +1,55 @@
+"""Kernel instances of normalizations of rows for the GPU tests."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from onnxbolt.codegen.render import Instance
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import STORE
+from onnxbolt.families.norm import Caching, NormConfig
+
+CHAINS: tuple[tuple[str, ...], ...] = (
+    ("Add", STORE, "Scale", "Bias"),
+    ("Scale", "Bias"),
+    ("Add", "Scale"),
+    (),
+    ("Add", STORE),
+    ("Add", STORE, "Scale"),
+)
+_U, _P, _E = Caching.USUAL, Caching.PAST_L1, Caching.EVICTED_FIRST
+# rows of a block, lanes, vectors, batch, elements of an access (0: of 16 bytes), resident, caching
+_CONFIGS = (
+    (128, 1, 2, 2, 0, False, _U),
+    (32, 4, 3, 1, 0, False, _P),
+    (8, 16, 1, 1, 0, True, _U),
+    (4, 32, 3, 1, 0, False, _U),
+    (8, 32, 3, 2, 0, False, _P),
+    (4, 32, 3, 1, 0, True, _E),
+    (8, 32, 5, 1, 2, False, _E),
+    (1, 64, 13, 1, 1, False, _U),
+    (1, 128, 1, 2, 0, True, _P),
+    (1, 256, 2, 2, 0, True, _P),
+    (1, 1024, 2, 1, 0, False, _U),
+)
+
+
+def instances(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
+    """Each configuration with three chains in turn."""
+    chains = itertools.cycle(CHAINS)
+    for dtype, (rows, lanes, vectors, batch, width, resident, caching) in itertools.product(
+        types, _CONFIGS
+    ):
+        config = NormConfig(
+            arch=arch,
+            rows=rows,
+            lanes=lanes,
+            vectors=vectors,
+            batch=batch,
+            access=width or dtype.alignment,
+            resident=resident,
+            caching=caching,
+        )
+        for chain in itertools.islice(chains, 3):
+            yield Instance(config, dtype, dtype, chain)

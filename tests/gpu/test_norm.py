@@ -1,0 +1,67 @@
+"""Normalizations of rows on a GPU against float64: every division of rows among threads, tails,
+residuals, the second output, pitches, rows that no thread has."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onnxbolt.codegen.render import Instance, instance_name
+from onnxbolt.dtypes import DType
+from onnxbolt.families import named
+from tests.gpu import norms
+from tests.gpu.cases import ALL
+from tests.gpu.device import KernelError, Library
+from tests.gpu.reference import LIMITS, relative_error
+
+pytestmark = pytest.mark.gpu
+
+KERNELS = [instance for instance in ALL if instance.config.family is named("norm")]
+
+
+@pytest.mark.parametrize("instance", KERNELS, ids=instance_name)
+def test_norm(library: Library, instance: Instance) -> None:
+    kernel, limit = library.kernel(instance), LIMITS[instance.dtype]
+    for problem in norms.problems(library, instance):
+        kernel.check(problem.arguments)
+        for captured in (False, True):
+            kernel.launch(problem.arguments, captured)
+            assert problem.expected is not None
+            assert relative_error(problem.output.read(), problem.expected) <= limit
+            if problem.total is not None:
+                assert problem.expected_total is not None
+                assert relative_error(problem.total.read(), problem.expected_total) <= limit
+
+
+@pytest.mark.parametrize("instance", KERNELS[:4], ids=instance_name)
+def test_results_are_the_same_bits_on_every_run(library: Library, instance: Instance) -> None:
+    kernel, problem = library.kernel(instance), norms.problems(library, instance)[2]
+    answers = []
+    for _ in range(100):
+        kernel.launch(problem.arguments)
+        answers.append(problem.output.read().tobytes())
+    assert len(set(answers)) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("columns", 2**20, "longer than the threads' registers"),
+        ("x_pitch", 9, "not multiples of align_a"),
+        ("sum", None, "second output is missing"),
+        ("x", 2, "not aligned"),
+    ],
+)
+def test_refusals(library: Library, field: str, value: int | None, text: str) -> None:
+    instance = next(i for i in KERNELS if i.dtype is DType.F16 and "Store" in i.chain)
+    problem = norms.problems(library, instance)[0]
+    setattr(problem.arguments, field, value)
+    with pytest.raises(KernelError, match=text):
+        library.kernel(instance).check(problem.arguments)
+
+
+def test_no_rows_are_no_launch(library: Library) -> None:
+    problem = norms.problems(library, KERNELS[0])[0]
+    problem.arguments.rows = 0
+    library.kernel(KERNELS[0]).launch(problem.arguments)
+    assert np.all(problem.output.read().view(np.uint8) == 0xFF)

@@ -1,0 +1,193 @@
+"""Normalizations of rows: recognition with residuals and second readers, refusals, bodies in plain
+ONNX Runtime, verification."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import onnxbolt
+from onnxbolt import Report
+from onnxbolt.domains import CONTRIB
+from tests.support import Net, norms_matched
+
+ROWS, WIDTH = (2, 5), 96
+SHAPE = (*ROWS, WIDTH)
+Build = Callable[[Net], str]
+
+
+@pytest.fixture
+def matched() -> Iterator[None]:
+    """Models are searched for norms."""
+    with norms_matched():
+        yield
+
+
+def _source(build: Build, opset: int = 17) -> onnx.ModelProto:
+    net = Net({"x": SHAPE, "r": SHAPE}, opset)
+    return net.model(build(net))
+
+
+def _optimized(out: Path, source: onnx.ModelProto, precision: str = "fp16") -> Report:
+    return onnxbolt.optimize(
+        source, out, archs="sm_90a", precision=precision, fuse="all", library=False
+    )
+
+
+def _run(model: Path | onnx.ModelProto) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.normal(3, 2, SHAPE).astype(np.float32) for name in ("x", "r")}
+    held = str(model) if isinstance(model, Path) else model.SerializeToString()
+    session = onnxruntime.InferenceSession(held, providers=["CPUExecutionProvider"])
+    found: np.ndarray = session.run(
+        None, {each.name: feeds[each.name] for each in session.get_inputs()}
+    )[0]
+    return found
+
+
+def _layer(net: Net, x: str, **attributes: float) -> str:
+    return net.node("LayerNormalization", x, net.normal(WIDTH), net.normal(WIDTH), **attributes)
+
+
+def _alone(net: Net) -> str:
+    return _layer(net, "x", axis=-1, epsilon=1e-3)
+
+
+def _without_beta(net: Net) -> str:
+    return net.node("LayerNormalization", "x", net.normal(WIDTH), axis=2)
+
+
+def _residual(net: Net) -> str:
+    return _layer(net, net.node("Add", net.node("Tanh", "x"), "r"))
+
+
+def _stored(net: Net) -> str:
+    total = net.node("Add", net.node("Tanh", "x"), "r")
+    return net.node("Sub", _layer(net, total), net.node("Exp", total))
+
+
+def _twice(net: Net) -> str:
+    total = net.node("Add", net.node("Tanh", "x"), "r")
+    return net.node("Sub", _layer(net, total), _layer(net, total))
+
+
+def _behind_a_product(net: Net) -> str:
+    return _layer(net, net.node("Add", net.linear("x", WIDTH, WIDTH), "r"))
+
+
+def _rms(net: Net) -> str:
+    return net.node("RMSNormalization", "x", net.normal(WIDTH), epsilon=1e-3)
+
+
+def _simplified(net: Net) -> str:
+    return net.node("SimplifiedLayerNormalization", "x", net.normal(WIDTH), epsilon=1e-3)
+
+
+def _skip(net: Net) -> str:
+    vectors = net.normal(WIDTH), net.normal(WIDTH)
+    return net.node("SkipLayerNormalization", "x", "r", *vectors, domain=CONTRIB, epsilon=1e-3)
+
+
+def _skip_stored(net: Net) -> str:
+    net.node("SkipLayerNormalization", "x", "r", net.normal(WIDTH), domain=CONTRIB)
+    net.nodes[-1].output.extend(["", "", "total"])
+    return net.node("Sub", net.nodes[-1].output[0], net.node("Exp", "total"))
+
+
+def _skip_simplified(net: Net) -> str:
+    return net.node("SkipSimplifiedLayerNormalization", "x", "r", net.normal(WIDTH), domain=CONTRIB)
+
+
+FORMS: dict[str, tuple[Build, int, list[str]]] = {
+    "alone": (_alone, 17, ["layer_norm+Scale+Bias"]),
+    "without beta": (_without_beta, 18, ["layer_norm+Scale"]),
+    "residual": (_residual, 17, ["layer_norm+Add+Scale+Bias"]),
+    "second reader": (_stored, 17, ["layer_norm+Add+Store+Scale+Bias"]),
+    "two norms of a sum": (
+        _twice,
+        17,
+        ["layer_norm+Add+Store+Scale+Bias", "layer_norm+Scale+Bias"],
+    ),
+    "behind a product": (_behind_a_product, 17, ["gemm+Bias+Add", "layer_norm+Scale+Bias"]),
+    "RMS": (_rms, 23, ["rms_norm+Scale"]),
+    "simplified": (_simplified, 17, ["rms_norm+Scale"]),
+    "skip": (_skip, 17, ["layer_norm+Add+Scale+Bias"]),
+    "skip, second reader": (_skip_stored, 17, ["layer_norm+Add+Store+Scale"]),
+    "skip, simplified": (_skip_simplified, 17, ["rms_norm+Add+Scale"]),
+}
+
+
+@pytest.mark.usefixtures("matched")
+@pytest.mark.parametrize("precision", ["keep", "fp16"])
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_is_one_node_and_verified(form: str, precision: str, tmp_path: Path) -> None:
+    build, opset, rules = FORMS[form]
+    source, out = _source(build, opset), tmp_path / "out.onnx"
+    report = _optimized(out, source, precision)
+    assert report.passed
+    assert [node.rule for node in report.fused if node.rule in rules] == rules
+    tolerance = 1e-5 if precision == "keep" else 2e-2
+    np.testing.assert_allclose(_run(out), _run(source), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.usefixtures("matched")
+def test_bfloat16_is_verified(tmp_path: Path) -> None:
+    report = _optimized(tmp_path / "out.onnx", _source(_stored), "bf16")
+    assert report.passed
+    assert [node.op for node in report.fused if "norm" in node.rule] == [
+        "LayerNorm_Add_Store_Scale_Bias_bf16"
+    ]
+
+
+def _over_two_axes(net: Net) -> str:
+    shape = (ROWS[1], WIDTH)
+    return net.node("LayerNormalization", "x", net.normal(*shape), axis=1)
+
+
+def _computed_scale(net: Net) -> str:
+    scale = net.node("ReduceMax", "r", axes=[0, 1], keepdims=0)
+    return net.node("LayerNormalization", "x", scale)
+
+
+def _mean_is_read(net: Net) -> str:
+    y, mean = net.several("LayerNormalization", "x", net.normal(WIDTH), outputs=2)
+    return net.node("Add", y, mean)
+
+
+def _bias_in_the_sum(net: Net) -> str:
+    vectors = (net.normal(WIDTH) for _ in range(3))
+    return net.node("SkipLayerNormalization", "x", "r", *vectors, domain=CONTRIB)
+
+
+@pytest.mark.usefixtures("matched")
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (_over_two_axes, "it is not over the last axis alone"),
+        (_computed_scale, "its scale or bias is no constant with a value for each column"),
+        (_mean_is_read, "its mean or variance is read as well"),
+        (_bias_in_the_sum, "a bias is added to the sum before it"),
+    ],
+)
+def test_near_misses_are_in_the_report(build: Build, reason: str, tmp_path: Path) -> None:
+    report = _optimized(tmp_path / "out.onnx", _source(build))
+    assert not [node for node in report.fused if "norm" in node.rule]
+    assert reason in report.text()
+
+
+@pytest.mark.usefixtures("matched")
+def test_a_broadcast_residual_is_added_before(tmp_path: Path) -> None:
+    net = Net({"x": SHAPE, "r": (1, 1, WIDTH)})
+    y = _layer(net, net.node("Add", net.node("Tanh", "x"), net.node("Tanh", "r")))
+    report = _optimized(tmp_path / "out.onnx", net.model(y))
+    assert "layer_norm+Scale+Bias" in [node.rule for node in report.fused]
+
+
+def test_default_plans_have_none(tmp_path: Path) -> None:
+    report = _optimized(tmp_path / "out.onnx", _source(_stored))
+    assert not [node for node in report.fused if "norm" in node.rule]
