@@ -260,5 +260,5 @@ TABLES = {
         },
         compares=False,
     ),
-    **{name: Table(name, _KERNEL) for name in ("attention", "subgraphs")},
+    **{name: Table(name, _KERNEL) for name in ("attention", "norms", "subgraphs")},
 }

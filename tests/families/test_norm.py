@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_every_variant_is_tried() -> None:
         ({"access": 3}, "access"),
     ],
 )
-def test_rows_that_no_kernel_has_are_refused(change: dict[str, int], named: str) -> None:
+def test_rows_that_no_kernel_has_are_refused(change: dict[str, Any], named: str) -> None:
     config = dataclasses.replace(CONFIG, **change)
     with pytest.raises(ValueError, match=f"no kernel of norm has such {named}"):
         config_from(config.row())

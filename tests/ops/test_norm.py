@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -50,7 +51,7 @@ def _run(model: Path | onnx.ModelProto) -> np.ndarray:
     return found
 
 
-def _layer(net: Net, x: str, **attributes: float) -> str:
+def _layer(net: Net, x: str, **attributes: Any) -> str:
     return net.node("LayerNormalization", x, net.normal(WIDTH), net.normal(WIDTH), **attributes)
 
 

@@ -1,0 +1,341 @@
+"""Normalizations of rows against PyTorch's, in fp16, in one run: LayerNorm by itself, and with a
+residual whose sum is a second output.
+
+    # all of SHAPES; writes results/norms-<gpu>.json
+    python -m benchmarks.norms
+    python -m benchmarks.norms --shapes 6304x768 --append
+
+The peer is the faster one of PyTorch's own kernels and of torch.compile's one kernel. Tensors are
+the same in all launches, so that small ones are in L2, as behind the kernel that wrote them;
+`values` has the times with tensors rotated past L2, too. Every configuration of the planner is
+timed, and those of VARIANTS besides: the fastest takes turns with the peer. Launches are in a CUDA
+graph on both sides. Answers are compared with float64 first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import dataclasses
+import functools
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import peers
+from benchmarks.common import ClockSampler, Row
+from benchmarks.documents import write_results
+from benchmarks.racing import against, say, take_turns
+from onnxbolt import gpu
+from onnxbolt.archs import Arch, by_name
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import MAX_PARAMS, MAX_TENSORS, MAX_VECTORS, STORE
+from onnxbolt.errors import OnnxboltError
+from onnxbolt.families import candidates
+from onnxbolt.families.norm import Caching, NormConfig
+from onnxbolt.families.row import WIDTH
+from onnxbolt.inspection import describe
+from onnxbolt.plan.cost import floor_us
+from onnxbolt.problems import NormProblem
+from onnxbolt.tune.library import build
+from onnxbolt.tune.sessions import Measure
+from onnxbolt.tune.tasks import instance_of
+
+# rows x columns: ViT-B/16 at batch 32, BERT-base 32x40, ViT-L/16 at batch 8, BERT-large 32x512,
+# Swin-T's first and third stage at batch 16
+SHAPES = ((6304, 768), (1280, 768), (1576, 1024), (16384, 1024), (50176, 96), (3136, 384))
+CHAINS: tuple[tuple[str, ...], ...] = (("Scale", "Bias"), ("Add", STORE, "Scale", "Bias"))
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {"caching": Caching.EVICTED_FIRST},
+    {"caching": Caching.EVICTED_FIRST, "resident": True},
+)
+_EPSILON, _LIMIT = 1e-5, 2e-3
+_FEW = 5  # samples of each configuration
+_FASTEST_SHOWN = 5
+
+_I, _L, _P, _F = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
+
+
+class Epilogue(ctypes.Structure):
+    """EpilogueArguments (custom_ops/runtime/kernel.h)."""
+
+    _fields_ = (
+        ("vectors", _P * MAX_VECTORS),
+        ("tensors", _P * MAX_TENSORS),
+        ("tensor_pitch", _L * MAX_TENSORS),
+        ("params", _F * MAX_PARAMS),
+    )
+
+
+class Norm(ctypes.Structure):
+    """NormArguments (custom_ops/ops/norm/arguments.h)."""
+
+    _fields_ = (
+        ("rows", _L),
+        ("columns", _I),
+        ("centered", ctypes.c_bool),
+        ("epsilon", _F),
+        ("x", _P),
+        ("y", _P),
+        ("sum", _P),
+        ("x_pitch", _L),
+        ("y_pitch", _L),
+        ("epilogue", Epilogue),
+    )
+
+
+class _Launch(ctypes.Structure):
+    """Launch (custom_ops/runtime/kernel.h)."""
+
+    _fields_ = (("workspace", _P), ("config", ctypes.POINTER(_L)), ("stream", _P), ("sm_count", _I))
+
+
+_Text = ctypes.c_char_p
+
+
+class _Compiled(ctypes.Structure):
+    """Kernel (custom_ops/runtime/kernel.h), up to the functions that are called here."""
+
+    _fields_ = (
+        ("epilogue", _Text),
+        ("element", _I),
+        ("output", _I),
+        ("config", _L * WIDTH),
+        ("at_launch", ctypes.c_uint32),
+        ("shared_memory", _I),
+        ("prepare", ctypes.CFUNCTYPE(_Text)),
+        ("can_implement", ctypes.CFUNCTYPE(_Text, _P)),
+        ("workspace_size", _P),
+        ("run", ctypes.CFUNCTYPE(_Text, _P, _P)),
+    )
+
+
+class Kernel:
+    """One compiled configuration, launched on PyTorch's current stream."""
+
+    def __init__(self, problem: NormProblem, config: NormConfig, library: Path) -> None:
+        self.config, self._row = config, (_L * WIDTH)(*config.row())
+        self._library = ctypes.CDLL(str(library))
+        find = self._library.onnxbolt_find_kernel
+        find.restype = ctypes.POINTER(_Compiled)
+        key = ",".join(problem.chain).encode()
+        found = find(key, problem.dtype.onnx, problem.out.onnx, self._row)
+        if not found:
+            raise OnnxboltError(f"{library} has no kernel {describe(config)}")
+        self._kernel = found.contents
+        _require(self._kernel.prepare())
+
+    def operation(self, tensors: Tensors) -> peers.Operation:
+        """It on each set of tensors."""
+        for arguments in tensors.arguments:
+            _require(self._kernel.can_implement(ctypes.byref(arguments)))
+        return peers.Operation(functools.partial(self._run, tensors), len(tensors.arguments))
+
+    def _run(self, tensors: Tensors, i: int) -> None:
+        torch = peers.pytorch()
+        device = torch.cuda.get_device_properties(0)
+        stream = torch.cuda.current_stream().cuda_stream
+        launch = _Launch(None, self._row, stream, device.multi_processor_count)
+        _require(self._kernel.run(ctypes.byref(tensors.arguments[i]), ctypes.byref(launch)))
+
+
+def _require(error: bytes | None) -> None:
+    if error:
+        raise OnnxboltError(f"a norm's kernel: {error.decode()}")
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The tensors of a problem on the device, several sets of them."""
+
+    problem: NormProblem
+    x: Any
+    residual: Any
+    y: Any
+    total: Any
+    gamma: Any
+    beta: Any
+
+    @classmethod
+    def of(cls, problem: NormProblem, sets: int) -> Tensors:
+        """Random ones."""
+        torch, shape = peers.pytorch(), (sets, problem.m, problem.c)
+        x, residual = peers.normal(shape, problem.dtype), peers.normal(shape, problem.dtype, 0.7)
+        gamma, beta = (peers.normal((problem.c,), DType.F32) for _ in range(2))
+        y, total = torch.empty_like(x), torch.empty_like(x)
+        return cls(problem, x, residual.flip(1), y, total, gamma + 1, beta)
+
+    @functools.cached_property
+    def arguments(self) -> list[Norm]:
+        """A kernel's arguments for each set."""
+        return [self._arguments(i) for i in range(self.x.shape[0])]
+
+    def _arguments(self, i: int) -> Norm:
+        problem, epilogue = self.problem, Epilogue()
+        epilogue.vectors[:2] = [self.gamma.data_ptr(), self.beta.data_ptr()]
+        if "Add" in problem.chain:
+            epilogue.tensors[0], epilogue.tensor_pitch[0] = self.residual[i].data_ptr(), problem.c
+        total = self.total[i].data_ptr() if STORE in problem.chain else None
+        places = self.x[i].data_ptr(), self.y[i].data_ptr(), total
+        pitches = problem.c, problem.c
+        return Norm(problem.m, problem.c, problem.centered, _EPSILON, *places, *pitches, epilogue)
+
+    def error(self) -> float:
+        """The relative error of what the first set's y and sum hold now."""
+        x, torch = self.x[0].double(), peers.pytorch()
+        total = x + self.residual[0].double() if "Add" in self.problem.chain else x
+        if STORE in self.problem.chain:
+            wrong = (self.total[0].double() - total).norm() / total.norm()
+            if not wrong <= _LIMIT:
+                return float(wrong)
+            total = self.total[0].double()
+        expected = torch.nn.functional.layer_norm(
+            total, (self.problem.c,), self.gamma.double(), self.beta.double(), _EPSILON
+        )
+        return float((self.y[0].double() - expected).norm() / expected.norm())
+
+    def peers(self) -> dict[str, peers.Operation]:
+        """PyTorch's own kernels, and torch.compile's."""
+        torch = peers.pytorch()
+        gamma, beta = self.gamma.to(self.x.dtype), self.beta.to(self.x.dtype)
+        adds = "Add" in self.problem.chain
+
+        def norm(x: Any, residual: Any) -> Any:
+            total = x + residual if adds else x
+            y = torch.nn.functional.layer_norm(total, (self.problem.c,), gamma, beta, _EPSILON)
+            return (total, y) if adds else y
+
+        torch._dynamo.reset()
+        ways: dict[str, Callable[[Any, Any], Any]] = {
+            "PyTorch": norm,
+            "torch.compile": torch.compile(norm, mode="max-autotune-no-cudagraphs"),
+        }
+        sets = self.x.shape[0]
+        return {
+            name: peers.Operation(functools.partial(self._peer, way), sets)
+            for name, way in ways.items()
+        }
+
+    def _peer(self, way: Callable[[Any, Any], Any], i: int) -> Any:
+        return way(self.x[i], self.residual[i])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    arch = gpu.local_arch()
+    if arch is None or peers.pytorch() is None:
+        print("error: an NVIDIA GPU of a supported architecture and PyTorch", file=sys.stderr)
+        return 1
+    found = [p for p in problems() if not chosen.shapes or name(p).split()[0] in chosen.shapes]
+    rows, planned = [], [(name(problem), 1) for problem in problems()]
+    try:
+        for problem in found:
+            rows.append(_measured(problem, by_name(arch), chosen.verbose))
+            write_results("norms", rows, chosen.out, chosen.append, planned)
+            row = rows[-1]
+            say(
+                f"{row.name}: {row.ours_us} us, {row.peer} {row.peer_us}, {row.ratio}; {row.config}"
+            )
+            peers.release()
+    except OnnxboltError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def problems() -> list[NormProblem]:
+    """Those of all rows."""
+    return [
+        NormProblem(*shape, True, DType.F16, DType.F16, chain)
+        for chain in CHAINS
+        for shape in SHAPES
+    ]
+
+
+def name(problem: NormProblem) -> str:
+    """'6304x768 Add+Store+Scale+Bias'."""
+    return f"{problem.m}x{problem.c} {'+'.join(problem.chain)}"
+
+
+def configurations(problem: NormProblem, arch: Arch) -> list[NormConfig]:
+    """The planner's, and VARIANTS of those that differ in nothing else."""
+    planned = [c for c in candidates(problem, arch) if isinstance(c, NormConfig)]
+    varied = [dataclasses.replace(c, **variant) for c in planned for variant in VARIANTS]
+    return list(dict.fromkeys((*planned, *(c for c in varied if not c.mismatched()))))
+
+
+def _kernels(problem: NormProblem, arch: Arch) -> Iterator[Kernel]:
+    """Those that compile without spilling."""
+    configs = {instance_of(problem, c): c for c in configurations(problem, arch)}
+    for instance, library in build(configs):
+        if isinstance(library, Path):
+            yield Kernel(problem, configs[instance], library)
+
+
+def _measured(problem: NormProblem, arch: Arch, verbose: bool) -> Row:
+    warm = Tensors.of(problem, 1)
+    times: dict[Kernel, float] = {}
+    for kernel in _kernels(problem, arch):
+        measure = kernel.operation(warm).measure()
+        times[kernel] = statistics.median(measure(_FEW))
+        if not (error := warm.error()) <= _LIMIT:
+            raise OnnxboltError(f"{name(problem)}, {describe(kernel.config)}: error {error:.1e}")
+    order = sorted(times, key=lambda kernel: times[kernel])
+    for kernel in order if verbose else order[:_FASTEST_SHOWN]:
+        say(f"  {times[kernel]:7.3f} us  {describe(kernel.config)}")
+    best = order[0]
+    cold = Tensors.of(problem, peers.operand_sets(problem.bytes_moved))
+    with ClockSampler() as clock:
+        samples = take_turns({**_sides(best, warm, ""), **_sides(best, cold, ", cold")})
+    best.operation(warm).run(0)
+    theirs = min((w for w in samples if w in ("PyTorch", "torch.compile")), key=_median(samples))
+    cold_us = {w.removesuffix(", cold"): samples[w].median for w in samples if "cold" in w}
+    return Row(
+        name(problem),
+        1,
+        "fp16",
+        **against(samples["ours"], samples[theirs].median),
+        peer=theirs,
+        floor_us=round(floor_us(problem, arch), 3),
+        error=float(f"{warm.error():.3e}"),
+        clock_mhz=clock.mhz,
+        config=describe(best.config),
+        values={
+            "candidates": len(times),
+            **{f"{way}_us".replace(" ", "_"): round(s.median, 3) for way, s in samples.items()},
+            "cold_ratio": round(
+                min(cold_us[w] for w in cold_us if w != "ours") / cold_us["ours"], 3
+            ),
+        },
+    )
+
+
+def _median(samples: Any) -> Callable[[str], float]:
+    return lambda way: float(samples[way].median)
+
+
+def _sides(kernel: Kernel, tensors: Tensors, suffix: str) -> dict[str, Measure]:
+    operations = {"ours": kernel.operation(tensors), **tensors.peers()}
+    return {f"{side}{suffix}": operation.measure() for side, operation in operations.items()}
+
+
+def _parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument(
+        "--shapes",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="RxC,..",
+        help="rows x columns",
+    )
+    options.add_argument("--out", type=Path, help="result file")
+    options.add_argument("--append", action="store_true", help="keep the file's other rows")
+    options.add_argument("--verbose", action="store_true", help="print all configurations' times")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""The benchmark of norms, without a GPU: its rows, configurations, and mirrors of C++ structures."""
+
+from __future__ import annotations
+
+from benchmarks import norms
+from onnxbolt.archs import get
+from onnxbolt.families import candidates
+from tests.gpu import device
+
+
+def test_each_shape_is_measured_alone_and_with_a_residual() -> None:
+    names = [norms.name(problem) for problem in norms.problems()]
+    assert len(set(names)) == len(names) == 2 * len(norms.SHAPES)
+    assert "6304x768 Scale+Bias" in names
+    assert "6304x768 Add+Store+Scale+Bias" in names
+
+
+def test_the_planner_s_configurations_and_variants_are_timed() -> None:
+    problem = norms.problems()[0]
+    found = norms.configurations(problem, get(90))
+    assert set(candidates(problem, get(90))) < set(found)
+    assert len(set(found)) == len(found)
+
+
+def test_its_structures_are_those_of_the_gpu_tests() -> None:
+    """tests/custom_ops/test_mirrors.py compares these with C++."""
+    for ours, theirs in ((norms.Norm, device.Norm), (norms.Epilogue, device.Epilogue)):
+        fields = [field[0] for field in theirs._fields_]
+        assert [field[0] for field in ours._fields_] == fields
+        assert all(getattr(ours, f).offset == getattr(theirs, f).offset for f in fields)
+
+
+def test_without_a_gpu_it_says_so() -> None:
+    assert norms.main(["--shapes", "1280x768"]) == 1
