@@ -1,4 +1,4 @@
-"""The benchmark of norms, without a GPU: its rows, configurations, and mirrors of C++ structures."""
+"""The benchmark of norms, without a GPU: rows, configurations, and mirrors of C++ structures."""
 
 from __future__ import annotations
 
