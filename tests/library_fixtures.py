@@ -50,6 +50,7 @@ ARGUMENTS = {
     named("layout"): "LayoutArguments",
     named("elementwise"): "ElementwiseArguments",
     named("squeeze_excite"): "SqueezeExciteArguments",
+    named("norm"): "NormArguments",
     named("b2b_gemm_sm90"): "ChainArguments",
     named("b2b_stored_sm90"): "ChainArguments",
     named("b2b_conv_sm90"): "ConvChainArguments",
@@ -81,6 +82,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "b2b_conv_sm90": {**_SM90, "later": (64, 0, 0)},
     "gemm_rows_sm90": {**_ROWS, "tma_rows": False},
     "conv_sm90": _SM90,
+    "norm": {"rows": 4, "lanes": 32, "vectors": 3, "access": 8},
 }
 
 
@@ -202,6 +204,10 @@ ELEMENTWISE = Fused(
     Step("LeakyRelu", (0.25,)),
     family=named("elementwise"),
 )
+LAYER_NORM = Fused(
+    "layer_norm", Step("Add"), Step(STORE), Step("Scale"), Step("Bias"), family=named("norm")
+)
+RMS_NORM = Fused("rms_norm", Step("Scale"), family=named("norm"))
 SQUEEZE_EXCITE = Fused(
     "squeeze_excite",
     Step("LeakyRelu", (0.25,)),
@@ -228,6 +234,8 @@ CUBIC = Fused(
     sampling=Sampling("cubic", "half_pixel", "round_prefer_floor", "scales"),
 )
 ALL = (
+    LAYER_NORM,
+    RMS_NORM,
     SQUEEZE_EXCITE,
     ELEMENTWISE,
     GEMM,

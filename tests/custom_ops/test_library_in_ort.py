@@ -164,6 +164,16 @@ CASES: dict[str, fx.Case] = {
         ),
         [(2, 3, 5, 4), (2, 3, 5, 4)],
     ),
+    "layer norm": (
+        fx.fused_model(
+            fx.LAYER_NORM, ["B", "S", 24], (), [["B", "S", 24], [24], [24]], epsilon=0.25
+        ),
+        [(2, 5, 24), (2, 5, 24)],
+    ),
+    "rms norm": (
+        fx.fused_model(fx.RMS_NORM, ["B", "S", 24], (), [[24]], epsilon=0.25),
+        [(2, 5, 24)],
+    ),
     "squeeze-excite": (
         fx.fused_model(
             fx.SQUEEZE_EXCITE,

@@ -25,6 +25,7 @@ CONV = fx.fused_model(
     [[6], ["N", 9, 11, 6], [10, 1, 1, 6], [10]],
     **POINTWISE,
 )
+NORM = fx.fused_model(fx.LAYER_NORM, ["B", "S", 24], (), [["B", "S", 24], [24], [24]], epsilon=0.25)
 BOTH = fx.fused_model(
     fx.BOTH,
     ["N", "H", 11, 8],
@@ -56,6 +57,7 @@ CASES = {
         ["N", 9, 11, 10],
         ["N", 9, 11, 6],
     ),
+    "norm": (NORM, ((2, 5, 24), (2, 5, 24)), ["B", "S", 24], ["B", "S", 24]),
     "both forms": (
         BOTH,
         ((2, 9, 11, 8),),
@@ -74,7 +76,9 @@ CASES = {
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> fx.HostLibrary:
     path = tmp_path_factory.mktemp("library") / "stored.onnxbolt.so"
-    return fx.host_library(path, (fx.GEMM_STORED, fx.CONV_STORED, fx.BOTH, fx.BOTH_1D))
+    return fx.host_library(
+        path, (fx.GEMM_STORED, fx.CONV_STORED, fx.LAYER_NORM, fx.BOTH, fx.BOTH_1D)
+    )
 
 
 def feeds(model: onnx.ModelProto, shapes: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@
 namespace onnxbolt {
 namespace norm {
 
-// What a kernel tells the caches (Caching in onnxbolt/families/norm/).
+// Hints to the caches (Caching in onnxbolt/families/norm/).
 enum Caching { kUsual = 0, kPastL1 = 1, kEvictedFirst = 2 };
 
 // Not through the read-only cache: with a dependent launch x is written while this kernel runs.

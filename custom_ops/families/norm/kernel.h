@@ -18,7 +18,7 @@
 namespace onnxbolt {
 namespace norm {
 
-constexpr int kResidentThreads = 1024;  // of an SM, where blocks stay for several rows
+constexpr int kResidentThreads = 1024;  // on an SM, if blocks stay for several rows
 
 // static: units of other architectures hold kernels of the same name, which the linker must not
 // merge.

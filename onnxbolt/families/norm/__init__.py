@@ -17,7 +17,7 @@ from onnxbolt.problems import NormProblem
 
 _MOST_COLUMNS = 16384
 _WARP, _MOST_THREADS = 32, 1024
-_MOST_VALUES = 64  # of a thread's rows under way: all are in registers at once
+_MOST_VALUES = 64  # a thread holds so many, of all its rows under way, in registers
 _VALUES = 32  # the most worth trying in a row: with more, few threads fit an SM
 _LANES = 3  # numbers of lanes worth trying, the fewest first
 _BLOCKS = (128, 256)  # threads of a block whose rows are shorter than it

@@ -30,7 +30,7 @@ _PLAIN = {
     False: ("RMSNormalization", "SimplifiedLayerNormalization"),
 }
 _SKIP = {True: "SkipLayerNormalization", False: "SkipSimplifiedLayerNormalization"}
-_EPSILON, _SKIP_EPSILON = 1e-5, 1e-12  # what they are where a node does not say
+_EPSILON, _SKIP_EPSILON = 1e-5, 1e-12  # defaults, by the operators
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv"})
 _SUM = 3  # the output of a Skip node that is the sum
 
@@ -55,7 +55,7 @@ def anchors(op: FusedOp, centered: bool) -> tuple[AnchorPattern, ...]:
 
 
 def epsilon(node: gs.Node) -> float:
-    """What a normalization adds to the variance."""
+    """The number that a normalization adds to the variance."""
     default = _SKIP_EPSILON if node.domain == domains.CONTRIB else _EPSILON
     return float(node.attrs.get("epsilon", default))
 

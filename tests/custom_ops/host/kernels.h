@@ -12,6 +12,7 @@
 #include "ops/elementwise/arguments.h"
 #include "ops/gemm/arguments.h"
 #include "ops/layout/arguments.h"
+#include "ops/norm/arguments.h"
 #include "ops/pool/arguments.h"
 #include "ops/resize/arguments.h"
 #include "ops/squeeze_excite/arguments.h"
@@ -244,10 +245,33 @@ inline void Compute(const SqueezeExciteArguments& a) {
   }
 }
 
+inline void Compute(const NormArguments& a) {
+  const EpilogueArguments& e = a.epilogue;
+  for (int64_t row = 0; row < a.rows; ++row) {
+    std::vector<double> s(a.columns);
+    double mean = 0, variance = 0;
+    for (int c = 0; c < a.columns; ++c) {
+      s[c] = static_cast<const float*>(a.x)[row * a.x_pitch + c];
+      if (e.tensors[0])
+        s[c] += static_cast<const float*>(e.tensors[0])[row * e.tensor_pitch[0] + c];
+      if (a.sum) static_cast<float*>(a.sum)[row * a.columns + c] = static_cast<float>(s[c]);
+      if (a.centered) mean += s[c] / a.columns;
+    }
+    for (double value : s) variance += (value - mean) * (value - mean) / a.columns;
+    for (int c = 0; c < a.columns; ++c) {
+      double y = (s[c] - mean) / std::sqrt(variance + a.epsilon);
+      if (e.vectors[0]) y *= e.vectors[0][c];
+      if (e.vectors[1]) y += e.vectors[1][c];
+      static_cast<float*>(a.y)[row * a.y_pitch + c] = static_cast<float>(y);
+    }
+  }
+}
+
 // Rows of a product, else images: what a kernel counts.
 inline int64_t Rows(const GemmArguments& a) { return a.m; }
 inline int64_t Rows(const ChainArguments& a) { return a.m; }
 inline int64_t Rows(const ElementwiseArguments& a) { return a.rows; }
+inline int64_t Rows(const NormArguments& a) { return a.rows; }
 inline int64_t Rows(const ConvChainArguments& a) { return a.conv.n; }
 template <class Images>
 int64_t Rows(const Images& a) {
