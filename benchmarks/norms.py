@@ -4,6 +4,8 @@ residual whose sum is a second output.
     # all of SHAPES; writes results/norms-<gpu>.json
     python -m benchmarks.norms
     python -m benchmarks.norms --shapes 6304x768 --append
+    # only compiles the kernels, for which no GPU is needed
+    python -m benchmarks.norms --build
 
 The peer is the faster one of PyTorch's own kernels and of torch.compile's one kernel. Tensors are
 the same in all launches, so that small ones are in L2, as behind the kernel that wrote them;
@@ -30,7 +32,7 @@ from benchmarks.common import ClockSampler, Row
 from benchmarks.documents import write_results
 from benchmarks.racing import against, say, take_turns
 from onnxbolt import gpu
-from onnxbolt.archs import Arch, by_name
+from onnxbolt.archs import Arch, by_name, get
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MAX_PARAMS, MAX_TENSORS, MAX_VECTORS, STORE
 from onnxbolt.errors import OnnxboltError
@@ -55,6 +57,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 _EPSILON, _LIMIT = 1e-5, 2e-3
 _FEW = 5  # samples of each configuration
 _FASTEST_SHOWN = 5
+_BUILT_FOR = 90  # architecture of --build
 
 _I, _L, _P, _F = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
 
@@ -199,37 +202,47 @@ class Tensors:
 
     def peers(self) -> dict[str, peers.Operation]:
         """PyTorch's own kernels, and torch.compile's."""
-        torch = peers.pytorch()
         gamma, beta = self.gamma.to(self.x.dtype), self.beta.to(self.x.dtype)
-        adds = "Add" in self.problem.chain
 
-        def norm(x: Any, residual: Any) -> Any:
-            total = x + residual if adds else x
-            y = torch.nn.functional.layer_norm(total, (self.problem.c,), gamma, beta, _EPSILON)
-            return (total, y) if adds else y
+        def run(way: Way, i: int) -> Any:
+            return way(self.x[i], self.residual[i], gamma, beta)
 
-        torch._dynamo.reset()
-        ways: dict[str, Callable[[Any, Any], Any]] = {
-            "PyTorch": norm,
-            "torch.compile": torch.compile(norm, mode="max-autotune-no-cudagraphs"),
-        }
-        sets = self.x.shape[0]
         return {
-            name: peers.Operation(functools.partial(self._peer, way), sets)
-            for name, way in ways.items()
+            name: peers.Operation(functools.partial(run, way), self.x.shape[0])
+            for name, way in _ways(self.problem).items()
         }
 
-    def _peer(self, way: Callable[[Any, Any], Any], i: int) -> Any:
-        return way(self.x[i], self.residual[i])
+
+Way = Callable[[Any, Any, Any, Any], Any]  # y, or the sum and y, of x, residual, gamma and beta
+
+
+@functools.lru_cache(maxsize=1)
+def _ways(problem: NormProblem) -> dict[str, Way]:
+    """PyTorch's functions for the problem; tensors of all sets share what is compiled."""
+    torch, adds = peers.pytorch(), "Add" in problem.chain
+
+    def norm(x: Any, residual: Any, gamma: Any, beta: Any) -> Any:
+        total = x + residual if adds else x
+        y = torch.nn.functional.layer_norm(total, (problem.c,), gamma, beta, _EPSILON)
+        return (total, y) if adds else y
+
+    torch._dynamo.reset()
+    compiled = torch.compile(norm, mode="max-autotune-no-cudagraphs", dynamic=False)
+    return {"PyTorch": norm, "torch.compile": compiled}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
+    found = [p for p in problems() if not chosen.shapes or name(p).split()[0] in chosen.shapes]
+    if chosen.build:
+        return _build(found, get(_BUILT_FOR))
     arch = gpu.local_arch()
     if arch is None or peers.pytorch() is None:
-        print("error: an NVIDIA GPU of a supported architecture and PyTorch", file=sys.stderr)
+        print(
+            "error: it needs an NVIDIA GPU of a supported architecture, and PyTorch",
+            file=sys.stderr,
+        )
         return 1
-    found = [p for p in problems() if not chosen.shapes or name(p).split()[0] in chosen.shapes]
     rows, planned = [], [(name(problem), 1) for problem in problems()]
     try:
         for problem in found:
@@ -250,8 +263,8 @@ def problems() -> list[NormProblem]:
     """Those of all rows."""
     return [
         NormProblem(*shape, True, DType.F16, DType.F16, chain)
-        for chain in CHAINS
         for shape in SHAPES
+        for chain in CHAINS
     ]
 
 
@@ -273,6 +286,15 @@ def _kernels(problem: NormProblem, arch: Arch) -> Iterator[Kernel]:
     for instance, library in build(configs):
         if isinstance(library, Path):
             yield Kernel(problem, configs[instance], library)
+
+
+def _build(found: Sequence[NormProblem], arch: Arch) -> int:
+    """Compile the kernels of all problems at once, so that all cores are busy."""
+    instances = [instance_of(p, config) for p in found for config in configurations(p, arch)]
+    for instance, library in build(instances):
+        if not isinstance(library, Path):
+            say(f"not measured: {describe(instance.config)}: {library.detail}")
+    return 0
 
 
 def _measured(problem: NormProblem, arch: Arch, verbose: bool) -> Row:
@@ -330,6 +352,9 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="RxC,..",
         help="rows x columns",
+    )
+    options.add_argument(
+        "--build", action="store_true", help="compile the kernels for sm_90a, and measure nothing"
     )
     options.add_argument("--out", type=Path, help="result file")
     options.add_argument("--append", action="store_true", help="keep the file's other rows")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks import norms
 from onnxbolt.archs import get
+from onnxbolt.codegen.render import Instance
 from onnxbolt.families import candidates
+from onnxbolt.tune.tasks import instance_of
 from tests.gpu import device
 
 
@@ -32,3 +36,13 @@ def test_its_structures_are_those_of_the_gpu_tests() -> None:
 
 def test_without_a_gpu_it_says_so() -> None:
     assert norms.main(["--shapes", "1280x768"]) == 1
+
+
+def test_a_build_compiles_the_kernels_of_all_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Instance] = []
+    monkeypatch.setattr(norms, "build", lambda given: compiled.extend(given) or ())
+    assert norms.main(["--build", "--shapes", "1280x768,3136x384"]) == 0
+    found = [p for p in norms.problems() if p.m in (1280, 3136)]
+    assert compiled == [
+        instance_of(p, config) for p in found for config in norms.configurations(p, get(90))
+    ]

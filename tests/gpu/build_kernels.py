@@ -1,5 +1,6 @@
 """Compile the kernels of the GPU tests into one library, which the tuner's profiler can load as
-well: `python -m tests.gpu.build_kernels OUT.so --arch 90`.
+well: `python -m tests.gpu.build_kernels OUT.so --arch 90`. `--only norm,layout` compiles the
+kernels of these families alone, for those of the tests that need no others.
 
 Objects come from onnxbolt's cache of compiled units, so that a second call only links. Needs no
 GPU.
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from onnxbolt.codegen.artifacts import Unit
@@ -36,10 +37,17 @@ SLOW = (
 )
 
 
-def build(output: Path, arch: int, progress: Callable[[str], None] = print) -> None:
-    """Compile and link the test kernels of `arch`; slow code is reported. Raises BuildError with
-    the compiler's log."""
-    toolchain, kernels = watchful(), instances(arch)
+def build(
+    output: Path,
+    arch: int,
+    progress: Callable[[str], None] = print,
+    only: Collection[str] = (),
+) -> None:
+    """Compile and link the test kernels of `arch`, those of the families called `only` if there are
+    such names; slow code is reported. Raises BuildError with the compiler's log."""
+    families = {named(name) for name in only}
+    kernels = [k for k in instances(arch) if not families or k.config.family in families]
+    toolchain = watchful()
     # small units, the slow ones first: all cores are busy to the end
     slow = [kernel for kernel in kernels if kernel.config.family in SLOW]
     rest = [kernel for kernel in kernels if kernel.config.family not in SLOW]
@@ -67,8 +75,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("output", type=Path)
     parser.add_argument("--arch", type=int, default=90, choices=(75, 80, 86, 89, 90))
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), default=(), metavar="FAMILY,.."
+    )
     arguments = parser.parse_args()
-    build(arguments.output, arguments.arch)
+    build(arguments.output, arguments.arch, only=arguments.only)
 
 
 if __name__ == "__main__":
