@@ -23,6 +23,7 @@ from onnxbolt.ops.base import Described, FusedOp, Signature
 
 DOMAIN = domains.FUSED
 _TYPES = frozenset(dtype.value for dtype in DType)
+_LETTERS, _MOST_LETTERS = frozenset("tfb"), 8  # of an op's own inputs
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class OpSpec:
     nchw_input: DType | None = None  # the type of x if x is NCHW and y NHWC, else None
     into: bool = False  # True if it writes into its last input, a tensor that earlier nodes began
     to_nchw: bool = False  # True if a convolution writes y as NCHW
+    letters: str = ""  # the inputs behind x that are the op's own (FusedOp.letters)
 
     def __post_init__(self) -> None:
         try:
@@ -46,14 +48,18 @@ class OpSpec:
             checks.integer("number of steps", len(self.chain), 0, MAX_STEPS)
             for step in self.chain:
                 checks.entry("step", step, EPILOGUES)
+            checks.integer("number of inputs", len(self.letters), 0, _MOST_LETTERS)
+            for letter in self.letters:
+                checks.entry("letter", letter, _LETTERS)
         except ValueError as error:
             raise InputError(
                 "the model describes an op type that this version of onnxbolt does not know"
                 f" ({error})"
             ) from error
+        operands = self.op.operands(self.chain)
         if (
-            max(layer.count("v") for layer in self.operands.split("w")) > MAX_VECTORS
-            or self.operands.count("t") > MAX_TENSORS
+            max(layer.count("v") for layer in operands.split("w")) > MAX_VECTORS
+            or operands.count("t") > MAX_TENSORS
         ):
             raise InputError(
                 f"op {self.name} takes more operands than a kernel can: {MAX_VECTORS}"
@@ -67,7 +73,8 @@ class OpSpec:
         output = next((out for out, cast in CASTS.items() if chain[-1:] == (cast,)), dtype)
         kind, nchw_input = signature.op.kind_of(signature), signature.nchw_input
         into, to_nchw = signature.into, signature.to_nchw
-        return cls(name, kind, dtype, output, chain, nchw_input, into, to_nchw)
+        letters = signature.op.letters(signature)
+        return cls(name, kind, dtype, output, chain, nchw_input, into, to_nchw, letters)
 
     @property
     def op(self) -> FusedOp:
@@ -82,9 +89,10 @@ class OpSpec:
 
     @property
     def operands(self) -> str:
-        """One letter for each input behind x and weight: v for a vector, t for a tensor, w for the
-        weight of a further product, and at the end y for the output as earlier nodes left it."""
-        return self.op.operands(self.chain) + "y" * self.into
+        """One letter for each input behind x and weight: the op's own letters, then v for a vector,
+        t for a tensor, w for the weight of a further product, and at the end y for the output as
+        earlier nodes left it."""
+        return self.letters + self.op.operands(self.chain) + "y" * self.into
 
     @property
     def extensions(self) -> frozenset[str]:
@@ -169,6 +177,7 @@ def ops_to_json(ops: Iterable[OpSpec]) -> str:
             **({"planes": op.nchw_input.value} if op.nchw_input else {}),
             **({"into": True} if op.into else {}),
             **({"to_nchw": True} if op.to_nchw else {}),
+            **({"inputs": op.letters} if op.letters else {}),
         }
         for op in by_name(ops)
     ]
@@ -194,8 +203,12 @@ def _from_row(row: Any) -> OpSpec:
     element, output = (DType(checks.entry(key, row[key], _TYPES)) for key in ("element", "output"))
     nchw_input = DType(checks.entry("planes", row["planes"], _TYPES)) if "planes" in row else None
     into, to_nchw = (checks.boolean(key, row.get(key, False)) for key in ("into", "to_nchw"))
+    letters = row.get("inputs", "")
+    if not isinstance(letters, str):
+        raise ValueError("the `inputs` of an op type must be letters")
+    chain = tuple(row["chain"])
     return OpSpec(
-        row["name"], row["kind"], element, output, tuple(row["chain"]), nchw_input, into, to_nchw
+        row["name"], row["kind"], element, output, chain, nchw_input, into, to_nchw, letters
     )
 
 

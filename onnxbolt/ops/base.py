@@ -301,9 +301,14 @@ class FusedOp:
 
     # --- libraries and reports ------------------------------------------------------------------
 
+    def letters(self, signature: Signature) -> str:
+        """One letter for each input behind x that is neither weight nor an epilogue's: t, a tensor
+        of x's element type, f, one of float32, or b, one of booleans."""
+        return ""
+
     def operands(self, chain: Sequence[str]) -> str:
-        """One letter for each input behind x and weight, `chain` the names of the steps: v, a
-        vector, t, a tensor, or w, the weight of a further product."""
+        """One letter for each input behind those, `chain` the names of the steps: v, a vector, t, a
+        tensor, or w, the weight of a further product."""
         return "".join(EPILOGUES[step].operand[:1] for step in chain)
 
     def positions(self, node: Described) -> list[Any]:

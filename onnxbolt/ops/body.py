@@ -39,27 +39,28 @@ class Body:
     def __call__(
         self, op: str, inputs: Sequence[str] | float, output: str = "", **attributes: object
     ) -> str:
-        name = output or f"t{len(self.nodes)}"
         if op == "Const":
-            value = numpy_helper.from_array(
-                np.array(inputs, np.float32).astype(self.dtype.numpy), name
-            )
-            self.nodes.append(helper.make_node("Constant", [], [name], value=value))
-        else:
-            self.nodes.append(helper.make_node(op, list(inputs), [name], **attributes))  # type: ignore[arg-type]
+            return self._constant(np.array(inputs, np.float32).astype(self.dtype.numpy), output)
+        name = output or f"t{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, list(inputs), [name], **attributes))  # type: ignore[arg-type]
         return name
 
     def ints(self, *values: int) -> str:
         """A constant vector of int64."""
-        name = f"t{len(self.nodes)}"
-        self.nodes.append(
-            helper.make_node(
-                "Constant",
-                [],
-                [name],
-                value=numpy_helper.from_array(np.array(values, np.int64), name),
-            )
-        )
+        return self._constant(np.array(values, np.int64))
+
+    def integer(self, value: int) -> str:
+        """A constant scalar of int64."""
+        return self._constant(np.array(value, np.int64))
+
+    def lowest(self, dtype: DType) -> str:
+        """The least finite number of an element type as a constant scalar of it."""
+        return self._constant(np.array(np.finfo(dtype.numpy).min))
+
+    def _constant(self, value: np.ndarray, output: str = "") -> str:
+        name = output or f"t{len(self.nodes)}"
+        tensor = numpy_helper.from_array(value, name)
+        self.nodes.append(helper.make_node("Constant", [], [name], value=tensor))
         return name
 
     def convert(self, name: str, have: DType, want: DType) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.kernel_time import US
@@ -15,17 +17,19 @@ from onnxbolt.problems.base import Problem
 # latter the scores; their parts of the bandwidth and of the products' rate.
 _KERNELS, _COPIES, _PASSES = 9, 1.5, 4
 _BANDWIDTH, _PRODUCTS = 0.7, 0.4
+BAND_LEAST, BAND_MOST = -(2**31), 2**31 - 1  # INT_MIN and INT_MAX of C++: no bound
 
 
 @dataclass(frozen=True)
 class AttentionProblem(Problem):
-    """y[B, S, H, E] = softmax(scale q[B, S, H, D] k[B, T, H, D]^T, masked) v[B, T, H, E] for each
-    of B batches and H heads."""
+    """y[B, S, H, E] = softmax(scale q[B, S, H, D] k[B, T, G, D]^T, masked) v[B, T, G, E] for each
+    of B batches and H heads, of which H / G share the keys and values of one of G."""
 
     operation = "attention"
 
     batch: int
     heads: int
+    key_heads: int  # divides `heads`
     queries: int
     keys: int
     size: int  # elements of a head's queries and keys
@@ -36,6 +40,9 @@ class AttentionProblem(Problem):
     mask: tuple[str, ...] = ()
     mask_shape: tuple[int, ...] = ()  # broadcasts to [B, H, S, T]
     orders: tuple[str, ...] = ("bshd", "bshd", "bshd")  # the axes of q, k and v in memory
+    # first, last and shift: query i reads key j only if first <= j - i - shift <= last, where
+    # BAND_LEAST and BAND_MOST are no bound; empty: no band. A kernel takes them at run time.
+    band: tuple[int, ...] = ()
     chain: tuple[str, ...] = ()
 
     @property
@@ -52,8 +59,18 @@ class AttentionProblem(Problem):
         return self.batch * self.heads * self.queries * self.keys
 
     @property
+    def pairs(self) -> int:
+        """The queries' keys within the band, over all queries of a head."""
+        if not self.band:
+            return self.queries * self.keys
+        first, last, shift = self.band
+        query = np.arange(self.queries, dtype=np.int64) + shift
+        begin, end = np.maximum(query + first, 0), np.minimum(query + last, self.keys - 1)
+        return int(np.maximum(end - begin + 1, 0).sum())
+
+    @property
     def flops(self) -> int:
-        return 2 * self.scores * (self.size + self.value_size)
+        return 2 * self.batch * self.heads * self.pairs * (self.size + self.value_size)
 
     @property
     def bytes_moved(self) -> int:
@@ -69,17 +86,24 @@ class AttentionProblem(Problem):
 
     @property
     def shape(self) -> str:
-        sizes = str(self.size) if self.size == self.value_size else f"{self.size}:{self.value_size}"
-        lengths = str(self.queries) if self.queries == self.keys else f"{self.queries}:{self.keys}"
-        words = (f"attention {self.batch}x{self.heads}x{lengths}x{sizes}", *self.mask[:1])
-        return ", ".join(words)
+        heads, lengths, sizes = (
+            str(one) if one == other else f"{one}:{other}"
+            for one, other in (
+                (self.heads, self.key_heads),
+                (self.queries, self.keys),
+                (self.size, self.value_size),
+            )
+        )
+        words = (f"attention {self.batch}x{heads}x{lengths}x{sizes}", *self.mask[:1])
+        return ", ".join([*words, *(["banded"] if self.band else [])])
 
     @property
     def _bytes_of_operands(self) -> int:
         """Bytes of q, k, v and the output."""
-        inputs = self.queries * self.size + self.keys * (self.size + self.value_size)
-        outputs = self.queries * self.value_size * self.out.bytes
-        return self.batch * self.heads * (inputs * self.dtype.bytes + outputs)
+        keys = self.key_heads * self.keys * (self.size + self.value_size)
+        inputs = self.heads * self.queries * self.size + keys
+        outputs = self.heads * self.queries * self.value_size
+        return self.batch * (inputs * self.dtype.bytes + outputs * self.out.bytes)
 
     def onnxruntime_us(self, arch: Arch) -> float:
         """The scores through memory by each of its kernels, since it does not recognize most
@@ -87,5 +111,6 @@ class AttentionProblem(Problem):
         passes = _PASSES + 2 * bool(self.mask)
         moved = 2 * _COPIES * self._bytes_of_operands + passes * self.scores * self.dtype.bytes
         launches = (_KERNELS + bool(self.mask)) * arch.launch_us
-        products = self.flops / (_PRODUCTS * arch.rate(self.dtype))
+        flops = 2 * self.scores * (self.size + self.value_size)  # a band saves it nothing
+        products = flops / (_PRODUCTS * arch.rate(self.dtype))
         return launches + (moved / (_BANDWIDTH * arch.bandwidth) + products) * US

@@ -10,9 +10,10 @@ from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
 from onnxbolt.measurements.keys import plain
 from onnxbolt.problems import AttentionProblem
+from onnxbolt.problems.attention import BAND_LEAST, BAND_MOST
 
-VIT = AttentionProblem(32, 12, 197, 197, 64, 64, DType.F16, DType.F16)
-CROSS = replace(VIT, batch=1, heads=8, queries=100, keys=300, size=32, value_size=16)
+VIT = AttentionProblem(32, 12, 12, 197, 197, 64, 64, DType.F16, DType.F16)
+CROSS = replace(VIT, batch=1, heads=8, key_heads=8, queries=100, keys=300, size=32, value_size=16)
 BERT = replace(VIT, queries=40, keys=40, mask=("kept",), mask_shape=(32, 1, 1, 40))
 
 
@@ -45,3 +46,33 @@ def test_its_time_in_onnx_runtime() -> None:
     attentions, and 3.54 in opset 23, where it ran flash attention in 32 us each (H200)."""
     measured = (4520 - 3540) / 12 + 32
     assert VIT.onnxruntime_us(get(90)) == pytest.approx(measured, rel=0.2)
+
+
+def test_heads_that_share_keys_read_them_once() -> None:
+    grouped = replace(VIT, key_heads=4)
+    assert grouped.description == "attention 32x12:4x197x64, f16"
+    assert grouped.flops == VIT.flops
+    assert VIT.bytes_moved - grouped.bytes_moved == 2 * 32 * 8 * 197 * (64 + 64)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(5, 5), (3, 7), (7, 3)])
+@pytest.mark.parametrize(
+    ("first", "last"), [(BAND_LEAST, 0), (-2, 1), (0, BAND_MOST), (BAND_LEAST, BAND_MOST), (9, 9)]
+)
+@pytest.mark.parametrize("at_end", [False, True])
+def test_a_band_leaves_its_products_alone(
+    queries: int, keys: int, first: int, last: int, at_end: bool
+) -> None:
+    shift = (keys - queries) * at_end
+    banded = replace(CROSS, queries=queries, keys=keys, band=(first, last, shift))
+    pairs = sum(
+        first <= key - query - shift <= last for query in range(queries) for key in range(keys)
+    )
+    assert banded.flops == 2 * 8 * pairs * (32 + 16)
+    assert "banded" in banded.description
+
+
+def test_a_band_saves_onnx_runtime_nothing() -> None:
+    causal = replace(VIT, band=(BAND_LEAST, 0, 0))
+    assert causal.flops < VIT.flops
+    assert causal.onnxruntime_us(get(90)) == VIT.onnxruntime_us(get(90))

@@ -10,8 +10,9 @@ from onnx import AttributeProto
 from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.families import solved
 from onnxbolt.ops.attention import pattern
-from onnxbolt.ops.attention.body import VIEWS, Variant, attend, numbers
-from onnxbolt.ops.attention.found import AttentionAnchor, Masking, ScaledDotProduct
+from onnxbolt.ops.attention.attributes import VIEWS, attributes, bounds
+from onnxbolt.ops.attention.body import Variant, attend
+from onnxbolt.ops.attention.found import AttentionAnchor, Band, Masking, ScaledDotProduct
 from onnxbolt.ops.attention.views import ROWS, View
 from onnxbolt.ops.base import FusedOp, Operation, Signature, Sizes, Stored, Tensors
 from onnxbolt.ops.body import AttributeType, Body
@@ -48,6 +49,7 @@ class Attention(FusedOp):
         return AttentionProblem(
             max(batch for batch, _ in rows),
             found.heads,
+            found.key_heads,
             queries,
             keys,
             found.q.size,
@@ -57,22 +59,22 @@ class Attention(FusedOp):
             tuple(words),
             tuple(sizes(mask)) if mask is not None else (),
             (found.q.order, found.k.order, found.v.order),
+            _band(found.mask.band, keys - queries),
         )
 
     def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
-        """Attributes `heads`, `scale` and, for what lies in rows, the places (body.numbers)."""
+        """Attributes that docs/node-format.md describes."""
         anchor = candidate.anchor
         found = _found(anchor)
-        views = zip(VIEWS, (found.q, found.k, found.v), strict=True)
         return Operation(
             Signature(self, anchor.dtype, variant=Variant.of(found)),
             [tensors.get(tensor, stored.reads) for tensor in (anchor.x, *anchor.further)],
-            {
-                "heads": found.heads,
-                "scale": found.scale,
-                **{name: numbers(v, found.heads) for name, v in views if v.order == ROWS},
-            },
+            attributes(found),
         )
+
+    def letters(self, signature: Signature) -> str:
+        """Keys, values and mask."""
+        return _variant(signature).letters
 
     def inputs(self, signature: Signature) -> list[str]:
         """Keys, values and mask."""
@@ -80,10 +82,18 @@ class Attention(FusedOp):
         return ["k", "v", *(["mask"] if masked else [])]
 
     def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
-        """The scale, and the places of what lies in rows."""
-        places = zip(VIEWS, _variant(signature).places, strict=True)
+        """The scale, the places of what lies in rows, the numbers of heads that share keys, and the
+        band."""
+        variant = _variant(signature)
+        places = zip(VIEWS, variant.places, strict=True)
         rows = {name: AttributeProto.INTS for name, place in places if place.order == ROWS}
-        return {"scale": AttributeProto.FLOAT, **rows}
+        shared = ("heads", "key_heads") if variant.grouped else ()
+        return {
+            "scale": AttributeProto.FLOAT,
+            **rows,
+            **dict.fromkeys(shared, AttributeProto.INT),
+            **({"band": AttributeProto.INTS} if variant.banded else {}),
+        }
 
     def words(self, signature: Signature) -> Sequence[str]:
         """The variant's."""
@@ -92,10 +102,6 @@ class Attention(FusedOp):
     def body(self, body: Body, signature: Signature, opset: int) -> str:
         """The products and the softmax, with the root of the scale on both sides."""
         return attend(body, _variant(signature))
-
-    def operands(self, chain: Sequence[str]) -> str:
-        """Keys and values."""
-        return "tt"
 
 
 def _found(anchor: Anchor) -> ScaledDotProduct:
@@ -106,6 +112,11 @@ def _found(anchor: Anchor) -> ScaledDotProduct:
 def _variant(signature: Signature) -> Variant:
     assert isinstance(signature.variant, Variant)  # `operation` makes no others
     return signature.variant
+
+
+def _band(band: Band, aligned: int) -> tuple[int, ...]:
+    """A band as a problem has it; `aligned`: its shift if it is at the end."""
+    return (*bounds(band), aligned if band.at_end else 0) if band else ()
 
 
 def _rows(view: View, sizes: Sizes) -> tuple[int, int]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 from onnx import AttributeProto
 
 from onnxbolt.dtypes import DType
+from onnxbolt.ops.attention.attributes import VIEWS
 from onnxbolt.ops.attention.found import Masked, Masking, ScaledDotProduct
 from onnxbolt.ops.attention.views import HEADS, View
 from onnxbolt.ops.body import Body
-
-VIEWS = ("q_view", "k_view", "v_view")  # attributes with the places of queries, keys and values
 
 
 @dataclass(frozen=True)
@@ -38,6 +36,8 @@ class Variant:
     mask_type: DType | None  # the type of a mask that is added
     masked: Masked
     joined: bool
+    grouped: bool = False  # several heads share keys and values
+    banded: bool = False
 
     @classmethod
     def of(cls, found: ScaledDotProduct) -> Variant:
@@ -45,7 +45,18 @@ class Variant:
         mask, added = found.mask, found.mask.kind is Masking.ADDED
         mask_type = DType.of(mask.tensor.dtype) if mask.tensor is not None and added else None
         places = Place.of(found.q), Place.of(found.k), Place.of(found.v)
-        return cls(places, mask.kind, mask_type, found.masked, found.joined)
+        grouped = found.key_heads != found.heads
+        banded = bool(mask.band)
+        return cls(places, mask.kind, mask_type, found.masked, found.joined, grouped, banded)
+
+    @property
+    def letters(self) -> str:
+        """One letter for each input behind x (FusedOp.letters)."""
+        if self.masking is Masking.NONE:
+            return "tt"
+        if self.masking is not Masking.ADDED:
+            return "ttb"
+        return "ttf" if self.mask_type is DType.F32 else "ttt"
 
     @property
     def words(self) -> list[str]:
@@ -57,15 +68,11 @@ class Variant:
             self.masking.value,
             self.mask_type.value if self.mask_type else "",
             "" if self.masked is Masked.PLAIN else self.masked.value,
+            "grouped" if self.grouped else "",
+            "banded" if self.banded else "",
             "" if self.joined else "apart",
         ]
         return [word for word in words if word and not word.startswith("_")]
-
-
-def numbers(view: View, heads: int) -> list[int]:
-    """The attribute for a view by rows: elements of a group, the first head's group, the first
-    element within a group, and where these end."""
-    return [view.pitch, view.first, view.lead, view.first + heads, view.lead + view.size]
 
 
 def attend(body: Body, variant: Variant) -> str:
@@ -77,6 +84,9 @@ def attend(body: Body, variant: Variant) -> str:
         _by_heads(body, name, attribute, place, keys=name == "k")
         for name, attribute, place in zip(("x", "k", "v"), VIEWS, variant.places, strict=True)
     )
+    if variant.grouped:
+        sharing = _sharing(body)
+        k, v = (body("Gather", [shared, sharing], axis=1) for shared in (k, v))
     scores = body("MatMul", [body("Mul", [q, root]), body("Mul", [k, root])])
     weights = _softmax(body, variant, scores)
     result = body("Transpose", [body("MatMul", [weights, v])], perm=[0, 2, 1, 3])
@@ -98,6 +108,14 @@ def _by_heads(body: Body, name: str, attribute: str, place: Place, keys: bool) -
     return body("Transpose", [x], perm=[0, 2, 3, 1] if keys else [0, 2, 1, 3])
 
 
+def _sharing(body: Body) -> str:
+    """The head of keys and values that each head reads."""
+    zero, one = body.integer(0), body.integer(1)
+    heads = body.given("heads", AttributeProto.INT)
+    group = body("Div", [heads, body.given("key_heads", AttributeProto.INT)])
+    return body("Div", [body("Range", [zero, heads, one]), group])
+
+
 def _softmax(body: Body, variant: Variant, scores: str) -> str:
     """The weights of all keys, in the type of a mask that is added, if it is the wider one."""
     dtype = body.dtype
@@ -106,11 +124,14 @@ def _softmax(body: Body, variant: Variant, scores: str) -> str:
         dtype = DType.F32 if DType.F32 in (variant.mask_type, dtype) else dtype
         mask = body.convert("mask", variant.mask_type, dtype)
         scores = body("Add", [body.convert(scores, body.dtype, dtype), mask])
-    elif variant.masking is not Masking.NONE:
-        least = -math.inf if variant.masked is not Masked.PLAIN else _lowest(dtype)
-        low = body("Const", least)
-        kept = variant.masking is Masking.KEPT
-        scores = body("Where", ["mask", scores, low] if kept else ["mask", low, scores])
+    if (kept := _kept(body, variant, scores)) is not None:
+        plain = variant.masked is Masked.PLAIN
+        low = (
+            body.lowest(dtype)
+            if plain
+            else body.convert(body("Const", -math.inf), body.dtype, dtype)
+        )
+        scores = body("Where", [kept, scores, low])
     weights = body.convert(body("Softmax", [scores], axis=-1), dtype, body.dtype)
     if variant.masked is Masked.ZERO:
         zero = body("Const", 0.0)
@@ -118,5 +139,27 @@ def _softmax(body: Body, variant: Variant, scores: str) -> str:
     return weights
 
 
-def _lowest(dtype: DType) -> float:
-    return float(np.finfo(dtype.numpy).min)
+def _kept(body: Body, variant: Variant, scores: str) -> str | None:
+    """The keys that a boolean mask and a band leave to each query; None if there is neither."""
+    kept = []
+    if variant.masking is Masking.KEPT:
+        kept.append("mask")
+    elif variant.masking is Masking.DROPPED:
+        kept.append(body("Not", ["mask"]))
+    if variant.banded:
+        kept.append(_within_band(body, scores))
+    return body("And", kept) if len(kept) > 1 else kept[0] if kept else None
+
+
+def _within_band(body: Body, scores: str) -> str:
+    """True for the keys of each query's band, [queries, keys]."""
+    shape, band = body("Shape", [scores]), body.given("band")
+    queries, keys = (body("Gather", [shape, body.integer(i)]) for i in (2, 3))
+    first, last, at_end = (body("Gather", [band, body.integer(i)]) for i in range(3))
+    zero, one = body.integer(0), body.integer(1)
+    shift = body("Mul", [at_end, body("Sub", [keys, queries])])
+    query = body("Unsqueeze", [body("Range", [zero, queries, one]), body.ints(1)])
+    key = body("Range", [zero, keys, one])
+    distance = body("Sub", [key, body("Add", [query, shift])])
+    begun, ended = (body("LessOrEqual", pair) for pair in ([first, distance], [distance, last]))
+    return body("And", [begun, ended])

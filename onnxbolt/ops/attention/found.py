@@ -29,9 +29,9 @@ class Masking(enum.Enum):
 class Masked(enum.Enum):
     """The answer for a query whose keys are all excluded."""
 
+    PLAIN = "plain"  # the mean of all values: an excluded score is a large finite number
     ZERO = "zero"  # zeros
     NAN = "nan"  # NaN, as softmax answers for -inf
-    PLAIN = "plain"  # the mean of all values: an excluded score is a large finite number
 
 
 @dataclass(frozen=True)
