@@ -45,7 +45,16 @@ RUNS, _ROUNDS, _SEARCH_RUNS, _NODE_RUNS = 200, 10, 20, 20
 _COPIES = 32
 _LARGE = 2**28  # bytes of inputs and outputs; copies of a node take no more
 # attributes of a node that say nothing of its time
-_ABOUT = ("source_nodes", "rule", "tensor", "stored_tensor", "stored_layout", "stored_channel_map")
+_ABOUT = (
+    "source_nodes",
+    "rule",
+    "tensor",
+    "joined_tensors",
+    "joined_widths",
+    "stored_tensor",
+    "stored_layout",
+    "stored_channel_map",
+)
 
 
 def bench(

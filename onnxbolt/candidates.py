@@ -7,16 +7,29 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import onnx_graphsurgeon as gs
 
 from onnxbolt import grouped
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import PRODUCT, STORE, Step
+from onnxbolt.graph.edit import held_by
 
 if TYPE_CHECKING:
     from onnxbolt.ops.base import FusedOp
+
+
+class Strided(Protocol):
+    """An operand that an op reads by strides, so that it may be a part of a tensor's rows."""
+
+    @property
+    def tensor(self) -> gs.Tensor:
+        """The operand, or the tensor that it is a part of."""
+
+    def fits(self, begin: int, width: int) -> bool:
+        """True if the op also reads it where `tensor` begins at element `begin` of rows of `width`
+        elements."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +70,11 @@ class Anchor:
     def bypassed(self) -> tuple[gs.Node, ...]:
         """Nodes whose inputs the op reads in place of their results; they are removed if nobody
         else reads these."""
+        return ()
+
+    @property
+    def strided(self) -> tuple[Strided, ...]:
+        """The operands that the op reads by strides, in its order."""
         return ()
 
     @property
@@ -220,14 +238,13 @@ class Candidate:
 
     @property
     def stands_for(self) -> str:
-        """The name of the source model's tensor that the output is, with which verification
-        compares it; "" if there is none."""
-        return self.original(self.output)
+        """The names of the source model's tensors that the output is, with which verification
+        compares it; "" if there are none."""
+        return ", ".join(held_by(self.output)) if self.is_known(self.output) else ""
 
-    def original(self, tensor: gs.Tensor) -> str:
-        """The name of the source model's tensor that `tensor` stands for; "" if there is none."""
-        name = getattr(tensor, "original", tensor.name)
-        return name if name in self.originals else ""
+    def is_known(self, tensor: gs.Tensor) -> bool:
+        """True if `tensor` stands for tensors of the source model alone."""
+        return self.originals.issuperset(held_by(tensor))
 
     def prefix(self, count: int) -> Candidate | None:
         """The candidate with the most links, at most `count`, whose outputs stand for tensors of
@@ -243,7 +260,7 @@ class Candidate:
         # without a Store at the end: the last result is written anyway
         whole = (candidate for candidate in shorter if candidate.steps[-1:] != (STORE,))
         return next(
-            (candidate for candidate in whole if all(map(candidate.original, candidate.outputs))),
+            (candidate for candidate in whole if all(map(candidate.is_known, candidate.outputs))),
             None,
         )
 

@@ -22,7 +22,7 @@ from onnxbolt.library import metadata, weighted_ops
 from onnxbolt.library_file import Beside, beside
 from onnxbolt.names import NODE_FORMAT
 from onnxbolt.ops.functions import DOMAIN
-from onnxbolt.opspec import OpSpec, configs_of_node, real_channels
+from onnxbolt.opspec import OpSpec, configs_of_node, real_channels, stands_for
 from onnxbolt.problems import UNBOUNDED
 from onnxbolt.runtime import get_library_path
 from onnxbolt.terminal import add_row, literal_console, width
@@ -247,7 +247,7 @@ def _fused_node(
         ),
         configs=tuple(configs_of_node(node)),
         config_source=_text(values.get("config_source", b"")),
-        tensor=_text(values.get("tensor", b"")),
+        tensor=stands_for(values),
         rule=_text(values.get("rule", b"")),
         source_nodes=tuple(_text(name) for name in values.get("source_nodes", [])),
         layout=_text(values.get("layout", b"")),

@@ -153,6 +153,14 @@ def real_channels(attributes: Mapping[str, Any], output: str = "") -> int | None
     )
 
 
+def stands_for(attributes: Mapping[str, Any]) -> str:
+    """The names of the original's tensors that a node's output 0 is, by its attributes; "" if there
+    are none."""
+    joined = attributes.get("joined_tensors", [])
+    names = [name.decode() for name in joined] or [attributes.get("tensor", b"").decode()]
+    return ", ".join(names)
+
+
 def by_name(ops: Iterable[OpSpec]) -> tuple[OpSpec, ...]:
     """The op types without repetition, sorted by name. Raises InputError if different ones share a
     name."""

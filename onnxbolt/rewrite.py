@@ -16,7 +16,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.families import KernelConfig, only
 from onnxbolt.forms import PLAIN, Form, stored_shape
 from onnxbolt.graph import promises
-from onnxbolt.graph.edit import Derived, Node, Weight, pinned, producer, remove
+from onnxbolt.graph.edit import Derived, Node, Weight, held_by, pinned, producer, remove
 from onnxbolt.graph.names import fresh
 from onnxbolt.graph.promises import stage
 from onnxbolt.layout.assignment import Assignment, last_node
@@ -77,15 +77,20 @@ def rewrite(
     for tensor in graph.outputs:
         rewriter.settle(tensor)
     graph.nodes = rewriter.nodes
-    remove(
-        graph,
-        [
-            node
-            for node in rewriter.passed
-            if not node.outputs[0].outputs and not pinned(graph, node.outputs[0])
-        ],
-    )
+    remove(graph, _unread(graph, rewriter.passed))
     return rewriter
+
+
+def _unread(graph: gs.Graph, nodes: Sequence[gs.Node]) -> list[gs.Node]:
+    """Those of `nodes`, in the graph's order, whose results only others of them read."""
+    found = dict[gs.Node, None]()
+    for node in reversed(nodes):
+        readers = (reader for tensor in node.outputs for reader in tensor.outputs)
+        if all(reader in found for reader in readers) and not any(
+            pinned(graph, tensor) for tensor in node.outputs
+        ):
+            found[node] = None
+    return list(found)
 
 
 class Rewriter:
@@ -284,6 +289,7 @@ class Rewriter:
             "configs": [number for config in kernels.configs for number in config.row()],
             "channel_map": list(form.channels or ()),
             **({} if result.stored is None else self._stored_attributes(result.stored)),
+            **self._joined_attributes(y),
         }
         attributes = {name: value for name, value in attributes.items() if value != []}
         for node in covered:
@@ -314,6 +320,14 @@ class Rewriter:
             "stored_channel_map": list(form.channels or ()),
         }
 
+    def _joined_attributes(self, y: gs.Tensor) -> dict[str, object]:
+        """The attributes that describe an output that holds several tensors side by side."""
+        parts: tuple[gs.Tensor, ...] = getattr(y, "joined", ())
+        return {
+            "joined_tensors": list(held_by(y)) if parts else [],
+            "joined_widths": [int(part.shape[-1]) for part in parts],
+        }
+
     def _used(self, signature: Signature, kernels: Kernels) -> OpSpec:
         """The op type of a node with these kernels, which the library then needs."""
         if signature not in self.functions:
@@ -323,9 +337,10 @@ class Rewriter:
         return spec
 
     def _original(self, tensor: gs.Tensor) -> str:
-        """The name of the source's tensor that `tensor` stands for; "" if there is none."""
-        name: str = getattr(tensor, "original", tensor.name)
-        return name if name in self.graph.source_tensors else ""
+        """The name of the source's tensor that `tensor` stands for; "" if there is none, or if
+        there are several."""
+        name, *others = held_by(tensor)
+        return name if name in self.graph.source_tensors and not others else ""
 
     @property
     def ops(self) -> list[OpSpec]:

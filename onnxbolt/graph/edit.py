@@ -152,6 +152,13 @@ def derived(
     )
 
 
+def held_by(tensor: gs.Tensor) -> tuple[str, ...]:
+    """The names of the tensors of the source model that `tensor` may hold: its own, that of the
+    tensor whose value it has in another type, or those that lie side by side in its rows."""
+    parts: tuple[gs.Tensor, ...] = getattr(tensor, "joined", (tensor,))
+    return tuple(getattr(part, "original", part.name) for part in parts)
+
+
 def pinned(graph: gs.Graph, tensor: gs.Tensor) -> bool:
     """True if the tensor must keep its name: it is a graph output, or a subgraph reads it."""
     return tensor.name in graph.captured or any(tensor is output for output in graph.outputs)

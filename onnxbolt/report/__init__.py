@@ -15,7 +15,7 @@ from onnxbolt.candidates import Candidate
 from onnxbolt.inspection import describe
 from onnxbolt.library import Manifest
 from onnxbolt.ops.functions import DOMAIN
-from onnxbolt.opspec import configs_of_node
+from onnxbolt.opspec import configs_of_node, stands_for
 from onnxbolt.options import Options
 from onnxbolt.precision import Kept
 from onnxbolt.report import files, render
@@ -130,7 +130,7 @@ def _fused(
         values["rule"].decode(),
         tuple(name.decode() for name in values.get("source_nodes", ())),
     )
-    row = Fused(node.name, node.op_type, values["tensor"].decode(), rule, sources)
+    row = Fused(node.name, node.op_type, stands_for(values), rule, sources)
     # if the node also replaces a Concat, that follows the candidate's own sources
     starts = (sources[:count] for count in range(len(sources), 0, -1))
     candidate = next(

@@ -30,7 +30,7 @@ class Fused:
 
     name: str
     op: str
-    tensor: str  # tensor of the original that output 0 is
+    tensor: str  # tensors of the original that output 0 is, with commas between
     rule: str
     source_nodes: tuple[str, ...]
     flops: int = 0  # FLOPs of the source nodes: without padded channels

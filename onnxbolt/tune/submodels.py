@@ -23,6 +23,7 @@ from onnxbolt.graph.order import in_order
 from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.skeleton import LEAST_IR
 from onnxbolt.library import Manifest, metadata_of
+from onnxbolt.match import projections
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.opspec import OpSpec
 from onnxbolt.plan.choose import Plan, plan
@@ -36,7 +37,7 @@ from onnxbolt.rewrite import Rewriter, rewrite
 
 class Original:
     """A model in the target precision, as a user would give it to ONNX Runtime (`rounded`) and
-    after canonicalization (`canonical`).
+    after the stages before planning (`canonical`).
 
     Names survive all stages, so that both contain a region of the plan under the same names.
     """
@@ -47,6 +48,7 @@ class Original:
         infer(self.canonical)
         canonicalize(self.canonical)
         precision.convert(self.canonical, target)
+        projections.merge(self.canonical)
         restore(self.canonical)
 
     def nodes_of(self, region: Region) -> tuple[ModelProto, ModelProto] | None:

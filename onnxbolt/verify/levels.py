@@ -33,7 +33,7 @@ from onnxbolt.verify.result import Row
 from onnxbolt.verify.rules import Env
 from onnxbolt.verify.segments import Plan, Segment, other_constants, plan
 from onnxbolt.verify.session import RUNTIME_ERRORS, uses
-from onnxbolt.verify.stored import Known
+from onnxbolt.verify.stored import Known, Piece
 from onnxbolt.verify.widen import SIXTEEN_BITS
 
 Arrays = dict[str, np.ndarray]
@@ -104,14 +104,9 @@ class _Judge:
             )
             self._operands.computed(segment, got)
         except RUNTIME_ERRORS as error:
-            for tensor in segment.writes:
-                yield failed(
-                    self._models,
-                    tensor.own.name,
-                    f"the optimized model does not run: {error}",
-                    "segment",
-                    tensor.node,
-                )
+            reason = f"the optimized model does not run: {error}"
+            for tensor, piece in _written(segment):
+                yield failed(self._models, piece.name, reason, "segment", tensor.node)
             return
         env = self._bounds(segment, operands)
         analysed = self._nodes.analyse(segment.nodes, env)
@@ -121,8 +116,9 @@ class _Judge:
             if not analysed or tensor.stored not in env
         }
         yield from self._nodes.rows(segment, operands, got, env)
-        for tensor in segment.writes:
-            yield from self._row(tensor, got[tensor.stored], env[tensor.stored], originals)
+        for tensor, piece in _written(segment):
+            stored = tensor.stored
+            yield from self._row(piece, tensor.node, got[stored], env[stored], originals)
 
     def _bounds(self, segment: Segment, operands: Arrays) -> Env:
         """The inputs of a segment, with the errors of their rounding."""
@@ -165,9 +161,9 @@ class _Judge:
         )
 
     def _row(
-        self, tensor: Known, got: np.ndarray, limits: Bounded, originals: Arrays
+        self, piece: Piece, node: str, got: np.ndarray, limits: Bounded, originals: Arrays
     ) -> Iterator[Row]:
-        piece, name, expected = tensor.own, tensor.own.name, originals[tensor.own.name]
+        name, expected = piece.name, originals[piece.name]
         try:
             expected = piece.stored(expected)
             expected = (
@@ -179,11 +175,14 @@ class _Judge:
                 name,
                 f"its layout or channel map does not fit: {error}",
                 "segment",
-                tensor.node,
+                node,
             )
             return
         limit = limits.absolute(limits.arithmetic) + limits.absolute(limits.operands)
-        got = got if piece.whole else got[..., piece.begin : piece.end]
+        # limits of a node that writes a part of its output are those of that part already
+        if limit.shape == got.shape:
+            limit = limit[..., piece.begin : piece.end]
+        got = got[..., piece.begin : piece.end]
         real: slice | list[int] = slice(None)  # indices of the last axis that are not padding
         if piece.channels is not None and got.shape == expected.shape:
             real = [place for place, channel in enumerate(piece.channels) if channel >= 0]
@@ -194,7 +193,7 @@ class _Judge:
 
         def judged(limit: np.ndarray) -> Row:
             dtype = limits.dtype if self._overflows else None
-            return compared(self._models, name, got, expected, limit, "segment", tensor.node, dtype)
+            return compared(self._models, name, got, expected, limit, "segment", node, dtype)
 
         row = judged(limit)
         # the original's own error belongs to the limit, but takes as long as the segment's
@@ -203,3 +202,8 @@ class _Judge:
             own = self._own_errors.between(name, originals)
             row = row if own is None else judged(limit + piece.stored(own)[..., real])
         yield row
+
+
+def _written(segment: Segment) -> Iterator[tuple[Known, Piece]]:
+    """The tensors that a segment writes, with each tensor of the original that lies in them."""
+    return ((tensor, piece) for tensor in segment.writes for piece in tensor.written)

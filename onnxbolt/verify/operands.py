@@ -75,8 +75,7 @@ class Operands:
             else self._seen.get(tensor.stored, original)
         )
         pieces = [
-            (piece, as_type(piece.stored(originals[piece.name]), dtype))
-            for piece in (*tensor.before, tensor.own)
+            (piece, as_type(piece.stored(originals[piece.name]), dtype)) for piece in tensor.pieces
         ]
         piece, whole = pieces[0]
         if len(pieces) > 1 or not piece.whole:

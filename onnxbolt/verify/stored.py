@@ -3,7 +3,8 @@ and position in a joined tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,27 +54,37 @@ class Piece:
 @dataclass(frozen=True)
 class Known:
     """A tensor of the optimized model whose values follow from the original: one piece, or several
-    if nodes write parts of it.
+    side by side.
 
-    `own`: the piece that its node has just written. `before`: the pieces that earlier nodes wrote.
-    Other channels are undefined.
+    `own` and `beside`: the pieces that its node has just written. `before`: the pieces that earlier
+    nodes wrote. Other channels are undefined.
     """
 
     stored: str
     own: Piece
     before: tuple[Piece, ...] = ()
     node: str = ""  # our node that writes it
+    beside: tuple[Piece, ...] = ()
+
+    @property
+    def written(self) -> tuple[Piece, ...]:
+        """The pieces that its node has just written."""
+        return (self.own, *self.beside)
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        return (*self.before, *self.written)
 
     @property
     def originals(self) -> tuple[str, ...]:
-        return tuple(piece.name for piece in (self.own, *self.before))
+        return tuple(piece.name for piece in self.pieces)
 
     @property
     def padding(self) -> list[int]:
         """Indices of the stored last axis that are padding of a piece."""
         return [
             piece.begin + place
-            for piece in (self.own, *self.before)
+            for piece in self.pieces
             for place, channel in enumerate(piece.channels or ())
             if channel < 0
         ]
@@ -99,47 +110,62 @@ def known(
     orphans = []
     for node in nodes:
         part = Part.of(node.op_type)
-        for output, piece in _written(node) if node.domain == FUSED_DOMAIN else ():
-            if piece.name not in originals:
-                orphans.append((node, piece.name))
+        for output, pieces in _written(node) if node.domain == FUSED_DOMAIN else ():
+            piece, *beside = pieces
+            if unknown := [each.name for each in pieces if each.name not in originals]:
+                orphans += [(node, name) for name in unknown]
                 continue
             if output in kept:
                 found[output] = Known(output, Piece(output), node=node.name)
                 continue
             earlier = found.get(node.input[-1]) if part is Part.NEXT else None
-            if earlier is not None or piece.whole or part is Part.FIRST:
+            if earlier is not None or piece.whole or beside or part is Part.FIRST:
                 before = (
                     (*earlier.before, earlier.own)
                     if earlier is not None and not piece.whole
                     else ()
                 )
-                found[output] = Known(output, piece, before, node.name)
+                found[output] = Known(output, piece, before, node.name, tuple(beside))
     return found, orphans
 
 
-def _written(node: NodeProto) -> Iterator[tuple[str, Piece]]:
+def _written(node: NodeProto) -> Iterator[tuple[str, Sequence[Piece]]]:
     """The outputs of one of our nodes as its attributes describe them, except those that stand for
     no tensor."""
     values = {
         attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute
     }
+    if joined := values.get("joined_tensors"):
+        yield node.output[0], _side_by_side(joined, values.get("joined_widths", []))
     if part := values.get("part_tensor", b"").decode():
         around = values["around"]  # as pads of Pad: of the last axis the channels before and behind
         begin, behind = int(around[len(around) // 2 - 1]), int(around[-1])
         yield (
             node.output[0],
-            Piece(part, True, _channels(values, "part_channel_map"), begin, -behind or None),
+            [Piece(part, True, _channels(values, "part_channel_map"), begin, -behind or None)],
         )
     for output, prefix in list(zip(node.output, ("", "stored_"), strict=False))[bool(part) :]:
         if name := values.get(f"{prefix}tensor", b"").decode():
             yield (
                 output,
-                Piece(
-                    name,
-                    values.get(f"{prefix}layout") == b"NHWC",
-                    _channels(values, f"{prefix}channel_map"),
-                ),
+                [
+                    Piece(
+                        name,
+                        values.get(f"{prefix}layout") == b"NHWC",
+                        _channels(values, f"{prefix}channel_map"),
+                    )
+                ],
             )
+
+
+def _side_by_side(names: Sequence[bytes], widths: Sequence[int]) -> list[Piece]:
+    """Pieces that fill a tensor's rows. A name without a width becomes a piece that does not fit,
+    and a width without a name one that has no original."""
+    behind, found = sum(widths), list[Piece]()
+    for name, width in itertools.zip_longest(names, widths):
+        begin, behind = sum(widths) - behind, behind - (width or 0)
+        found.append(Piece((name or b"").decode(), False, None, begin, -behind or None))
+    return found
 
 
 def _channels(values: Mapping[str, object], name: str) -> tuple[int, ...] | None:

@@ -535,6 +535,34 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/benchmarks/test_end_to_end.py",
         ("a side's device time is its slowest", "{name: min(us for", "{name: max(us for"),
     ),
+    *_mutants(
+        "onnxbolt/match/projections.py",
+        "tests/match/test_projections.py",
+        (
+            "merged weights in another order",
+            "[part.values for part in parts]",
+            "[part.values for part in parts[::-1]]",
+        ),
+        (
+            "merged results in another order",
+            "merged.joined = tuple(results)",
+            "merged.joined = tuple(results[::-1])",
+        ),
+        (
+            "projections that others read are merged",
+            "inside.issuperset(found.result.outputs)",
+            "True",
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/verify/levels.py",
+        "tests/match/test_projections.py",
+        (
+            "only the first of joined tensors is compared",
+            "for piece in tensor.written)",
+            "for piece in tensor.written[:1])",
+        ),
+    ),
     # deployment and verification
     *_mutants(
         "onnxbolt/runtime.py",

@@ -124,7 +124,7 @@ def test_the_zoo_is_right_with_it(
 
 class Form:
     """Attention between projections, of which tests replace parts. Inputs are x [B, S, H x D],
-    context [B, T, H x D], and the masks added [B, 1, S, T] and kept [B, 1, S, T]."""
+    context and values [B, T, H x D], and the masks added [B, 1, S, T] and kept [B, 1, S, T]."""
 
     opset = 17
 
@@ -132,6 +132,7 @@ class Form:
         shapes: dict[str, Sequence[int | str]] = {
             "x": (batch, S, H * D),
             "context": (batch, T, H * D),
+            "values": (batch, T, H * D),
             "added": (batch, 1, S, T),
             "kept": (batch, 1, S, T),
         }
@@ -163,7 +164,7 @@ class Form:
         return self.transpose(self.projected("context", T), 0, 1, 3, 2)
 
     def v(self) -> str:
-        return self.projected("context", T)
+        return self.projected("values", T)
 
     def scaled(self, q: str, k: str) -> tuple[str, str]:
         return self.times(q, SCALE**0.5), self.times(k, SCALE**0.5)
@@ -391,6 +392,7 @@ def feeds(model: onnx.ModelProto, excluded: str) -> dict[str, np.ndarray]:
     values = {
         "x": rng.standard_normal((B, S, H * D)).astype(np.float32),
         "context": rng.standard_normal((B, T, H * D)).astype(np.float32),
+        "values": rng.standard_normal((B, T, H * D)).astype(np.float32),
         "added": np.where(kept, 0, -np.inf).astype(np.float32),
         "kept": kept,
     }

@@ -83,6 +83,8 @@ class AttentionAnchor(Anchor):
     """The softmax, and all that belongs to its attention."""
 
     attention: ScaledDotProduct
+    # nodes of its views that others read, too
+    shared: tuple[gs.Node, ...] = ()
 
     @property
     def further(self) -> tuple[gs.Tensor, ...]:
@@ -92,9 +94,16 @@ class AttentionAnchor(Anchor):
         return (found.k.tensor, found.v.tensor, *mask)
 
     @property
+    def strided(self) -> tuple[View, ...]:
+        """Queries, keys and values that lie in rows."""
+        found = self.attention
+        return tuple(view for view in (found.q, found.k, found.v) if view.order == views.ROWS)
+
+    @property
     def bypassed(self) -> tuple[gs.Node, ...]:
-        """The Where that makes numbers of a boolean mask, which several attentions may share."""
-        return self.attention.mask.made_by
+        """Nodes that several attentions may share: those of its views, and the Where that makes
+        numbers of a boolean mask."""
+        return (*self.shared, *self.attention.mask.made_by)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,8 +152,18 @@ def assembled(op: FusedOp, node: gs.Node, parts: Parts) -> AttentionAnchor | Ref
         q, k, v, heads, heads, scale, parts.mask, parts.masked, output.tensor, output.joined
     )
     middle = (*parts.nodes, *output.nodes)
-    others = (*_own(followed, {node, *middle}), *middle)
-    return AttentionAnchor(op, node, q.tensor, None, dtype, others=others, attention=found)
+    own = _own(followed, {node, *middle})
+    shared = dict.fromkeys(n for operand in followed for n in operand.nodes if n not in own)
+    return AttentionAnchor(
+        op,
+        node,
+        q.tensor,
+        None,
+        dtype,
+        others=(*own, *middle),
+        attention=found,
+        shared=tuple(shared),
+    )
 
 
 def _heads(q: View, k: View, v: View) -> int | str:

@@ -260,6 +260,14 @@ class View:
     lead: int = 0
     whole: bool = True
 
+    def fits(self, begin: int, width: int) -> bool:
+        """True if a row of `width` elements, of which `tensor` has those from `begin` on, still
+        consists of groups, of which each head is in one."""
+        if not isinstance(self.heads, int):  # then the Split in front hides where heads begin
+            return False
+        lead = (begin + self.lead) % self.pitch
+        return width % self.pitch == 0 and lead + self.size <= self.pitch
+
 
 @dataclass(frozen=True, eq=False)
 class Followed:
