@@ -1,5 +1,5 @@
 """The names of operator domains."""
 
 FUSED = "com.onnxbolt"  # fused nodes, as models and the library have them
-INTERNAL = "onnxbolt.internal"  # recognized activations, between canonicalization and export
+INTERNAL = "onnxbolt.internal"  # recognized nodes, between canonicalization and export
 CONTRIB = "com.microsoft"  # ONNX Runtime's own operators

@@ -23,6 +23,7 @@ from onnxbolt.canonicalize import (
     gemm_form,
     mean_form,
     noops,
+    norm_form,
     pad_form,
     resize_form,
     scale_shift,
@@ -46,6 +47,8 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (expand_form.run, "Expands replaced by broadcasting"),
     (mean_form.run, "means over an image written as GlobalAveragePool"),
     (sum_form.run, "Sum written as Add"),
+    # a factor behind a normalization would be folded into the next weights
+    (norm_form.run, "decomposed normalizations recognized"),
     # the foldings below look for one form of product
     (gemm_form.run, "Gemm written as MatMul and Add"),
     # a BatchNormalization between Conv and Mul hides them from scale_shift

@@ -11,17 +11,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import onnx
 import onnx_graphsurgeon as gs
 
 from onnxbolt.canonicalize.formulas import Matcher, roots
-from onnxbolt.canonicalize.restore import Recognition, restore
-from onnxbolt.domains import INTERNAL
+from onnxbolt.canonicalize.recognition import replace
+from onnxbolt.canonicalize.restore import restore
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EpilogueStep, registered
 from onnxbolt.epilogues.formula import Formula
-from onnxbolt.graph.edit import Node, remove
-from onnxbolt.graph.exporter import node_proto
 
 __all__ = ["restore", "run"]
 
@@ -32,7 +29,8 @@ def run(graph: gs.Graph) -> int:
     for node in list(graph.nodes):
         found = _recognized(graph, node) if node.outputs and not node.domain else None
         if found is not None:
-            _replace(graph, node, *found)
+            step, x, nodes = found
+            replace(graph, node, step, [x], nodes)
             count += 1
     return count
 
@@ -68,37 +66,3 @@ def _fits(x: gs.Tensor, nodes: list[gs.Node]) -> bool:
         and not isinstance(x, gs.Constant)
         and max(ranks, default=0) <= rank
     )
-
-
-def _replace(graph: gs.Graph, root: gs.Node, op: str, x: gs.Tensor, nodes: list[gs.Node]) -> None:
-    covered = set(nodes)
-    nodes = [node for node in graph.nodes if node in covered]
-    at = next(i for i, node in enumerate(graph.nodes) if node is root)
-    y = root.outputs[0]
-    expansion: list[onnx.NodeProto] = []
-    constants: dict[str, gs.Constant] = {}
-    for node in nodes:
-        constants.update({t.name: t for t in node.inputs if isinstance(t, gs.Constant)})
-        if node.domain == INTERNAL:
-            constants.update(node.recognition.constants)
-        expansion += node.expansion if node.domain == INTERNAL else [_copy(node)]
-    made = Node(
-        op,
-        root.name or y.name,
-        {},
-        [x],
-        [],
-        INTERNAL,
-        tuple(name for node in nodes for name in node.provenance),
-    )
-    made.expansion, made.position = tuple(expansion), getattr(root, "position", None)
-    made.recognition = Recognition(x.name, y.name, x.dtype, constants)
-    graph.nodes.insert(at, made)
-    remove(graph, nodes)
-    made.outputs = [y]
-
-
-def _copy(node: gs.Node) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node_proto(node))
-    return copy

@@ -19,7 +19,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.domains import INTERNAL
-from onnxbolt.epilogues import steps_of
+from onnxbolt.epilogues import EPILOGUES, steps_of
 from onnxbolt.graph.edit import add_constant, add_variable, insert, producer, remove, sole_use
 
 Shape = list[int | str | None]
@@ -94,10 +94,10 @@ def _is_product(node: gs.Node, tensor: gs.Tensor) -> bool:
 
 
 def _is_rowwise(node: gs.Node, tensor: gs.Tensor) -> bool:
-    """True if the node computes each row by itself, so that the rows' arrangement does not
-    matter."""
+    """True if the node computes each row by itself, so that the rows' arrangement does not matter.
+    A normalization does, but the nodes that it may become again name axes."""
     if node.domain == INTERNAL:
-        return True
+        return node.op in EPILOGUES
     others = [t for t in node.inputs if t is not tensor and t.name]
     return (
         not node.domain

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.graph.edit import add_variable, constant_values, insert, is_float, remove
+from onnxbolt.graph.edit import add_variable, insert, is_float, reduced_axes, remove
 
 
 def run(graph: gs.Graph) -> int:
@@ -32,13 +32,10 @@ def run(graph: gs.Graph) -> int:
 
 
 def _drops_image(node: gs.Node) -> bool:
-    x, axes = node.inputs[0], node.attrs.get("axes")
-    if axes is None and len(node.inputs) > 1:
-        values = constant_values(node.inputs[1])
-        axes = None if values is None else values.reshape(-1).tolist()
+    x, axes = node.inputs[0], reduced_axes(node)
     images = x.shape is not None and len(x.shape) == 4 and is_float(x)
     return (
         images
         and not node.attrs.get("keepdims", 1)
-        and sorted(int(axis) % 4 for axis in axes or ()) == [2, 3]
+        and sorted(axis % 4 for axis in axes or ()) == [2, 3]
     )

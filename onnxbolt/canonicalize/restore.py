@@ -1,14 +1,16 @@
-"""Writes recognized activations that no kernel took as the operators they were."""
+"""Writes recognized activations and normalizations that no kernel took as the operators they
+were."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
+from onnxbolt.canonicalize import norm_form
+from onnxbolt.canonicalize.recognition import Recognition
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.graph import promises
 from onnxbolt.graph.edit import Node, add_constant, add_variable, remove
@@ -19,40 +21,28 @@ from onnxbolt.graph.names import fresh
 from onnxbolt.graph.promises import stage
 
 
-@dataclass(frozen=True)
-class Recognition:
-    """The data that `restore` needs besides the replaced nodes: names and types of x and y at
-    recognition, and the constants that the nodes read."""
-
-    x: str
-    y: str
-    dtype: np.dtype
-    constants: dict[str, gs.Constant]
-
-
 @stage(requires=promises.SOUND, ensures=promises.KEPT)
 def restore(graph: gs.Graph) -> int:
-    """Replace the recognized activations that are left by ONNX operators; returns how many.
+    """Replace the recognized nodes that are left by ONNX operators; returns how many.
 
-    They become the very nodes they were, or, where precision changed the tensors' type since, the
-    ONNX form of the epilogue table in that type. A single standard operator stays itself as long as
-    ONNX defines it for the type.
+    They become the very nodes they were. Where precision changed the tensors' type since, an
+    activation becomes the ONNX form of the epilogue table in that type, and a normalization what
+    norm_form.py writes. A single standard operator stays itself as long as ONNX defines it for the
+    type.
     """
     internal = [node for node in graph.nodes if node.domain == INTERNAL_DOMAIN]
     for node in internal:
-        x, y, at = (
-            node.inputs[0],
-            node.outputs[0],
-            next(i for i, other in enumerate(graph.nodes) if other is node),
-        )
+        (x, *factors), y = node.inputs, node.outputs[0]
+        at = next(i for i, other in enumerate(graph.nodes) if other is node)
         remove(graph, [node])
         standard = len(node.expansion) == 1 and _defined(node.expansion[0].op_type, graph.opset, x)
-        same = x.dtype == node.recognition.dtype
-        graph.nodes[at:at] = (
-            _originals(graph, node, x, y)
-            if same or standard
-            else _WrittenOut(graph, node, x).nodes_for(y)
-        )
+        if standard or x.dtype == node.recognition.dtype:
+            made = _originals(graph, node, x, y)
+        elif node.op in EPILOGUES:
+            made = _WrittenOut(graph, node, x).nodes_for(y)
+        else:
+            made = norm_form.written(graph, node, [x, *factors], y)
+        graph.nodes[at:at] = made
     return len(internal)
 
 
@@ -78,7 +68,9 @@ def _originals(graph: gs.Graph, node: gs.Node, x: gs.Tensor, y: gs.Tensor) -> li
     for proto in node.expansion:
         for name in (*proto.input, *proto.output):
             if name not in tensors:
-                tensors[name] = gs.Variable(fresh(graph, name) if moved else name, x.dtype, x.shape)
+                like = recognition.inner.get(name, x)
+                name_now = fresh(graph, name) if moved else name
+                tensors[name] = gs.Variable(name_now, like.dtype, like.shape)
         inputs, outputs = [tensors[n] for n in proto.input], [tensors[n] for n in proto.output]
         made = Node(
             proto.op_type,

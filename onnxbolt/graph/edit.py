@@ -27,7 +27,7 @@ class Node(gs.Node):  # type: ignore[misc]
     origin: onnx.NodeProto | None
     position: int | None  # index in the source graph, None for a new node
     provenance: tuple[str, ...]
-    expansion: tuple[onnx.NodeProto, ...]  # the nodes that a recognized activation stands for
+    expansion: tuple[onnx.NodeProto, ...]  # the nodes that a recognized one stands for
 
     def __init__(
         self,
@@ -321,12 +321,17 @@ def is_mean(node: gs.Node) -> bool:
         return False
     if node.op == "GlobalAveragePool":
         return True
-    axes = node.attrs.get("axes")
-    if axes is None and len(node.inputs) > 1:
-        values = constant_values(node.inputs[1])
-        axes = None if values is None else values.reshape(-1).tolist()
+    axes = reduced_axes(node)
     return (
         bool(axes)
-        and sorted(int(axis) % 4 for axis in axes) == [2, 3]
+        and sorted(axis % 4 for axis in axes or ()) == [2, 3]
         and bool(node.attrs.get("keepdims", 1))
     )
+
+
+def reduced_axes(node: gs.Node) -> list[int] | None:
+    """The constant axes of a reduction, which are an attribute or an input, as they are written;
+    None if they are left out or computed."""
+    if (axes := node.attrs.get("axes")) is not None:
+        return [int(axis) for axis in axes]
+    return constant_integers(node, 1)

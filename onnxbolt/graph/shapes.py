@@ -168,7 +168,7 @@ def _opaque_sources(graph: gs.Graph) -> Iterator[gs.Variable]:
 
 
 def _stand_ins(node: gs.Node) -> Sequence[NodeProto]:
-    """The node itself; for a recognized activation and for an operator of ONNX Runtime, nodes with
+    """The node itself; for a recognized node and for an operator of ONNX Runtime, nodes with
     outputs of the same types and shapes."""
     if node.domain == INTERNAL_DOMAIN:
         return [onnx.helper.make_node("Identity", [node.inputs[0].name], [node.outputs[0].name])]

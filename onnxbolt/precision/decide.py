@@ -151,7 +151,8 @@ class Decision:
     def _structural(self, node: gs.Node) -> str:
         """The reason that follows from the operator itself; empty if there is none."""
         if domain_of(node) == INTERNAL_DOMAIN:
-            return "" if node.op in EPILOGUES else f"unknown internal operation {node.op}"
+            known = node.op in EPILOGUES or ops.is_safe(node.op)
+            return "" if known else f"unknown internal operation {node.op}"
         if domain_of(node):
             return f"an operation of another domain: {node.domain}"
         if node.op in ops.KEPT:

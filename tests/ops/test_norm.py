@@ -104,6 +104,32 @@ def _skip_simplified(net: Net) -> str:
     return net.node("SkipSimplifiedLayerNormalization", "x", "r", net.normal(WIDTH), domain=CONTRIB)
 
 
+def _mean(net: Net, x: str) -> str:
+    if net.opset < 18:
+        return net.node("ReduceMean", x, axes=[-1])
+    return net.node("ReduceMean", x, net.const([-1], np.int64))
+
+
+def _decomposed(net: Net) -> str:
+    """As exporters write it for opsets before 17, behind a residual that is read further."""
+    total = net.node("Add", net.node("Tanh", "x"), "r")
+    deviation = net.node("Sub", total, _mean(net, total))
+    square = net.node("Pow", deviation, net.const(2.0))
+    variance = net.node("Add", _mean(net, square), net.const(1e-3))
+    y = net.node("Div", deviation, net.node("Sqrt", variance))
+    y = net.node("Add", net.node("Mul", y, net.normal(WIDTH)), net.normal(WIDTH))
+    return net.node("Sub", y, net.node("Exp", total))
+
+
+def _decomposed_rms(net: Net) -> str:
+    """As exporters write T5's and Llama's, behind values beyond a hundred."""
+    x = net.node("Mul", net.node("Tanh", "x"), net.const(300.0))
+    square = net.node("Pow", x, net.const(2.0))
+    variance = net.node("Add", _mean(net, square), net.const(1e-3))
+    inverse = net.node("Reciprocal", net.node("Sqrt", variance))
+    return net.node("Mul", net.normal(WIDTH), net.node("Mul", x, inverse))
+
+
 FORMS: dict[str, tuple[Build, int, list[str]]] = {
     "alone": (_alone, 17, ["layer_norm+Scale+Bias"]),
     "without beta": (_without_beta, 18, ["layer_norm+Scale"]),
@@ -120,6 +146,8 @@ FORMS: dict[str, tuple[Build, int, list[str]]] = {
     "skip": (_skip, 17, ["layer_norm+Add+Scale+Bias"]),
     "skip, second reader": (_skip_stored, 17, ["layer_norm+Add+Store+Scale"]),
     "skip, simplified": (_skip_simplified, 17, ["rms_norm+Add+Scale"]),
+    "decomposed": (_decomposed, 13, ["layer_norm+Add+Store+Scale+Bias"]),
+    "decomposed, RMS": (_decomposed_rms, 17, ["rms_norm+Scale"]),
 }
 
 
@@ -187,6 +215,23 @@ def test_a_broadcast_residual_is_added_before(tmp_path: Path) -> None:
     y = _layer(net, net.node("Add", net.node("Tanh", "x"), net.node("Tanh", "r")))
     report = _optimized(tmp_path / "out.onnx", net.model(y))
     assert "layer_norm+Scale+Bias" in [node.rule for node in report.fused]
+
+
+@pytest.mark.parametrize("opset", [13, 17, 18])
+@pytest.mark.parametrize("build", [_decomposed, _decomposed_rms])
+def test_one_that_no_kernel_takes_is_written_in_fp16(
+    build: Build, opset: int, tmp_path: Path
+) -> None:
+    """Its statistics stay in fp32, and no Pow forces other nodes into fp32."""
+    source, out = _source(build, opset), tmp_path / "out.onnx"
+    report = _optimized(out, source)
+    assert report.passed
+    assert not [node for node in report.fused if "norm" in node.rule]
+    assert {kept.op for kept in report.kept} <= {"Exp", "Sub"}  # a Sub reads the Exp
+    operators = [node.op_type for node in onnx.load(out).graph.node]
+    standard = build is _decomposed and opset >= 17
+    assert ("LayerNormalization" in operators) == standard == ("Sqrt" not in operators)
+    np.testing.assert_allclose(_run(out), _run(source), rtol=2e-2, atol=2e-2)
 
 
 def test_default_plans_have_none(tmp_path: Path) -> None:

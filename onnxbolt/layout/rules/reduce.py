@@ -8,7 +8,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.forms import CHANNELS_LAST, FIRST_TO_LAST
-from onnxbolt.graph.edit import constant_integers
+from onnxbolt.graph.edit import reduced_axes
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Writer
 
@@ -31,7 +31,7 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
 
 def _reduced_axes(node: gs.Node) -> list[int] | None:
     """The axes of a reduction, sorted and non-negative; None if they are unknown."""
-    axes = node.attrs.get("axes") or constant_integers(node, 1)
+    axes = reduced_axes(node)
     return sorted(a % len(node.inputs[0].shape) for a in axes) if axes else None
 
 

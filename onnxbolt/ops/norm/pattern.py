@@ -5,7 +5,8 @@
     SkipLayerNormalization(x, residual, gamma, beta)
 
 and the same of RMSNormalization, without beta. gamma and beta are constants. The sum may have
-further readers: then it is the node's second output.
+further readers: then it is the node's second output. Canonicalization has written decomposed
+normalizations as one node (canonicalize/norm_form.py).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _PLAIN = {
 }
 _SKIP = {True: "SkipLayerNormalization", False: "SkipSimplifiedLayerNormalization"}
 _EPSILON, _SKIP_EPSILON = 1e-5, 1e-12  # defaults, by the operators
+_DOMAINS = ("", domains.INTERNAL)
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv"})
 _SUM = 3  # the output of a Skip node that is the sum
 
@@ -48,7 +50,10 @@ class _Sum:
 def anchors(op: FusedOp, centered: bool) -> tuple[AnchorPattern, ...]:
     """The nodes that `op` begins at."""
     return (
-        AnchorPattern(_PLAIN[centered], partial(_normalization, op)),
+        *(
+            AnchorPattern(_PLAIN[centered], partial(_normalization, op), domain)
+            for domain in _DOMAINS
+        ),
         AnchorPattern(("Add",), partial(_addition, op, _PLAIN[centered])),
         AnchorPattern((_SKIP[centered],), partial(_skip, op, centered), domains.CONTRIB),
     )
@@ -68,7 +73,7 @@ def _addition(op: FusedOp, operators: tuple[str, ...], node: gs.Node) -> Match:
     """None where the sum is not normalized, or where a product's kernel can add the residual: then
     the sum is written once, and the norm alone reads it."""
     total = node.outputs[0]
-    norms = [n for n in total.outputs if n.op in operators and n.domain in (None, "", "ai.onnx")]
+    norms = [n for n in total.outputs if n.op in operators and (n.domain or "") in _DOMAINS]
     x, residual = node.inputs
     variables = all(isinstance(tensor, gs.Variable) for tensor in (x, residual))
     if not norms or norms[0].inputs[0] is not total or not variables:
