@@ -23,7 +23,7 @@ from onnxbolt.graph.skeleton import import_domains
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.match.patterns import anchors
-from onnxbolt.ops import norm
+from onnxbolt.ops import attention, norm
 from onnxbolt.plan.choose import plan
 from onnxbolt.plan.cuts import cover
 from onnxbolt.precision import convert
@@ -39,6 +39,18 @@ def norms_matched() -> Iterator[None]:
         yield
     finally:
         norm.NORMS_ARE_MEASURED = before
+        anchors.cache_clear()
+
+
+@contextmanager
+def attention_matched() -> Iterator[None]:
+    """Attention is matched within, which default plans do not have yet."""
+    before, attention.ATTENTION_IS_MEASURED = attention.ATTENTION_IS_MEASURED, True
+    anchors.cache_clear()
+    try:
+        yield
+    finally:
+        attention.ATTENTION_IS_MEASURED = before
         anchors.cache_clear()
 
 

@@ -17,7 +17,7 @@ from tests.gpu.fault_list import BIAS, ELEMENT, FAULTS, K_BLOCK, KINDS, PIXEL, S
 from tests.gpu.fault_models import MODELS, prepare
 
 NO_PRODUCT = {named("resize"), named("layout"), named("elementwise"), named("norm")}
-NO_BIAS = {named("pool"), named("resize"), named("layout")}
+NO_BIAS = {named("pool"), named("resize"), named("layout"), named("attention")}
 NO_STALE = {named("gemm_3x")}  # CUTLASS's own stores
 
 

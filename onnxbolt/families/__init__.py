@@ -14,6 +14,7 @@ from onnxbolt import checks
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.families import row
+from onnxbolt.families.attention import Attention
 from onnxbolt.families.b2b_conv_2x import B2bConv2x
 from onnxbolt.families.b2b_conv_sm90 import B2bConvSm90
 from onnxbolt.families.b2b_gemm_2x import B2bGemm2x
@@ -103,6 +104,7 @@ FAMILIES: Registry[int, Family[Any]] = _Families(
         GemmRowsSm90(),
         B2bConv2x(),
         Norm(),
+        Attention(),
     ),
     "number",
     "name",

@@ -39,6 +39,7 @@ CONSTANTS: dict[Family[Any], tuple[str, tuple[str, ...]]] = {
     named("resize"): ("resize::Params", ()),
     named("elementwise"): ("elementwise::Params", ("epilogue.vectors",)),
     named("norm"): ("norm::Params", ("epilogue.vectors",)),
+    named("attention"): ("attention::Params", ()),
     named("depthwise"): ("depthwise::Params", ("filter", "epilogue.vectors")),
     named("squeeze_excite"): (
         "squeeze_excite::Params",

@@ -16,6 +16,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, PRODUCT, STORE
 from onnxbolt.errors import ToolchainError
 from onnxbolt.families import FAMILIES, Family, only
+from onnxbolt.families.attention import AttentionConfig, MaskKind
 from onnxbolt.families.b2b_conv_2x import B2bConv2xConfig
 from onnxbolt.families.b2b_conv_sm90 import B2bConvSm90Config
 from onnxbolt.families.b2b_gemm_2x import B2bGemm2xConfig
@@ -165,6 +166,18 @@ B2B_CONV_SM90 = B2bConvSm90Config(
 )
 DEPTHWISE = DepthwiseConfig(arch=90, rows=2, columns=4, filter=(3, 3, 1), access=4)
 POOL = PoolConfig(arch=80)
+ATTENTION = AttentionConfig(
+    arch=80,
+    queries=64,
+    keys=64,
+    size=64,
+    value_size=64,
+    rows=16,
+    instruction=(16, 8, 16),
+    stages=2,
+    mask=MaskKind.FLOATS,
+    access=8,
+)
 NORM = NormConfig(arch=90, rows=4, lanes=32, vectors=3, access=8)
 
 UNITS = {
@@ -197,6 +210,7 @@ UNITS = {
         Instance(NORM, DType.F16, DType.F16, ("Add", STORE, "Scale", "Bias")),
         Instance(dataclasses.replace(NORM, access=4), DType.F32, DType.F32, ("Scale",)),
     ),
+    "attention": (Instance(ATTENTION, DType.F16, DType.F16),),
     "b2b_gemm_sm90": (
         Instance(B2B_GEMM_SM90, DType.F16, DType.F32, ("Bias", "Relu", "Gemm", "Bias", "Clip")),
     ),

@@ -416,6 +416,18 @@ NORM = Store(
     "(v * T::kLanes + lane_) * T::kWidth + i",
     "Element",
 )
+_ATTENTION_STORE = "        *reinterpret_cast<Access*>(to + part) = values;\n"
+_HEAD = "int(blockIdx.x) / params_.query_tiles"
+ATTENTION = Store(
+    "families/attention/warp.h",
+    _ATTENTION_STORE,
+    "{code}" + _ATTENTION_STORE,
+    "values[i]",
+    "S::kWidth",
+    f"({_HEAD} / params_.heads + 1) * params_.queries - rows + row",
+    f"{_HEAD} % params_.heads * params_.value_size + unit * S::kOfUnit + part + i",
+    "Element",
+)
 _SMALL_FINISH = (
     "    const auto y = Chain::template finish<Output>(sums, operands, epilogue.params);\n"
 )
@@ -529,6 +541,12 @@ def _norm() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     yield BIAS, (Edit(file, biased, unbiased),)
 
 
+def _attention() -> Iterator[tuple[str, tuple[Edit, ...]]]:
+    file, steps = ATTENTION.file, "step < S::kKeySteps; ++step"
+    yield from _direct(ATTENTION, _guarded(file, _ATTENTION_STORE, f"({ATTENTION.row}) / 64 != 2"))
+    yield K_BLOCK, (Edit(file, steps, steps.replace("kKeySteps", "kKeySteps - 1")),)
+
+
 def _gemm_small() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     file, store, product = (
         B2B_GEMM_SMALL.file,
@@ -621,6 +639,7 @@ _STORES = {
     named("resize"): _resize,
     named("squeeze_excite"): _squeeze_excite,
     named("norm"): _norm,
+    named("attention"): _attention,
     named("b2b_gemm_small"): _gemm_small,
 }
 FAULTS = tuple(

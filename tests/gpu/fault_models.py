@@ -29,7 +29,7 @@ from onnxbolt.plan.cuts import cover
 from onnxbolt.precision import convert
 from onnxbolt.precision.widen import widen
 from onnxbolt.rewrite import rewrite
-from tests.support import Net, norms_matched
+from tests.support import Net, attention_matched, norms_matched
 
 ARCH, PRECISION = 90, "fp16"
 SAME = [1, 1, 1, 1]
@@ -55,7 +55,7 @@ def prepare(family: Family[Any], original: onnx.ModelProto | None = None) -> Pre
     infer(graph)
     canonicalize(graph)
     convert(graph, PRECISION)
-    with norms_matched():
+    with norms_matched(), attention_matched():
         chosen = plan(graph, cover(graph, [ARCH])[0], [ARCH], "all")
     rewriter = rewrite(graph, chosen.assignment, _configs(chosen, family), [ARCH], chosen.sources)
     restore(graph)
@@ -174,6 +174,20 @@ def _norm() -> onnx.ModelProto:
     return net.model(net.node("Mul", y, total))
 
 
+def _attention() -> onnx.ModelProto:
+    """64 sequences of 256 positions, two heads."""
+    net = Net(dict.fromkeys("qkv", (64, 256, 64)))
+    heads = net.const([0, 0, 2, 32], "int64")
+    q, k, v = (
+        net.node("Transpose", net.node("Reshape", net.node("Relu", x), heads), perm=perm)
+        for x, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3]))
+    )
+    scores = net.node("Mul", net.node("MatMul", q, k), net.const(32**-0.5))
+    y = net.node("MatMul", net.node("Softmax", scores, axis=-1), v)
+    joined = net.const([0, 0, 64], "int64")
+    return net.model(net.node("Reshape", net.node("Transpose", y, perm=[0, 2, 1, 3]), joined))
+
+
 def _stored() -> onnx.ModelProto:
     """The end of a residual block, which others read as well, and the next one's first layer."""
     net = Net({"x": (1, 64, SIDE, SIDE), "r": (1, 256, SIDE, SIDE)})
@@ -200,6 +214,7 @@ MODELS: dict[Family[Any], Callable[[], onnx.ModelProto]] = {
     named("elementwise"): _elementwise,
     named("squeeze_excite"): _squeeze_excite,
     named("norm"): _norm,
+    named("attention"): _attention,
     named("b2b_gemm_sm90"): lambda: _gemms(256, 64, 64),
     named("b2b_gemm_2x"): lambda: _gemms(256, 64, 64),
     named("b2b_gemm_wide_sm90"): lambda: _gemms(256, 256, 64),

@@ -19,7 +19,7 @@ from onnxbolt.ops.attention.found import AttentionAnchor, Masked, Masking, Scale
 from onnxbolt.ops.attention.views import HEADS, ROWS
 from tests.extending import extended_by
 from tests.ops.attention_family import EXTENSION
-from tests.support import Net, matched, prepare
+from tests.support import Net, attention_matched, matched, prepare
 
 B, S, T, H, D = 2, 5, 7, 4, 8  # batch, queries, keys, heads, size
 SCALE = D**-0.5
@@ -31,7 +31,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[None]:
     if "unserved" in request.fixturenames:
         yield
         return
-    with extended_by(EXTENSION):
+    with extended_by(EXTENSION), attention_matched():
         yield
 
 

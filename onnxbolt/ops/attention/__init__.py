@@ -19,6 +19,9 @@ from onnxbolt.ops.body import AttributeType, Body
 from onnxbolt.patterns.types import AnchorPattern
 from onnxbolt.problems import AttentionProblem
 
+# attention is matched by default only once its kernels have been measured on a GPU
+ATTENTION_IS_MEASURED = False
+
 
 class Attention(FusedOp):
     """q, k, v and mask to y [B, S, H x E], or [B, S, H, E] where the reader is not known to want
@@ -30,7 +33,8 @@ class Attention(FusedOp):
     def anchors(self) -> Sequence[AnchorPattern]:
         """The softmax, if there is any kernel: without one, its nodes must not be taken from
         others."""
-        return pattern.anchors(self) if solved(AttentionProblem) else ()
+        served = ATTENTION_IS_MEASURED and solved(AttentionProblem)
+        return pattern.anchors(self) if served else ()
 
     def channels(self, anchor: Anchor) -> int:
         """The length of y's last axis."""

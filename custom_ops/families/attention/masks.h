@@ -1,0 +1,201 @@
+// Masks and bands, as the values at which a thread's scores begin: products of queries and keys are
+// added to them. A score is in units of q k, without the scale.
+//
+// Excluded keys begin at -inf, or, for Masked::kPlain, at a huge negative number that no product
+// moves. Keys beyond the last one begin at -inf.
+#pragma once
+#include "families/attention/shape.h"
+
+namespace onnxbolt {
+namespace attention {
+
+// Added numbers below it exclude a key, since no score makes up for them: they count as kExcluded.
+// Such are -3.4e38, -1e9 and -1e30; of fp16, none.
+constexpr float kLeastAdded = -0x1p20f;
+
+template <class S>
+using ScoreTiles = float[S::kRowTiles][S::kScoreTiles][4];
+
+template <class S>
+class Masks {
+ public:
+  using Element = typename S::Element;
+
+  __device__ Masks(const Params& params, const Place& place, int first_query)
+      : params_(params),
+        first_(first_query),
+        base_(place.batch * params.mask.batch + place.head * params.mask.head) {}
+
+  // The values at which the scores of a tile of keys begin.
+  __device__ void begin(ScoreTiles<S>& scores, int tile) const {
+    const int lane = threadIdx.x % mma::kWarp, column = tile * S::kKeys + 2 * (lane % 4);
+    const int row = first_ + lane / 4;
+    const bool tail = (tile + 1) * S::kKeys > params_.keys;
+    if constexpr (S::kMask != kUnmasked) {
+      params_.mask.query == 0 ? read<true>(scores, row, column) : read<false>(scores, row, column);
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < sizeof(scores) / sizeof(float); ++i) scores[0][0][i] = 0;
+    }
+    if (S::kBanded && crosses_band(tile)) {
+      each(scores, row, column, [&](float& score, int i, int j) {
+        if (!in_band(i, j)) score = params_.excluded;
+      });
+    }
+    if (tail) {
+      each(scores, row, column, [&](float& score, int, int j) {
+        if (j >= params_.keys) score = -INFINITY;
+      });
+    }
+  }
+
+  // True if a key of the tile is not excluded for all queries, by a mask that is the same for all
+  // of them. All lanes of a warp call it together.
+  __device__ bool keeps(int tile) const {
+    bool found = false;
+    for (int k = threadIdx.x % mma::kWarp; k < S::kKeys; k += mma::kWarp) {
+      const int j = tile * S::kKeys + k;
+      if (j < params_.keys) found |= value(base_ + j * params_.mask.key) > Params::kExcluded;
+    }
+    return __any_sync(0xffffffff, found);
+  }
+
+ private:
+  template <class Visit>
+  __device__ static void each(ScoreTiles<S>& scores, int row, int column, Visit visit) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int t = 0; t < S::kRowTiles; ++t) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int n = 0; n < S::kScoreTiles; ++n) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int e = 0; e < 4; ++e)
+          visit(scores[t][n][e], row + 16 * t + e / 2 * 8, column + 8 * n + e % 2);
+      }
+    }
+  }
+
+  // PerKey: the mask is the same for all queries.
+  template <bool PerKey>
+  __device__ void read(ScoreTiles<S>& scores, int row, int column) const {
+    const ScoreMask& mask = params_.mask;
+    CUTLASS_PRAGMA_UNROLL
+    for (int t = 0; t < S::kRowTiles; ++t) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int r = 0; r < 2; ++r) {
+        if (PerKey && t + r > 0) continue;
+        const int i = min(row + 16 * t + 8 * r, params_.queries - 1);
+        const int64_t at = base_ + i * mask.query;
+        CUTLASS_PRAGMA_UNROLL
+        for (int n = 0; n < S::kScoreTiles; ++n) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int e = 0; e < 2; ++e) {
+            const int j = column + 8 * n + e;
+            scores[t][n][2 * r + e] = j < params_.keys ? value(at + j * mask.key) : -INFINITY;
+          }
+        }
+      }
+    }
+    if constexpr (PerKey) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int t = 0; t < S::kRowTiles; ++t) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int n = 0; n < S::kScoreTiles; ++n) {
+          CUTLASS_PRAGMA_UNROLL
+          for (int e = 0; e < 4; ++e) scores[t][n][e] = scores[0][n][e % 2];
+        }
+      }
+    }
+  }
+
+  __device__ float value(int64_t at) const {
+    const void* data = params_.mask.data;
+    if constexpr (S::kMask == kBooleans) {
+      const bool kept =
+          (static_cast<const uint8_t*>(data)[at] != 0) != (params_.mask.kind == Masking::kDropped);
+      return kept ? 0.f : params_.excluded;
+    } else if constexpr (S::kMask == kAddsFloats) {
+      return added(static_cast<const float*>(data)[at]);
+    } else {
+      return added(float(static_cast<const Element*>(data)[at]));
+    }
+  }
+
+  __device__ float added(float number) const {
+    const float huge = number == -INFINITY ? number : Params::kExcluded;
+    return number < kLeastAdded ? huge : number * params_.inverse_scale;
+  }
+
+  __device__ bool in_band(int i, int j) const {
+    const int distance = j - i - params_.shift;
+    return params_.first <= distance && distance <= params_.last;
+  }
+
+  // True unless all of the warp's queries read all keys of the tile, as far as the band goes.
+  __device__ bool crosses_band(int tile) const {
+    const int key = tile * S::kKeys;
+    return !in_band(first_ + S::kRows - 1, key) || !in_band(first_, key + S::kKeys - 1);
+  }
+
+  const Params& params_;
+  const int first_;
+  const int64_t base_;
+};
+
+// The tiles of keys that a block visits: first those in which one of its queries reads a key. The
+// rest can matter only where all keys of a query are excluded and a mean of all values is asked
+// for.
+template <class S>
+class Visits {
+ public:
+  __device__ Visits(const Params& params, int query, const uint8_t* kept)
+      : tiles_(params.key_tiles), end_(params.key_tiles), kept_(kept) {
+    if constexpr (S::kBanded) {
+      const int last_query = min(query + S::kQueries, params.queries) - 1;
+      const int64_t from = int64_t(query) + params.shift + params.first,
+                    to = int64_t(last_query) + params.shift + params.last;
+      const int64_t keys = params.keys;
+      if (params.first != INT_MIN && from > 0) begin_ = int(min(from, keys) / S::kKeys);
+      if (params.last != INT_MAX) end_ = to < 0 ? 0 : int(min(to, keys - 1) / S::kKeys) + 1;
+    }
+  }
+
+  // Tiles that have not been visited.
+  __device__ Visits rest() const {
+    Visits others = *this;
+    others.rest_ = true;
+    return others;
+  }
+
+  __device__ int first() const { return after(-1); }
+
+  // The next tile; at the end, the number of all tiles or a larger one.
+  __device__ int after(int tile) const {
+    ++tile;
+    if constexpr (S::kMask != kUnmasked || S::kBanded) {
+      if (!rest_ && tile < begin_) tile = begin_;
+      while (tile < tiles_ && is_chosen(tile) == rest_)
+        tile = rest_ || tile < end_ ? tile + 1 : tiles_;
+    }
+    return tile;
+  }
+
+  __device__ bool is_over(int tile) const { return tile >= tiles_; }
+
+  // True if some tile may be left out.
+  __device__ bool has_rest() const {
+    return (S::kMask != kUnmasked || S::kBanded) && !is_over(rest().first());
+  }
+
+ private:
+  __device__ bool is_chosen(int tile) const {
+    const bool kept = S::kMask == kUnmasked || !kept_ || tile >= kMostTiles || kept_[tile];
+    return begin_ <= tile && tile < end_ && kept;
+  }
+
+  int tiles_, begin_ = 0, end_;
+  const uint8_t* kept_;
+  bool rest_ = false;
+};
+
+}  // namespace attention
+}  // namespace onnxbolt

@@ -1,0 +1,100 @@
+// A configuration's numbers by their names, and the parameters of a launch.
+#pragma once
+#include <climits>
+
+#include "cutlass/fast_math.h"
+#include "mma/copy_rows.h"
+#include "ops/attention/arguments.h"
+#include "runtime/instance.h"
+#include "runtime/integers.h"
+
+namespace onnxbolt {
+namespace attention {
+
+// Kinds of masks that kernels are compiled for (Masks in onnxbolt/families/attention/).
+enum MaskKind { kUnmasked = 0, kAddsFloats = 1, kAddsElements = 2, kBooleans = 3 };
+
+constexpr int kMostTiles = 1024;  // tiles of keys whose being masked out is remembered
+
+// AttentionConfig in onnxbolt/families/attention/.
+template <class Config, class ElementType>
+struct Shape {
+  using Row = Config;
+  using Element = ElementType;
+  static constexpr int kQueries = Row::at(kTileM);    // queries of a block
+  static constexpr int kKeys = Row::at(kTileN);       // keys of a tile
+  static constexpr int kSize = Row::at(kTileK);       // a head's size, as it is padded
+  static constexpr int kValueSize = Row::at(kWarpK);  // likewise
+  static constexpr int kRows = Row::at(kWarpM);       // queries of a warp
+  static constexpr int kDepth = Row::at(kInstructionK);
+  static constexpr int kStages = Row::at(onnxbolt::kStages);
+  static constexpr int kMask = Row::at(kSchedule);
+  static constexpr bool kBanded = Row::at(kIterator);
+  static constexpr int kWidth = Row::at(kAlignA);  // elements of an access
+  static constexpr bool kAsync = ArchOf<Row>::kCpAsync;
+
+  static constexpr int kThreads = kQueries / kRows * mma::kWarp;
+  static constexpr int kOfUnit = mma::kUnit / int(sizeof(Element));
+  static constexpr int kOfStep = mma::kStep / int(sizeof(Element));
+  static constexpr int kRowTiles = kRows / 16;
+  static constexpr int kSizeSteps = kSize / kOfStep;
+  static constexpr int kScoreTiles = kKeys / 8;
+  static constexpr int kKeySteps = CeilDivide(kKeys, kOfStep);
+  static constexpr int kOutputTiles = kValueSize / 8;
+  static constexpr int kAhead = kStages > 1 ? kStages - 1 : 1;  // tiles that are loaded ahead
+
+  // Queries stay in registers where these suffice, else they are read from shared memory for each
+  // tile.
+  static constexpr int kRegisters = kRowTiles * (4 * (kSizeSteps + kScoreTiles + kOutputTiles) + 4);
+  static constexpr bool kHeld = kRegisters <= 176;
+
+  // shared memory: queries, which the output replaces; the stages' keys and values; a byte for each
+  // tile of a mask
+  static constexpr int kKeyRows = RoundUp(kKeys, 16);
+  static constexpr int kPitch = mma::RowPitch(kSize * int(sizeof(Element)));
+  static constexpr int kValuePitch = mma::RowPitch(kValueSize * int(sizeof(Element)));
+  static constexpr int kQueryBytes = kQueries * (kPitch > kValuePitch ? kPitch : kValuePitch);
+  static constexpr int kKeyBytes = kKeyRows * kPitch;
+  static constexpr int kStageBytes = kKeyBytes + kKeyRows * kValuePitch;
+  static constexpr int kTileFlags = kMask == kUnmasked ? 0 : kMostTiles;
+  static constexpr int kBytes = kQueryBytes + kStages * kStageBytes + kTileFlags;
+
+  static_assert(kQueries % kRows == 0 && (kRows == 16 || kRows == 32), "whole warps");
+  static_assert(kKeys % 8 == 0 && kSize % kOfStep == 0 && kValueSize % kOfStep == 0, "whole steps");
+  static_assert(kStages >= 1, "a tile of keys has a place");
+};
+
+// `c`: exp(scale s) = exp2(c s). `excluded`: the score of a key that a boolean mask or a band
+// excludes. `unread`: the answer of a query that reads no key, but for kPlain.
+struct Params : AttentionArguments {
+  float c, inverse_scale, excluded, unread;
+  int query_tiles, key_tiles;
+
+  // A power of two: its product with c is exact, so that all excluded keys weigh the same. No score
+  // moves it.
+  static constexpr float kExcluded = -0x1p100f;
+
+  Params(const AttentionArguments& arguments, int query_tile, int key_tile)
+      : AttentionArguments(arguments),
+        c(scale * 1.4426950408889634f),
+        inverse_scale(1.f / scale),
+        excluded(masked == Masked::kPlain ? kExcluded : -INFINITY),
+        unread(masked == Masked::kZero || keys == 0 ? 0.f : NAN),
+        query_tiles(CeilDivide(queries, query_tile)),
+        key_tiles(CeilDivide(keys, key_tile)) {}
+};
+
+// The part of the problem that a block has: some queries of one head.
+struct Place {
+  int batch, head, query;
+
+  __device__ Place(const Params& params, int query_tile) {
+    const int tile = blockIdx.x % params.query_tiles, pair = blockIdx.x / params.query_tiles;
+    head = pair % params.heads;
+    batch = pair / params.heads;
+    query = (params.query_tiles - 1 - tile) * query_tile;  // causal: the longest ones first
+  }
+};
+
+}  // namespace attention
+}  // namespace onnxbolt

@@ -1,0 +1,255 @@
+"""Attention by mma.sync on any architecture: tiles of keys and values pass through shared memory,
+scores stay in registers."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from onnxbolt.archs import Arch, Capability, Shape
+from onnxbolt.dtypes import DType
+from onnxbolt.families.base import (
+    FLAG,
+    Compiled,
+    Family,
+    KernelConfig,
+    access,
+    stage_count,
+    tile_size,
+)
+from onnxbolt.families.blocks.access import alignment
+from onnxbolt.families.blocks.memory import memory_us
+from onnxbolt.families.row import at
+from onnxbolt.integers import ceil_divide, round_up
+from onnxbolt.kernel_time import US, overlapped
+from onnxbolt.problems import AttentionProblem
+
+_MOST_SIZE = 256  # the largest head
+_UNIT, _STEP = 16, 32  # bytes of a row of an instruction's matrix, and of a step along sizes
+_WARP, _MOST_THREADS = 32, 256
+_MOST_TILES = 1024  # tiles of keys whose being masked out is remembered (shape.h)
+_HELD_REGISTERS = 176  # with queries in registers, a thread's fragments are at most so many
+# registers of a thread beside scores, sums and queries: operands under way, addresses
+_BASE_REGISTERS = 50
+_ROWS = (16, 32)  # queries of a warp
+_WARPS = (1, 2, 4, 8)
+_KEYS = (64, 128, 32, 16)  # keys of a usual tile
+_FEW_KEYS = 1024  # up to here tiles of about equal size are tried
+_LEAST_EVEN, _MOST_EVEN = 48, 128  # keys of such a tile
+_MOST_WHOLE = 208  # keys that may be one tile
+_MOST_CANDIDATES = 32
+
+# clocks of an SM for a score beside the products: exponentials and the other instructions
+_EXPONENTIALS, _INSTRUCTIONS = 1 / 16, 7 / 128
+_MASK_CLOCKS = 3 / 64  # for a value of a mask that depends on the query
+_FIXED_US, _BLOCK_US = 1.5, 1.0  # a launch's start and end; a block's first loads and last store
+# clocks of an SM for a warp's tile beside its scores: barrier, statistics, addresses
+_WARP_CLOCKS = 60.0
+# clocks of a warp by itself for a tile: barrier, first operands, statistics; and for a row of an
+# instruction's products
+_TILE_CLOCKS, _PRODUCT_CLOCKS = 500.0, 1 / 8
+
+
+class MaskKind(enum.IntEnum):
+    """The masks that a kernel is compiled for."""
+
+    NONE = 0
+    FLOATS = 1  # fp32 numbers are added
+    ELEMENTS = 2  # numbers of the operands' type, of 16 bits, are added
+    BOOLEANS = 3
+
+
+_MASK_KINDS = {kind: int(kind) for kind in MaskKind}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig(KernelConfig):
+    """`queries` of a block, `rows` of them of each warp; `keys` of a tile. `size` and `value_size`
+    are a head's, as the kernel pads them. One of `stages` alone: all keys are expected in one
+    tile. `banded`: the kernel knows of bands. `access`: elements of an access to q, k, v and y."""
+
+    queries: int = at("tile_m", sound=tile_size)
+    keys: int = at("tile_n", sound=lambda keys: tile_size(keys) and keys % 8 == 0)
+    size: int = at("tile_k", sound=lambda size: 0 < size <= _MOST_SIZE)
+    value_size: int = at("warp_k", sound=lambda size: 0 < size <= _MOST_SIZE)
+    rows: int = at("warp_m", sound=lambda rows: rows in _ROWS)
+    instruction: Shape = at("instruction_m", "instruction_n", "instruction_k")
+    stages: int = at("stages", sound=lambda stages: stages > 0 and stage_count(stages))
+    mask: MaskKind = at("schedule", default=MaskKind.NONE, numbers=_MASK_KINDS)
+    banded: bool = at("iterator", default=False, numbers=FLAG)
+    access: int = at("align_a", "align_b", "align_c", repeated=True, sound=access)
+
+    def mismatched(self) -> list[str]:
+        """A block has whole warps, and as many as its queries need."""
+        uneven = self.queries % self.rows or self.threads > _MOST_THREADS
+        return super().mismatched() + (["queries"] if uneven else [])
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.queries // self.rows * _WARP
+
+
+class Attention(Family[AttentionConfig]):
+    """Every attention of a type that the tensor cores multiply, heads of up to 256 elements."""
+
+    number, name, config = 25, "attention", AttentionConfig
+    takes = ("element",)
+    problems, kinds = (AttentionProblem,), frozenset({"attention"})
+    needs = frozenset({Capability.MMA_SYNC})
+
+    def candidates(self, problem: AttentionProblem, arch: Arch) -> tuple[AttentionConfig, ...]:
+        """The fastest predicted ones of all that fit an SM; none for results of another type than
+        the operands."""
+        largest = max(problem.size, problem.value_size)
+        if not arch.supports(problem.dtype) or problem.out is not problem.dtype:
+            return ()
+        if largest > _MOST_SIZE or min(problem.keys, problem.queries) < 1:
+            return ()
+        found = [c for c in _configs(problem, arch) if _fits(c, problem.dtype, arch)]
+        found.sort(key=lambda config: (self.predicted_us(problem, config, arch), config))
+        return tuple(found[:_MOST_CANDIDATES])
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        """Queries, the stages' keys and values, and what is known of masks."""
+        return _shared_memory(kernel.config, kernel.dtype)
+
+    def predicted_us(self, problem: AttentionProblem, config: AttentionConfig, arch: Arch) -> float:
+        """Blocks in waves, or the memory's time."""
+        queries, keys = _tiles(problem, config)
+        blocks = problem.batch * problem.heads * queries
+        resident = min(_resident(config, problem.dtype, arch), ceil_divide(blocks, arch.sm_count))
+        tiles = keys * problem.pairs / (problem.queries * problem.keys)  # fewer in a band
+        scores = tiles * config.queries * config.keys
+        working = scores * _score_clocks(problem, config, arch)
+        working += tiles * config.queries / config.rows * _WARP_CLOCKS
+        waiting = tiles * _tile_clocks(config)
+        # blocks that an SM holds share its units, and wait at the same time
+        full, rest = divmod(blocks, arch.sm_count * resident)
+        clocks = full * max(resident * working, waiting)
+        if rest:
+            clocks += max(ceil_divide(rest, arch.sm_count) * working, waiting)
+        computing = clocks / arch.clock * US + (full + bool(rest)) * _BLOCK_US
+        loaded = tiles * config.keys * (config.size + config.value_size) * problem.dtype.bytes
+        reading = blocks * loaded / arch.l2_bandwidth * US
+        moving = max(reading, memory_us(problem, arch))
+        return arch.launch_us + _FIXED_US + overlapped(computing, moving)
+
+
+def _configs(problem: AttentionProblem, arch: Arch) -> Iterator[AttentionConfig]:
+    """All combinations of tiles, whether they fit an SM or not."""
+    dtype = problem.dtype
+    size, value_size = (_padded(size, dtype) for size in (problem.size, problem.value_size))
+    blocks = [(rows, rows * warps) for rows in _ROWS for warps in _WARPS]
+    most = max(round_up(problem.queries, 16), 64)  # more would be idle
+    for (rows, queries), (keys, stages) in itertools.product(blocks, _rings(problem, arch)):
+        if queries <= most or rows == queries == 32:
+            yield AttentionConfig(
+                arch=arch.number,
+                queries=queries,
+                keys=keys,
+                size=size,
+                value_size=value_size,
+                rows=rows,
+                instruction=arch.mma[dtype],
+                stages=stages,
+                mask=mask_kind(problem),
+                banded=bool(problem.band),
+                access=alignment(math.gcd(problem.size, problem.value_size), dtype),
+            )
+
+
+def _padded(size: int, dtype: DType) -> int:
+    return round_up(size, _STEP // dtype.bytes)
+
+
+def mask_kind(problem: AttentionProblem) -> MaskKind:
+    """The kind of kernels for the problem's mask."""
+    if not problem.mask:
+        return MaskKind.NONE
+    kind, *added = problem.mask
+    if kind != "added":
+        return MaskKind.BOOLEANS
+    return MaskKind.FLOATS if DType.F32.value in added else MaskKind.ELEMENTS
+
+
+def _rings(problem: AttentionProblem, arch: Arch) -> list[tuple[int, int]]:
+    """Keys of a tile, and stages: all keys at once, tiles of equal size, usual tiles."""
+    depths = (2, 3) if arch.has(Capability.CP_ASYNC) else (1, 2)
+    rings = [(keys, stages) for keys in _KEYS for stages in depths]
+    if problem.keys <= _FEW_KEYS:
+        even = (round_up(ceil_divide(problem.keys, n), 16) for n in range(2, 16))
+        rings += [(keys, 2) for keys in even if _LEAST_EVEN <= keys <= _MOST_EVEN]
+    if problem.keys <= _MOST_WHOLE:
+        rings = [(keys, stages) for keys, stages in rings if keys < problem.keys]
+        rings.append((round_up(problem.keys, 8), 1))
+    rings.append((16, 1))  # heads of 256 elements on an SM with little shared memory
+    return list(dict.fromkeys(rings))
+
+
+def _tiles(problem: AttentionProblem, config: AttentionConfig) -> tuple[int, int]:
+    """Tiles of a head's queries, and of its keys."""
+    return ceil_divide(problem.queries, config.queries), ceil_divide(problem.keys, config.keys)
+
+
+def _row(size: int, dtype: DType) -> int:
+    """Bytes from one row to the next in shared memory (custom_ops/mma/copy_rows.h)."""
+    return size * dtype.bytes + _UNIT
+
+
+def _shared_memory(config: AttentionConfig, dtype: DType) -> int:
+    """Bytes of a block, as in custom_ops/families/attention/shape.h."""
+    row, value_row = (_row(size, dtype) for size in (config.size, config.value_size))
+    stage = round_up(config.keys, 16) * (row + value_row)
+    flags = _MOST_TILES if config.mask is not MaskKind.NONE else 0
+    return config.queries * max(row, value_row) + config.stages * stage + flags
+
+
+def _registers(config: AttentionConfig, dtype: DType) -> int:
+    """The approximate registers of a thread: scores, sums, statistics, and queries where these are
+    held."""
+    tiles = config.rows // 16
+    fragments = (config.keys + config.value_size) // 8 * 4 + 4
+    queries = config.size * dtype.bytes // _STEP * 4
+    held = tiles * (fragments + queries) <= _HELD_REGISTERS
+    return tiles * (fragments + (queries if held else 0)) + _BASE_REGISTERS
+
+
+def _fits(config: AttentionConfig, dtype: DType, arch: Arch) -> bool:
+    """True if the kernel compiles without spills, and its block fits an SM."""
+    units = max(config.size, config.value_size) * dtype.bytes // _UNIT
+    return (
+        not config.mismatched()
+        and units <= config.threads  # which copy at least a row at a time
+        and _registers(config, dtype) <= arch.registers_per_thread
+        and _shared_memory(config, dtype) <= arch.shared_memory_per_block
+        and _resident(config, dtype, arch) >= 1
+    )
+
+
+def _resident(config: AttentionConfig, dtype: DType, arch: Arch) -> int:
+    """Blocks that an SM holds."""
+    reserved = arch.shared_memory_per_sm - arch.shared_memory_per_block
+    by_memory = arch.shared_memory_per_sm // (_shared_memory(config, dtype) + reserved)
+    by_registers = arch.registers_per_sm // (_registers(config, dtype) * config.threads)
+    return min(by_memory, by_registers, arch.threads_per_sm // config.threads, 32)
+
+
+def _score_clocks(problem: AttentionProblem, config: AttentionConfig, arch: Arch) -> float:
+    """Clocks of an SM for a score: its products, and its part of the softmax."""
+    rate = arch.rate(problem.dtype) * arch.mma_sync_share / arch.sm_count / arch.clock
+    # a warp of 16 queries waits for shared memory: it reads as much as one of 32
+    rate *= 1.0 if config.rows == 32 else 0.75
+    products = 2 * (config.size + config.value_size) / rate
+    masked = config.mask is not MaskKind.NONE and len(problem.mask_shape) > 1
+    per_query = masked and problem.mask_shape[-2] != 1
+    return products + _EXPONENTIALS + _INSTRUCTIONS + (_MASK_CLOCKS if per_query else 0)
+
+
+def _tile_clocks(config: AttentionConfig) -> float:
+    """Clocks of a warp for a tile, if it has an SM by itself."""
+    scores = config.rows // 16 * config.keys
+    return _TILE_CLOCKS + scores * (config.size + config.value_size) * _PRODUCT_CLOCKS

@@ -1,0 +1,180 @@
+"""Attention kernels of custom_ops/families/attention/ compiled for the host, where fibers stand for
+a GPU's threads (host/emulated/emulator.h), and attention in float64."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from onnxbolt.archs import get
+from onnxbolt.codegen.nvcc import find_toolchain
+from onnxbolt.codegen.render import Instance, arch_source, instance_name, render_unit
+from onnxbolt.codegen.resources import resource_dir
+from onnxbolt.ops.attention.found import Masked, Masking
+
+HOST = Path(__file__).with_name("host")
+NO_FIRST, NO_LAST = -(2**31), 2**31 - 1  # a band without bounds
+# the order of custom_ops/ops/attention/arguments.h
+MASKINGS = (Masking.NONE, Masking.ADDED, Masking.KEPT, Masking.DROPPED)
+MASKED = (Masked.PLAIN, Masked.ZERO, Masked.NAN)
+LEAST = -(2.0**127)  # the score of a key that Masked.PLAIN excludes
+_PLACE = "// here come the architectures and Kernels, a tuple of instances"
+
+_I, _L, _P, _F = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
+
+
+class _View(ctypes.Structure):
+    """HeadsView and HeadsOutput."""
+
+    _fields_ = (("data", _P), ("batch", _L), ("row", _L), ("head", _L))
+
+
+class _Mask(ctypes.Structure):
+    """ScoreMask."""
+
+    _fields_ = (
+        ("kind", _I),
+        ("fp32", ctypes.c_bool),
+        ("data", _P),
+        ("batch", _L),
+        ("head", _L),
+        ("query", _L),
+        ("key", _L),
+    )
+
+
+class _Arguments(ctypes.Structure):
+    """AttentionArguments."""
+
+    _fields_ = (
+        ("batch", _I),
+        ("heads", _I),
+        ("key_heads", _I),
+        ("queries", _I),
+        ("keys", _I),
+        ("size", _I),
+        ("value_size", _I),
+        ("scale", _F),
+        ("q", _View),
+        ("k", _View),
+        ("v", _View),
+        ("y", _View),
+        ("mask", _Mask),
+        ("masked", _I),
+        ("first", _I),
+        ("last", _I),
+        ("shift", _I),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """q [B, S, H, D], k [B, T, G, D], v [B, T, G, E], and all else that decides the answer."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    scale: float
+    masking: Masking = Masking.NONE
+    mask: np.ndarray = field(default_factory=lambda: np.zeros((1, 1, 1, 1), np.float32))
+    masked: Masked = Masked.PLAIN
+    band: tuple[int, int, int] = (NO_FIRST, NO_LAST, 0)  # first, last, shift
+
+    def expected(self) -> np.ndarray:
+        """y [B, S, H, E] in float64."""
+        (_, s, h, _), (_, t, g, _) = self.q.shape, self.k.shape
+        q, k, v = (x.astype(np.float64) for x in (self.q, self.k, self.v))
+        k, v = (np.repeat(x, h // g, axis=2) for x in (k, v))
+        scores = np.einsum("bshd,bthd->bhst", q, k) * np.float32(self.scale)
+        least = LEAST if self.masked is Masked.PLAIN else -np.inf
+        if self.masking is Masking.ADDED:
+            scores = scores + self.mask.astype(np.float64)
+        elif self.masking is not Masking.NONE:
+            kept = self.mask.astype(bool) ^ (self.masking is Masking.DROPPED)
+            scores = np.where(kept, scores, least)
+        first, last, shift = self.band
+        distance = np.arange(t) - np.arange(s)[:, None] - shift
+        scores = np.where((first <= distance) & (distance <= last), scores, least)
+        with np.errstate(invalid="ignore"):
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            weights /= weights.sum(-1, keepdims=True)
+        if self.masked is Masked.ZERO:
+            weights = np.nan_to_num(weights)
+        return np.einsum("bhst,bthe->bshe", weights, v)
+
+
+class HostAttention:
+    """The compiled kernels of some instances."""
+
+    def __init__(self, path: Path) -> None:
+        self._library = ctypes.CDLL(str(path))
+        self._library.host_attend.restype = ctypes.c_char_p
+
+    def run(self, index: int, case: Case, eager: bool = False, gap: int = 0) -> np.ndarray:
+        """y of the instance at `index`; `gap`: elements between heads. Raises ValueError with the
+        text of a refusal. `eager`: asynchronous copies are done as soon as they are issued, else
+        as late as they may be."""
+        inputs = [_apart(x, gap) for x in (case.q, case.k, case.v)]
+        y = _apart(np.zeros((*case.q.shape[:3], case.v.shape[3]), case.q.dtype), gap)
+        y[...] = np.nan
+        (b, s, h, d), (_, t, g, e) = case.q.shape, case.v.shape
+        mask = np.broadcast_to(case.mask, (b, h, s, t))
+        strides = [stride // mask.itemsize for stride in mask.strides]
+        arguments = _Arguments(
+            *(b, h, g, s, t, d, e, case.scale),
+            *map(_view, (*inputs, y)),
+            _Mask(
+                MASKINGS.index(case.masking),
+                mask.dtype == np.float32,
+                case.mask.ctypes.data,
+                *strides,
+            ),
+            MASKED.index(case.masked),
+            *case.band,
+        )
+        if error := self._library.host_attend(index, eager, ctypes.byref(arguments)):
+            raise ValueError(error.decode())
+        return y.astype(np.float64)
+
+
+def _apart(x: np.ndarray, gap: int) -> np.ndarray:
+    """A copy with NaNs between its heads and behind its positions."""
+    b, s, h, d = x.shape
+    room = np.full((b, s + 1, h, d + gap), np.nan, x.dtype)
+    room[:, :s, :, :d] = x
+    return room[:, :s, :, :d]
+
+
+def _view(x: np.ndarray) -> _View:
+    return _View(x.ctypes.data, *(stride // x.itemsize for stride in x.strides[:3]))
+
+
+def build(instances: Sequence[Instance], directory: Path) -> HostAttention:
+    """The kernels of `instances` in a library in `directory`."""
+    archs = sorted({instance.config.arch for instance in instances})
+    kernels = ",\n".join(map(_type, instances))
+    text = (HOST / "attention.cc").read_text()
+    assert text.count(_PLACE) == 1
+    sources = [*(arch_source(get(arch)) for arch in archs), "#include <tuple>"]
+    text = text.replace(_PLACE, "\n".join([*sources, f"using Kernels = std::tuple<{kernels}>;"]))
+    source, library = directory / "attention.cc", directory / "attention.so"
+    source.write_text(text)
+    toolchain = find_toolchain()
+    folders = (HOST / "emulated", resource_dir("custom_ops"), toolchain.cutlass / "include")
+    command = [str(toolchain.nvcc), "-x", "c++", "-std=c++17", "-O1", "-shared", "-cudart=none"]
+    includes = [f"-I{folder}" for folder in folders]
+    flags = ["-Xcompiler=-fPIC,-w", *includes, str(source), "-o", str(library)]
+    subprocess.run([*command, *flags], check=True)
+    return HostAttention(library)
+
+
+def _type(instance: Instance) -> str:
+    """The instance's type in C++."""
+    text = render_unit([instance])
+    begin = text.index("onnxbolt::", text.index(f"using {instance_name(instance)} ="))
+    return text[begin : text.index(";", begin)]

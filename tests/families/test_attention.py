@@ -1,0 +1,127 @@
+"""Attention by mma.sync: which tiles are tried for a problem, what fits an SM, and what is thought
+to be fast."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from onnxbolt.archs import ARCHS, get
+from onnxbolt.dtypes import DType
+from onnxbolt.families import config_from, named
+from onnxbolt.families.attention import AttentionConfig, MaskKind
+from onnxbolt.problems import AttentionProblem
+
+FAMILY = named("attention")
+VIT = AttentionProblem(32, 12, 12, 197, 197, 64, 64, DType.F16, DType.F16)
+CONFIG = AttentionConfig(
+    arch=90,
+    queries=64,
+    keys=64,
+    size=64,
+    value_size=64,
+    rows=16,
+    instruction=(16, 8, 16),
+    stages=2,
+    access=8,
+)
+
+
+def _candidates(problem: AttentionProblem, arch: int = 90) -> list[AttentionConfig]:
+    return list(FAMILY.candidates(problem, get(arch)))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("size", [1, 16, 40, 72, 100, 128, 160, 192, 255, 256])
+def test_each_size_has_kernels_where_tensor_cores_have_the_type(
+    arch: int, dtype: DType, size: int
+) -> None:
+    sizes: dict[str, Any] = {"size": size, "value_size": size, "dtype": dtype, "out": dtype}
+    found = _candidates(dataclasses.replace(VIT, **sizes), arch)
+    assert bool(found) == get(arch).supports(dtype)
+    assert len(found) <= 32
+    assert len(set(found)) == len(found)
+    for config in found:
+        assert config_from(config.row()) == config
+        assert size <= config.size < size + 32 // dtype.bytes
+        assert size % config.access == 0
+        assert config.access * dtype.bytes <= 16
+        assert config.threads <= 256
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"size": 257}, {"value_size": 264}, {"out": DType.F32}, {"queries": 0}, {"keys": 0}],
+)
+def test_others_have_none(change: dict[str, Any]) -> None:
+    assert _candidates(dataclasses.replace(VIT, **change)) == []
+
+
+@pytest.mark.parametrize("keys", [1, 7, 40, 49, 64, 77, 128, 197])
+def test_few_keys_may_be_one_tile(keys: int) -> None:
+    found = _candidates(dataclasses.replace(VIT, queries=keys, keys=keys))
+    assert any(config.stages == 1 and keys <= config.keys < keys + 8 for config in found)
+
+
+def test_tiles_are_of_equal_size() -> None:
+    assert {config.keys for config in _candidates(VIT)} & {112, 80, 200}
+
+
+@pytest.mark.parametrize(
+    ("mask", "kind"),
+    [
+        ((), MaskKind.NONE),
+        (("kept",), MaskKind.BOOLEANS),
+        (("dropped",), MaskKind.BOOLEANS),
+        (("added", "f32"), MaskKind.FLOATS),
+        (("added", "f16"), MaskKind.ELEMENTS),
+    ],
+)
+def test_kernels_are_for_one_kind_of_mask(mask: tuple[str, ...], kind: MaskKind) -> None:
+    shape = (32, 1, 1, 197) if mask else ()
+    found = _candidates(dataclasses.replace(VIT, mask=mask, mask_shape=shape))
+    assert {config.mask for config in found} == {kind}
+
+
+def test_bands_have_kernels_of_their_own_and_cost_less() -> None:
+    long = dataclasses.replace(VIT, queries=2048, keys=2048)
+    banded = dataclasses.replace(long, band=(-(2**31), 0, 0))
+    assert {config.banded for config in _candidates(banded)} == {True}
+    assert {config.banded for config in _candidates(long)} == {False}
+    fastest = [
+        FAMILY.predicted_us(problem, _candidates(problem)[0], get(90)) for problem in (banded, long)
+    ]
+    assert fastest[0] < 0.7 * fastest[1]
+
+
+def test_architectures_without_asynchronous_copies_have_at_most_two_stages() -> None:
+    assert {config.stages for config in _candidates(VIT, 75)} <= {1, 2}
+    assert {config.instruction for config in _candidates(VIT, 75)} == {(16, 8, 8)}
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"queries": 40}, "queries"),
+        ({"queries": 256, "rows": 16}, "queries"),
+        ({"keys": 20}, "keys"),
+        ({"rows": 48}, "rows"),
+        ({"stages": 0}, "stages"),
+        ({"size": 0}, "size"),
+        ({"access": 3}, "access"),
+    ],
+)
+def test_rows_that_no_kernel_has_are_refused(change: dict[str, Any], name: str) -> None:
+    config = dataclasses.replace(CONFIG, **change)
+    with pytest.raises(ValueError, match=f"no kernel of attention has such {name}"):
+        config_from(config.row())
+
+
+def test_predictions_grow_with_the_work() -> None:
+    problems = [dataclasses.replace(VIT, batch=batch) for batch in (1, 8, 32, 128)]
+    times = [FAMILY.predicted_us(problem, CONFIG, get(90)) for problem in problems]
+    assert times == sorted(times)
+    assert times[0] < times[-1]
