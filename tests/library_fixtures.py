@@ -136,6 +136,11 @@ class Fused:
             to_nchw,
         )
 
+    @property
+    def arguments(self) -> str:
+        """The structure that its kernels take."""
+        return ARGUMENTS[self.family]
+
 
 GEMM = Fused("gemm", Step("Bias"), Step("Relu"), family=named("gemm_2x"))
 GEMM_ROWS = Fused("gemm", Step("Bias"), Step("Relu"), family=named("gemm_rows_sm90"), padding=3)
@@ -382,7 +387,7 @@ def host_library(
         key = ",".join(op.spec.steps)
         launch = sum(1 << SLOTS.index(slot) for slot in row.family.at_launch)
         text += (
-            f'static host::HostKernel<{ARGUMENTS[row.family]}> kernel{i}("{key}", {shared_memory},'
+            f'static host::HostKernel<{op.arguments}> kernel{i}("{key}", {shared_memory},'
             f" {launch}, {{{numbers}}});\n"
         )
     units = [

@@ -79,6 +79,7 @@ enum class Rounding : int {
 
 // Element types by their number in ONNX (TensorProto.DataType).
 constexpr int kTypeF16 = 10, kTypeBF16 = 16, kTypeF32 = 1;
+constexpr int kTypeBool = 9;  // masks have it
 struct ElementFacts {
   int type;
   const char* name;

@@ -68,6 +68,7 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
     tensors.weight_data = buffers.Read(last, op_.element);
   }
   tensors.y_shape = tensors.whole_y = operation_->Output(tensors.x_shape, tensors.weight_shape);
+  tensors.columns = operation_->Columns(tensors.y_shape);
   if (!kind_.reads_operands) tensors.epilogue = ReadEpilogue(buffers, tensors.y_shape);
   PlaceOutput(&tensors);
   if (op_.stores) {

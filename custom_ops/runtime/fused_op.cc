@@ -34,7 +34,9 @@ int InputType(const OrtCustomOp* self, size_t index) {
   const size_t first = op.first_operand;
   if (index == 0 && op.nchw_input) return op.nchw_input;
   if (index == WrittenInto(op)) return op.output;
-  return index >= first && op.operands[index - first] == 'v' ? kTypeF32 : op.element;
+  const char letter = index >= first ? op.operands[index - first] : 't';
+  if (letter == 'b') return kTypeBool;
+  return letter == 'v' || letter == 'f' ? kTypeF32 : op.element;
 }
 int OutputType(const OrtCustomOp* self, size_t index) {
   return index == 0 ? Of(self).output : Of(self).element;

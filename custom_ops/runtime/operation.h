@@ -27,6 +27,9 @@ class Operation {
   // Names of y's dimensions, from those of x's; those of known dimensions are not used.
   virtual Symbols Names(Symbols x, const ort::Shape& x_shape, const ort::Shape& weight) const = 0;
 
+  // Elements of y in one row of the kernel's problem: rows choose among its configurations.
+  virtual int64_t Columns(const ort::Shape& y) const { return y.back(); }
+
   // Makes the kernel's arguments of `tensors` and passes them to `run`.
   virtual const char* Launch(const Tensors& tensors, const Run& run) const = 0;
 };

@@ -20,9 +20,10 @@ struct Tensors {
   int64_t stored_channels;
   int64_t x_pitch;  // channels of the first input, of which those of x_shape are read
   int64_t y_pitch;  // channels of the output, of which the node writes those of y_shape
+  int64_t columns;  // elements of y in one row of the kernel's problem
   EpilogueArguments epilogue;
 
-  int64_t rows() const { return Elements(y_shape) / y_shape.back(); }
+  int64_t rows() const { return Elements(y_shape) / columns; }
 };
 
 // `data` behind so many elements of an ONNX type.

@@ -12,6 +12,8 @@ import enum
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from onnx import TensorProto
+
 from onnxbolt import archs, domains, names, sampling
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
@@ -93,6 +95,7 @@ def _elements() -> Iterable[str]:
     yield (
         "// Element types by their number in ONNX (TensorProto.DataType).\n"
         f"constexpr int {constants};\n"
+        f"constexpr int kTypeBool = {TensorProto.BOOL};  // masks have it\n"
         "struct ElementFacts {\n  int type;\n  const char* name;\n  int bytes;\n};\n"
         "constexpr ElementFacts kElements[] = " + _rows(rows)
     )

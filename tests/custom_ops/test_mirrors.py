@@ -4,15 +4,22 @@ it."""
 from __future__ import annotations
 
 import ctypes
+import enum
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from onnxbolt.codegen.declarations import constant
+from onnxbolt.ops.attention.found import Masked, Masking
 from tests.codegen.compilation import compile_program
 from tests.gpu import device
 
 MIRRORS = {
+    "HeadsView": device.HeadsView,
+    "HeadsOutput": device.HeadsView,
+    "ScoreMask": device.ScoreMask,
+    "AttentionArguments": device.Attention,
     "EpilogueArguments": device.Epilogue,
     "GemmArguments": device.Gemm,
     "ConvArguments": device.Conv,
@@ -25,9 +32,12 @@ MIRRORS = {
     "NormArguments": device.Norm,
     "SqueezeExciteArguments": device.SqueezeExcite,
 }
+# Python's enumerations whose members a node names by their position
+NUMBERED: tuple[type[enum.Enum], ...] = (Masking, Masked)
 _PROGRAM = """
 #include <cstddef>
 #include <cstdio>
+#include "ops/attention/arguments.h"
 #include "ops/conv_chain/arguments.h"
 #include "ops/elementwise/arguments.h"
 #include "ops/gemm/arguments.h"
@@ -46,12 +56,16 @@ PRINTS
 
 @pytest.fixture(scope="module")
 def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
-    """The size of each structure, and the offsets of its fields."""
+    """The size of each structure and the offsets of its fields; the numbers of each enumeration."""
     lines = [
         ", ".join(
             [f"sizeof({name})", *(f"offsetof({name}, {field})" for field, *_ in mirror._fields_)]
         )
         for name, mirror in MIRRORS.items()
+    ]
+    lines += [
+        ", ".join(f"size_t({each.__name__}::{constant(member.name.lower())})" for member in each)
+        for each in NUMBERED
     ]
     prints = [
         f'  for (size_t number : {{{line}}}) std::printf("%zu ", number);\n  std::puts("");'
@@ -62,7 +76,8 @@ def layouts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
     printed = subprocess.run(
         [str(program)], capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    return {name: list(map(int, line.split())) for name, line in zip(MIRRORS, printed, strict=True)}
+    names = [*MIRRORS, *(each.__name__ for each in NUMBERED)]
+    return {name: list(map(int, line.split())) for name, line in zip(names, printed, strict=True)}
 
 
 @pytest.mark.parametrize("name", MIRRORS)
@@ -72,3 +87,8 @@ def test_fields_lie_where_python_puts_them(layouts: dict[str, list[int]], name: 
         ctypes.sizeof(mirror),
         *(getattr(mirror, field).offset for field, *_ in mirror._fields_),
     ]
+
+
+@pytest.mark.parametrize("kind", NUMBERED)
+def test_words_have_the_same_numbers(layouts: dict[str, list[int]], kind: type[enum.Enum]) -> None:
+    assert layouts[kind.__name__] == list(range(len(kind)))

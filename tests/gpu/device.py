@@ -156,6 +156,35 @@ class Norm(ctypes.Structure):
     ]
 
 
+class HeadsView(ctypes.Structure):
+    """HeadsView and HeadsOutput."""
+
+    _fields_ = [("data", _P), *_fields(_L, "batch row head")]
+
+
+class ScoreMask(ctypes.Structure):
+    """ScoreMask."""
+
+    _fields_ = [
+        ("kind", _I),
+        ("fp32", ctypes.c_bool),
+        ("data", _P),
+        *_fields(_L, "batch head query key"),
+    ]
+
+
+class Attention(ctypes.Structure):
+    """AttentionArguments."""
+
+    _fields_ = [
+        *_fields(_I, "batch heads key_heads queries keys size value_size"),
+        ("scale", ctypes.c_float),
+        *_fields(HeadsView, "q k v y"),
+        ("mask", ScoreMask),
+        *_fields(_I, "masked first last shift"),
+    ]
+
+
 class KernelError(Exception):
     """The text that a kernel's function returned."""
 

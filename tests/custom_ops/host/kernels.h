@@ -8,6 +8,7 @@
 #include <limits>
 #include <vector>
 
+#include "ops/attention/arguments.h"
 #include "ops/conv_chain/arguments.h"
 #include "ops/elementwise/arguments.h"
 #include "ops/gemm/arguments.h"
@@ -267,11 +268,68 @@ inline void Compute(const NormArguments& a) {
   }
 }
 
+inline bool Excluded(const AttentionArguments& a, int i, int j, int64_t at) {
+  const int64_t distance = int64_t{j} - i - a.shift;
+  if (distance < a.first || distance > a.last) return true;
+  const auto* flags = static_cast<const bool*>(a.mask.data);
+  return (a.mask.kind == Masking::kKept && !flags[at]) ||
+         (a.mask.kind == Masking::kDropped && flags[at]);
+}
+
+// Scores of query i of head h, -inf for excluded keys.
+inline std::vector<double> Scores(const AttentionArguments& a, int b, int h, int i) {
+  const auto at = [b](const HeadsView& view, int h, int s) {
+    return static_cast<const float*>(view.data) + b * view.batch + s * view.row + h * view.head;
+  };
+  std::vector<double> scores(a.keys);
+  for (int j = 0; j < a.keys; ++j) {
+    const float *q = at(a.q, h, i), *k = at(a.k, h / (a.heads / a.key_heads), j);
+    for (int d = 0; d < a.size; ++d) scores[j] += double{q[d]} * k[d] * a.scale;
+    const ScoreMask& mask = a.mask;
+    const int64_t value = b * mask.batch + h * mask.head + i * mask.query + j * mask.key;
+    if (mask.kind == Masking::kAdded) scores[j] += static_cast<const float*>(mask.data)[value];
+    if (Excluded(a, i, j, value)) scores[j] = -std::numeric_limits<double>::infinity();
+  }
+  return scores;
+}
+
+// exp(score - the largest), over their sum; without any key as the mode says.
+inline std::vector<double> Softmax(std::vector<double> scores, Masked masked) {
+  const double largest = *std::max_element(scores.begin(), scores.end());
+  if (std::isinf(largest)) {
+    const double plain = 1.0 / static_cast<double>(scores.size()),
+                 nan = std::numeric_limits<double>::quiet_NaN();
+    const double answer = masked == Masked::kPlain ? plain : masked == Masked::kZero ? 0 : nan;
+    return std::vector<double>(scores.size(), answer);
+  }
+  double sum = 0;
+  for (double& score : scores) sum += score = std::exp(score - largest);
+  for (double& score : scores) score /= sum;
+  return scores;
+}
+
+inline void Compute(const AttentionArguments& a) {
+  for (int64_t row = 0; row < int64_t{a.batch} * a.heads * a.queries; ++row) {
+    const int b = row / a.queries / a.heads, h = row / a.queries % a.heads, i = row % a.queries,
+              shared = h / (a.heads / a.key_heads);
+    const std::vector<double> weights = Softmax(Scores(a, b, h, i), a.masked);
+    float* y = static_cast<float*>(a.y.data) + b * a.y.batch + i * a.y.row + h * a.y.head;
+    for (int e = 0; e < a.value_size; ++e) {
+      double sum = 0;
+      for (int j = 0; j < a.keys; ++j)
+        sum += weights[j] * static_cast<const float*>(
+                                a.v.data)[b * a.v.batch + j * a.v.row + shared * a.v.head + e];
+      y[e] = static_cast<float>(sum);
+    }
+  }
+}
+
 // Rows of a product, else images: what a kernel counts.
 inline int64_t Rows(const GemmArguments& a) { return a.m; }
 inline int64_t Rows(const ChainArguments& a) { return a.m; }
 inline int64_t Rows(const ElementwiseArguments& a) { return a.rows; }
 inline int64_t Rows(const NormArguments& a) { return a.rows; }
+inline int64_t Rows(const AttentionArguments& a) { return a.batch; }
 inline int64_t Rows(const ConvChainArguments& a) { return a.conv.n; }
 template <class Images>
 int64_t Rows(const Images& a) {
