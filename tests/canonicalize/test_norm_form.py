@@ -223,5 +223,5 @@ def test_a_narrower_type_between_stays() -> None:
     )
     graph = import_model(_source(nodes))
     infer(graph)
-    assert run(graph) == 1  # of w, since the first Casts round
+    assert run(graph) == 1  # its x is w, since the first Casts round
     assert operators(graph) == ["Cast", "Cast", f"onnxbolt.internal.{RMS}"]
