@@ -27,6 +27,7 @@ from onnxbolt.layout.assignment import Assignment, Premises
 from onnxbolt.match.matcher import UNKNOWN, match
 from onnxbolt.match.partition import partition
 from onnxbolt.measurements.timings import NOTHING, Choice, Cut, Timings
+from onnxbolt.plan import residuals
 from onnxbolt.plan.conversions import padding_us
 from onnxbolt.plan.cost import supports
 from onnxbolt.plan.global_average import measurable, until, where_faster
@@ -77,7 +78,8 @@ def cover(
     A kernel for several products has to exist for all of `archs`. Raises FrozenError if `timings`
     are frozen and lack a cut.
     """
-    candidates, unmatched = match(graph, several=True)
+    matched, unmatched = match(graph, several=True)
+    candidates, added = residuals.settled(matched, archs, at, timings)
     chains = _Chains(graph, candidates, archs, at, timings)
     found, shortened, unknown = chains.disjoint()
     cuts = [
@@ -102,24 +104,31 @@ def cover(
         ),
         *averaged.refusals,
     ]
-    decided = {**chains.cuts, **averaged.cuts}
+    decided = {**added, **chains.cuts, **averaged.cuts}
     return Cover(averaged.candidates, refusals, decided, chains.measured())
 
 
 def cover_as(graph: gs.Graph, archs: Sequence[int], ends: Container[str]) -> list[Candidate]:
     """The disjoint candidates of another plan, given the names `ends` of their outputs; layers of a
     chain that has none of these names have a kernel each."""
-    candidates = match(graph, several=True)[0]
+    candidates = residuals.settled_as(match(graph, several=True)[0], ends)
     chains = _Chains(graph, candidates, archs, AS_IS, NOTHING)
     return until(graph, partition(list(chains.kernels_until(ends))), ends)
 
 
 def segments(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS) -> list[Problem]:
     """The problems, as stored, of all kernels that a cover may have, each as often as the graph has
-    it: of every segment of every chain, and of convolutions with and without the global average
-    pooling behind them."""
-    chains = _Chains(graph, match(graph, several=True)[0], archs, at, NOTHING)
-    return [*chains.problems.values(), *measurable(graph, chains.disjoint().candidates, archs, at)]
+    it: of every segment of every chain, of convolutions with and without the global average pooling
+    behind them, and of products and normalizations with and without the residual between them."""
+    matched = match(graph, several=True)[0]
+    chains = _Chains(
+        graph, residuals.settled(matched, archs, at, NOTHING).candidates, archs, at, NOTHING
+    )
+    return [
+        *chains.problems.values(),
+        *measurable(graph, chains.disjoint().candidates, archs, at),
+        *residuals.measurable(matched, at),
+    ]
 
 
 class _Chains:

@@ -140,7 +140,7 @@ FORMS: dict[str, tuple[Build, int, list[str]]] = {
         17,
         ["layer_norm+Add+Store+Scale+Bias", "layer_norm+Scale+Bias"],
     ),
-    "behind a product": (_behind_a_product, 17, ["gemm+Bias+Add", "layer_norm+Scale+Bias"]),
+    "behind a product": (_behind_a_product, 17, ["gemm+Bias", "layer_norm+Add+Scale+Bias"]),
     "RMS": (_rms, 23, ["rms_norm+Scale"]),
     "simplified": (_simplified, 17, ["rms_norm+Scale"]),
     "skip": (_skip, 17, ["layer_norm+Add+Scale+Bias"]),

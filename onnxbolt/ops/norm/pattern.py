@@ -21,7 +21,6 @@ from onnxbolt import domains
 from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import STORE, Step
-from onnxbolt.graph.edit import producer
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import AnchorPattern, Match
 
@@ -33,7 +32,6 @@ _PLAIN = {
 _SKIP = {True: "SkipLayerNormalization", False: "SkipSimplifiedLayerNormalization"}
 _EPSILON, _SKIP_EPSILON = 1e-5, 1e-12  # defaults, by the operators
 _DOMAINS = ("", domains.INTERNAL)
-_PRODUCTS = frozenset({"MatMul", "Gemm", "Conv"})
 _SUM = 3  # the output of a Skip node that is the sum
 
 
@@ -70,15 +68,14 @@ def _normalization(op: FusedOp, node: gs.Node) -> Match:
 
 
 def _addition(op: FusedOp, operators: tuple[str, ...], node: gs.Node) -> Match:
-    """None where the sum is not normalized, or where a product's kernel can add the residual: then
-    the sum is written once, and the norm alone reads it."""
+    """None where the sum is not normalized."""
     total = node.outputs[0]
     norms = [n for n in total.outputs if n.op in operators and (n.domain or "") in _DOMAINS]
     x, residual = node.inputs
     variables = all(isinstance(tensor, gs.Variable) for tensor in (x, residual))
     if not norms or norms[0].inputs[0] is not total or not variables:
         return None
-    if x.shape is None or x.shape != residual.shape or any(map(_of_product, (x, residual))):
+    if x.shape is None or x.shape != residual.shape:
         return None
     stored = total if len(total.outputs) > 1 else None
     return _matched(op, norms[0], x, norms[0].inputs[1:], _Sum(node, x, residual, stored))
@@ -137,17 +134,3 @@ def _reason(node: gs.Node, x: gs.Tensor, factors: list[gs.Tensor]) -> str:
     if any(tensor.name and tensor.outputs for tensor in node.outputs[1:_SUM]):
         return "its mean or variance is read as well"
     return ""
-
-
-def _of_product(tensor: gs.Tensor) -> bool:
-    """True for a product with a constant weight, with or without its bias."""
-    node = producer(tensor)
-    if node is not None and node.op == "Add" and not node.domain:
-        terms = [t for t in node.inputs if not isinstance(t, gs.Constant)]
-        node = producer(terms[0]) if len(terms) == 1 else None
-    return (
-        node is not None
-        and node.op in _PRODUCTS
-        and not node.domain
-        and isinstance(node.inputs[1], gs.Constant)
-    )
