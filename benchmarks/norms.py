@@ -22,7 +22,7 @@ import dataclasses
 import functools
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from typing import Any
 from benchmarks import peers
 from benchmarks.common import ClockSampler, Row
 from benchmarks.documents import write_results
+from benchmarks.kernels import Kernel, kernels
 from benchmarks.racing import against, say, take_turns
 from onnxbolt import gpu
 from onnxbolt.archs import Arch, by_name, get
@@ -38,7 +39,6 @@ from onnxbolt.epilogues import MAX_PARAMS, MAX_TENSORS, MAX_VECTORS, STORE
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.families import candidates
 from onnxbolt.families.norm import Caching, NormConfig
-from onnxbolt.families.row import WIDTH
 from onnxbolt.inspection import describe
 from onnxbolt.plan.cost import floor_us
 from onnxbolt.problems import NormProblem
@@ -88,66 +88,6 @@ class Norm(ctypes.Structure):
         ("y_pitch", _L),
         ("epilogue", Epilogue),
     )
-
-
-class _Launch(ctypes.Structure):
-    """Launch (custom_ops/runtime/kernel.h)."""
-
-    _fields_ = (("workspace", _P), ("config", ctypes.POINTER(_L)), ("stream", _P), ("sm_count", _I))
-
-
-_Text = ctypes.c_char_p
-
-
-class _Compiled(ctypes.Structure):
-    """Kernel (custom_ops/runtime/kernel.h), up to the functions that are called here."""
-
-    _fields_ = (
-        ("epilogue", _Text),
-        ("element", _I),
-        ("output", _I),
-        ("config", _L * WIDTH),
-        ("at_launch", ctypes.c_uint32),
-        ("shared_memory", _I),
-        ("prepare", ctypes.CFUNCTYPE(_Text)),
-        ("can_implement", ctypes.CFUNCTYPE(_Text, _P)),
-        ("workspace_size", _P),
-        ("run", ctypes.CFUNCTYPE(_Text, _P, _P)),
-    )
-
-
-class Kernel:
-    """One compiled configuration, launched on PyTorch's current stream."""
-
-    def __init__(self, problem: NormProblem, config: NormConfig, library: Path) -> None:
-        self.config, self._row = config, (_L * WIDTH)(*config.row())
-        self._library = ctypes.CDLL(str(library))
-        find = self._library.onnxbolt_find_kernel
-        find.restype = ctypes.POINTER(_Compiled)
-        key = ",".join(problem.chain).encode()
-        found = find(key, problem.dtype.onnx, problem.out.onnx, self._row)
-        if not found:
-            raise OnnxboltError(f"{library} has no kernel {describe(config)}")
-        self._kernel = found.contents
-        _require(self._kernel.prepare())
-
-    def operation(self, tensors: Tensors) -> peers.Operation:
-        """It on each set of tensors."""
-        for arguments in tensors.arguments:
-            _require(self._kernel.can_implement(ctypes.byref(arguments)))
-        return peers.Operation(functools.partial(self._run, tensors), len(tensors.arguments))
-
-    def _run(self, tensors: Tensors, i: int) -> None:
-        torch = peers.pytorch()
-        device = torch.cuda.get_device_properties(0)
-        stream = torch.cuda.current_stream().cuda_stream
-        launch = _Launch(None, self._row, stream, device.multi_processor_count)
-        _require(self._kernel.run(ctypes.byref(tensors.arguments[i]), ctypes.byref(launch)))
-
-
-def _require(error: bytes | None) -> None:
-    if error:
-        raise OnnxboltError(f"a norm's kernel: {error.decode()}")
 
 
 @dataclass(frozen=True)
@@ -280,14 +220,6 @@ def configurations(problem: NormProblem, arch: Arch) -> list[NormConfig]:
     return list(dict.fromkeys((*planned, *(c for c in varied if not c.mismatched()))))
 
 
-def _kernels(problem: NormProblem, arch: Arch) -> Iterator[Kernel]:
-    """Those that compile without spilling."""
-    configs = {instance_of(problem, c): c for c in configurations(problem, arch)}
-    for instance, library in build(configs):
-        if isinstance(library, Path):
-            yield Kernel(problem, configs[instance], library)
-
-
 def _build(found: Sequence[NormProblem], arch: Arch) -> int:
     """Compile the kernels of all problems at once, so that all cores are busy."""
     instances = [instance_of(p, config) for p in found for config in configurations(p, arch)]
@@ -300,8 +232,8 @@ def _build(found: Sequence[NormProblem], arch: Arch) -> int:
 def _measured(problem: NormProblem, arch: Arch, verbose: bool) -> Row:
     warm = Tensors.of(problem, 1)
     times: dict[Kernel, float] = {}
-    for kernel in _kernels(problem, arch):
-        measure = kernel.operation(warm).measure()
+    for kernel in kernels(problem, configurations(problem, arch)):
+        measure = kernel.operation(warm.arguments).measure()
         times[kernel] = statistics.median(measure(_FEW))
         if not (error := warm.error()) <= _LIMIT:
             raise OnnxboltError(f"{name(problem)}, {describe(kernel.config)}: error {error:.1e}")
@@ -312,7 +244,7 @@ def _measured(problem: NormProblem, arch: Arch, verbose: bool) -> Row:
     cold = Tensors.of(problem, peers.operand_sets(problem.bytes_moved))
     with ClockSampler() as clock:
         samples = take_turns({**_sides(best, warm, ""), **_sides(best, cold, ", cold")})
-    best.operation(warm).run(0)
+    best.operation(warm.arguments).run(0)
     theirs = min((w for w in samples if w in ("PyTorch", "torch.compile")), key=_median(samples))
     cold_us = {w.removesuffix(", cold"): samples[w].median for w in samples if "cold" in w}
     return Row(
@@ -340,7 +272,7 @@ def _median(samples: Any) -> Callable[[str], float]:
 
 
 def _sides(kernel: Kernel, tensors: Tensors, suffix: str) -> dict[str, Measure]:
-    operations = {"ours": kernel.operation(tensors), **tensors.peers()}
+    operations = {"ours": kernel.operation(tensors.arguments), **tensors.peers()}
     return {f"{side}{suffix}": operation.measure() for side, operation in operations.items()}
 
 

@@ -48,7 +48,7 @@ class _Mask(ctypes.Structure):
     )
 
 
-class _Arguments(ctypes.Structure):
+class Arguments(ctypes.Structure):
     """AttentionArguments."""
 
     _fields_ = (
@@ -125,7 +125,7 @@ class HostAttention:
         (b, s, h, d), (_, t, g, e) = case.q.shape, case.v.shape
         mask = np.broadcast_to(case.mask, (b, h, s, t))
         strides = [stride // mask.itemsize for stride in mask.strides]
-        arguments = _Arguments(
+        arguments = Arguments(
             *(b, h, g, s, t, d, e, case.scale),
             *map(_view, (*inputs, y)),
             _Mask(

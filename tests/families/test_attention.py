@@ -49,7 +49,7 @@ def test_each_size_has_kernels_where_tensor_cores_have_the_type(
         assert size <= config.size < size + 32 // dtype.bytes
         assert size % config.access == 0
         assert config.access * dtype.bytes <= 16
-        assert config.threads <= 256
+        assert config.threads <= 512
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_architectures_without_asynchronous_copies_have_at_most_two_stages() -> 
     ("change", "name"),
     [
         ({"queries": 40}, "queries"),
-        ({"queries": 256, "rows": 16}, "queries"),
+        ({"queries": 512, "rows": 16}, "queries"),
         ({"keys": 20}, "keys"),
         ({"rows": 48}, "rows"),
         ({"stages": 0}, "stages"),

@@ -29,13 +29,17 @@ from onnxbolt.problems import AttentionProblem
 
 _MOST_SIZE = 256  # the largest head
 _UNIT, _STEP = 16, 32  # bytes of a row of an instruction's matrix, and of a step along sizes
-_WARP, _MOST_THREADS = 32, 256
+_WARP, _MOST_THREADS = 32, 512
 _MOST_TILES = 1024  # tiles of keys whose being masked out is remembered (shape.h)
 _HELD_REGISTERS = 176  # with queries in registers, a thread's fragments are at most so many
-# registers of a thread beside scores, sums and queries: operands under way, addresses
-_BASE_REGISTERS = 50
+# registers of a thread beside scores, sums and queries: operands under way, addresses, the mask's
+# addresses; and keys of a tile for which one more is needed
+_BASE_REGISTERS, _MASK_REGISTERS, _KEYS_OF_REGISTER = 50, 8, 16
+_WARPS_TOGETHER = 4  # an SM's warps get registers in such groups
 _ROWS = (16, 32)  # queries of a warp
-_WARPS = (1, 2, 4, 8)
+_WARPS = (1, 2, 4, 8)  # warps of a block, where queries do not divide into few blocks
+_FEW_BLOCKS, _FEW_QUERIES = 4, 512  # up to here blocks of about equal size are tried
+_LEAST_KEYS = 32  # keys of a tile, unless an SM has room for fewer alone
 _KEYS = (64, 128, 32, 16)  # keys of a usual tile
 _FEW_KEYS = 1024  # up to here tiles of about equal size are tried
 _LEAST_EVEN, _MOST_EVEN = 48, 128  # keys of such a tile
@@ -100,6 +104,7 @@ class Attention(Family[AttentionConfig]):
     takes = ("element",)
     problems, kinds = (AttentionProblem,), frozenset({"attention"})
     needs = frozenset({Capability.MMA_SYNC})
+    compile_seconds = 2.0
 
     def candidates(self, problem: AttentionProblem, arch: Arch) -> tuple[AttentionConfig, ...]:
         """The fastest predicted ones of all that fit an SM; none for results of another type than
@@ -110,6 +115,8 @@ class Attention(Family[AttentionConfig]):
         if largest > _MOST_SIZE or min(problem.keys, problem.queries) < 1:
             return ()
         found = [c for c in _configs(problem, arch) if _fits(c, problem.dtype, arch)]
+        least = min(_LEAST_KEYS, max((config.keys for config in found), default=0))
+        found = [config for config in found if config.keys >= min(least, problem.keys)]
         found.sort(key=lambda config: (self.predicted_us(problem, config, arch), config))
         return tuple(found[:_MOST_CANDIDATES])
 
@@ -143,23 +150,34 @@ def _configs(problem: AttentionProblem, arch: Arch) -> Iterator[AttentionConfig]
     """All combinations of tiles, whether they fit an SM or not."""
     dtype = problem.dtype
     size, value_size = (_padded(size, dtype) for size in (problem.size, problem.value_size))
-    blocks = [(rows, rows * warps) for rows in _ROWS for warps in _WARPS]
-    most = max(round_up(problem.queries, 16), 64)  # more would be idle
-    for (rows, queries), (keys, stages) in itertools.product(blocks, _rings(problem, arch)):
-        if queries <= most or rows == queries == 32:
-            yield AttentionConfig(
-                arch=arch.number,
-                queries=queries,
-                keys=keys,
-                size=size,
-                value_size=value_size,
-                rows=rows,
-                instruction=arch.mma[dtype],
-                stages=stages,
-                mask=mask_kind(problem),
-                banded=bool(problem.band),
-                access=alignment(math.gcd(problem.size, problem.value_size), dtype),
-            )
+    for (rows, queries), (keys, stages) in itertools.product(
+        _blocks(problem.queries), _rings(problem, arch)
+    ):
+        yield AttentionConfig(
+            arch=arch.number,
+            queries=queries,
+            keys=keys,
+            size=size,
+            value_size=value_size,
+            rows=rows,
+            instruction=arch.mma[dtype],
+            stages=stages,
+            mask=mask_kind(problem),
+            banded=bool(problem.band),
+            access=alignment(math.gcd(problem.size, problem.value_size), dtype),
+        )
+
+
+def _blocks(queries: int) -> Iterator[tuple[int, int]]:
+    """Queries of a warp and of a block: some warps, or blocks of about equal size."""
+    for rows in _ROWS:
+        all_warps = ceil_divide(queries, rows)
+        blocks = range(1, _FEW_BLOCKS + 1) if queries <= _FEW_QUERIES else ()
+        even = {ceil_divide(all_warps, n) for n in blocks}
+        most = max(all_warps, 64 // rows)  # more would be idle
+        for warps in sorted(even | set(_WARPS)):
+            if warps <= most:
+                yield rows, rows * warps
 
 
 def _padded(size: int, dtype: DType) -> int:
@@ -215,7 +233,9 @@ def _registers(config: AttentionConfig, dtype: DType) -> int:
     fragments = (config.keys + config.value_size) // 8 * 4 + 4
     queries = config.size * dtype.bytes // _STEP * 4
     held = tiles * (fragments + queries) <= _HELD_REGISTERS
-    return tiles * (fragments + (queries if held else 0)) + _BASE_REGISTERS
+    others = _BASE_REGISTERS + config.keys // _KEYS_OF_REGISTER
+    others += _MASK_REGISTERS if config.mask is not MaskKind.NONE else 0
+    return tiles * (fragments + (queries if held else 0)) + others
 
 
 def _fits(config: AttentionConfig, dtype: DType, arch: Arch) -> bool:
@@ -234,7 +254,8 @@ def _resident(config: AttentionConfig, dtype: DType, arch: Arch) -> int:
     """Blocks that an SM holds."""
     reserved = arch.shared_memory_per_sm - arch.shared_memory_per_block
     by_memory = arch.shared_memory_per_sm // (_shared_memory(config, dtype) + reserved)
-    by_registers = arch.registers_per_sm // (_registers(config, dtype) * config.threads)
+    groups = arch.registers_per_sm // (_registers(config, dtype) * _WARP * _WARPS_TOGETHER)
+    by_registers = groups * _WARPS_TOGETHER * _WARP // config.threads
     return min(by_memory, by_registers, arch.threads_per_sm // config.threads, 32)
 
 

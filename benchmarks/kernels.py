@@ -1,0 +1,94 @@
+"""Compiled configurations of kernels, launched on PyTorch's streams: for benchmarks whose operands
+are PyTorch's tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import peers
+from benchmarks.racing import say
+from onnxbolt.errors import OnnxboltError
+from onnxbolt.families import KernelConfig
+from onnxbolt.families.row import WIDTH
+from onnxbolt.inspection import describe
+from onnxbolt.problems import Problem
+from onnxbolt.tune.library import build
+from onnxbolt.tune.tasks import instance_of
+
+_I, _L, _P, _Text = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
+
+
+class _Launch(ctypes.Structure):
+    """Launch (custom_ops/runtime/kernel.h)."""
+
+    _fields_ = (("workspace", _P), ("config", ctypes.POINTER(_L)), ("stream", _P), ("sm_count", _I))
+
+
+class _Compiled(ctypes.Structure):
+    """Kernel (custom_ops/runtime/kernel.h), up to the functions that are called here."""
+
+    _fields_ = (
+        ("epilogue", _Text),
+        ("element", _I),
+        ("output", _I),
+        ("config", _L * WIDTH),
+        ("at_launch", ctypes.c_uint32),
+        ("shared_memory", _I),
+        ("prepare", ctypes.CFUNCTYPE(_Text)),
+        ("can_implement", ctypes.CFUNCTYPE(_Text, _P)),
+        ("workspace_size", ctypes.CFUNCTYPE(ctypes.c_size_t, _P, ctypes.POINTER(_L))),
+        ("run", ctypes.CFUNCTYPE(_Text, _P, _P)),
+    )
+
+
+class Kernel:
+    """One compiled configuration, launched on PyTorch's current stream."""
+
+    def __init__(self, problem: Problem, config: KernelConfig, library: Path) -> None:
+        self.config, self._row = config, (_L * WIDTH)(*config.row())
+        self._library = ctypes.CDLL(str(library))
+        find = self._library.onnxbolt_find_kernel
+        find.restype = ctypes.POINTER(_Compiled)
+        key = ",".join(problem.chain).encode()
+        found = find(key, problem.dtype.onnx, problem.out.onnx, self._row)
+        if not found:
+            raise OnnxboltError(f"{library} has no kernel {describe(config)}")
+        self._kernel = found.contents
+        self._require(self._kernel.prepare())
+
+    def operation(self, arguments: Sequence[ctypes.Structure]) -> peers.Operation:
+        """A launch with each of `arguments`. Raises OnnxboltError if the kernel refuses some."""
+        bytes_needed = 0
+        for each in arguments:
+            self._require(self._kernel.can_implement(ctypes.byref(each)))
+            size = self._kernel.workspace_size(ctypes.byref(each), self._row)
+            bytes_needed = max(bytes_needed, size)
+        torch = peers.pytorch()
+        workspace = torch.zeros(bytes_needed, dtype=torch.uint8, device="cuda")
+        run = functools.partial(self._run, arguments, workspace)
+        return peers.Operation(run, len(arguments))
+
+    def _run(self, arguments: Sequence[ctypes.Structure], workspace: Any, i: int) -> None:
+        torch = peers.pytorch()
+        device = torch.cuda.get_device_properties(0)
+        stream = torch.cuda.current_stream().cuda_stream
+        launch = _Launch(workspace.data_ptr(), self._row, stream, device.multi_processor_count)
+        self._require(self._kernel.run(ctypes.byref(arguments[i]), ctypes.byref(launch)))
+
+    def _require(self, error: bytes | None) -> None:
+        if error:
+            raise OnnxboltError(f"{describe(self.config)}: {error.decode()}")
+
+
+def kernels(problem: Problem, configs: Sequence[KernelConfig]) -> Iterator[Kernel]:
+    """Those of `configs` that compile without spilling; a line says why others do not."""
+    instances = {instance_of(problem, config): config for config in configs}
+    for instance, library in build(instances):
+        if isinstance(library, Path):
+            yield Kernel(problem, instances[instance], library)
+        else:
+            say(f"  not measured: {describe(instance.config)}: {library.detail[-200:]}")

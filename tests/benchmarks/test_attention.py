@@ -1,0 +1,58 @@
+"""The benchmark of attention, without a GPU: rows, configurations, mirrors of C++ structures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks import attention
+from onnxbolt.archs import get
+from onnxbolt.codegen.render import Instance
+from onnxbolt.families import candidates
+from onnxbolt.tune.library import Result
+from tests.custom_ops import host_attention
+
+
+def test_its_rows_are_targets() -> None:
+    cases = {case.name: case for case in attention.cases()}
+    assert len(cases) == 18
+    assert cases["ViT-B b32"].problem.shape == "attention 32x12x197x64"
+    assert cases["Swin s1 b16"].problem.mask_shape == (1, 3, 49, 49)
+    assert cases["BERT 32x40"].problem.mask == ("kept",)
+    assert cases["LLM 1x2048 d128"].problem.band[1:] == (0, 0)
+
+
+@pytest.mark.parametrize("case", attention.cases(), ids=lambda case: case.name)
+def test_every_row_has_kernels_of_all_families_or_some(case: attention.Case) -> None:
+    found = attention.configurations(case.problem, get(90))
+    assert found == list(candidates(case.problem, get(90)))
+    some = attention.configurations(case.problem, get(90), ["attention"])
+    assert {config.family.name for config in some} == {"attention"}
+
+
+def test_its_structures_are_those_of_the_host_s_kernels() -> None:
+    """They run with these."""
+    theirs = host_attention.Arguments
+    names = [field[0] for field in theirs._fields_]
+    assert [field[0] for field in attention.Attention._fields_] == names
+    for name in names:
+        ours, other = (getattr(kind, name) for kind in (attention.Attention, theirs))
+        assert (ours.offset, ours.size) == (other.offset, other.size)
+
+
+def test_without_a_gpu_it_says_so() -> None:
+    assert attention.main(["--rows", "ViT-B b1"]) == 1
+
+
+def test_a_build_compiles_the_kernels_of_all_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Instance] = []
+
+    def build(given: list[Instance]) -> Iterator[Result]:
+        compiled.extend(given)
+        return iter(())
+
+    monkeypatch.setattr(attention, "build", build)
+    assert attention.main(["--build", "--rows", "ViT-B b1,Swin s1 b16"]) == 0
+    assert {instance.config.arch for instance in compiled} == {90}
+    assert len(compiled) > 20
