@@ -33,4 +33,5 @@ def test_types_are_checked_everywhere() -> None:
 
 
 def test_git_takes_the_zoos_models_for_binary() -> None:
-    assert "*.onnx binary" in (ROOT / ".gitattributes").read_text().splitlines()
+    lines = (ROOT / ".gitattributes").read_text().splitlines()
+    assert {"*.onnx binary", "*.xz binary"} <= {*lines}

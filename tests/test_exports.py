@@ -1,0 +1,147 @@
+"""The models of tests/zoo/exports, as torch.onnx.export writes them: right in each precision, with
+no attention, norm or gated linear unit overlooked."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, numpy_helper
+
+import onnxbolt
+from tests.support import attention_matched, norms_matched
+from tests.zoo import recognition
+from tests.zoo.export.strip import stripped
+from tests.zoo.materialize import materialize
+from tests.zoo.recognition import ATTENTION, GLU, NORM, OVERLOOKED, parts
+from tests.zoo.stored import EXPORTS, SUFFIX, load, names
+
+QUICK = ("minilm.dynamo18.sdpa.mask.dynamic",)  # in every test run
+KILOBYTES = 64  # the largest graph's
+
+
+def graphs() -> list[object]:
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.zoo) for name in names()]
+
+
+@pytest.fixture
+def served() -> Iterator[None]:
+    """Attention and norms are matched within, which default plans do not have yet."""
+    with attention_matched(), norms_matched():
+        yield
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "keep"])
+@pytest.mark.parametrize("name", graphs())
+def test_exports_are_right(name: str, precision: str, tmp_path: Path) -> None:
+    source, out = load(name), tmp_path / "out.onnx"
+    report = onnxbolt.optimize(source, out, precision=precision, fuse="all", library=False)
+    assert report.passed
+    onnx.checker.check_model(out)
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize("name", graphs())
+def test_nothing_is_overlooked(name: str) -> None:
+    found = recognition.recognized(name, "fp16")
+    assert found, "a model without attention, norm and gated linear unit"
+    assert not [part for part, reason in found if reason == OVERLOOKED]
+
+
+# --- storage of the graphs -------------------------------------------------------------------
+
+
+def test_graphs_take_kilobytes_and_name_their_exporters() -> None:
+    assert all(path.stat().st_size < KILOBYTES * 1024 for path in EXPORTS.glob(f"*{SUFFIX}"))
+    versions = json.loads((EXPORTS / "versions.json").read_text())
+    assert sorted(versions) == names()
+    assert all({"onnx", "timm", "torch", "transformers"} <= {*used} for used in versions.values())
+
+
+def model_of(body: str, **constants: np.ndarray) -> ModelProto:
+    """A model of opset 18 of one function's text, with initializers."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> agraph {body}')
+    for name, values in constants.items():
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+    return model
+
+
+def test_weights_become_recipes_and_masks_stay(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    sines = np.sin(rng.standard_normal((5, 32)))
+    exact = {
+        "mask": np.triu(np.full((1, 1, 40, 40), -np.inf), 1),
+        "rotary": np.concatenate([sines, sines], 1),
+        "neighbours": sines.repeat(2, 1),
+        "frequencies": 1e4 ** -np.linspace(0, 1, 32),
+        "scale": np.full(1, 0.125),
+    }
+    weights = {
+        "matrix": rng.standard_normal((300, 64)) * 0.02,
+        "bias": rng.standard_normal(64) + 1,
+        "filters": rng.standard_normal((32, 16, 3, 3)) * 0.5,
+    }
+    values = {name: array.astype(np.float32) for name, array in (exact | weights).items()}
+    index = rng.integers(0, 169, (49, 49))
+    model = model_of("(float[N] x) => (float[N] y) { y = Relu(x) }", **values, index=index)
+
+    small = stripped(model, tmp_path)
+    recipes = {t.name for t in small.graph.initializer if t.data_location == TensorProto.EXTERNAL}
+    assert recipes == {*weights}
+    drawn = {t.name: numpy_helper.to_array(t) for t in materialize(small).graph.initializer}
+    for name in (*exact, "index"):
+        np.testing.assert_array_equal(drawn[name], {**values, "index": index}[name])
+    for name in weights:
+        assert drawn[name].std() == pytest.approx(values[name].std(), rel=0.2)
+        assert not np.array_equal(drawn[name], values[name])
+
+
+def test_all_forms_are_compressed_graphs() -> None:
+    for path in EXPORTS.glob(f"*{SUFFIX}"):
+        model = onnx.load_model_from_string(lzma.decompress(path.read_bytes()))
+        assert model.producer_name == "pytorch"
+
+
+# --- parts of a graph --------------------------------------------------------------------------
+
+_ATTENTION = """(float[2,4,S,8] q, float[2,4,8,S] k, float[2,4,S,8] v) => (float[2,4,S,8] y) {
+  s = MatMul(q, k)  t = Mul(s, scale)  p = Softmax(t)  n = IsNaN(p)  w = Where(n, zero, p)
+  y = MatMul(w, v)
+}"""
+_CLASSES = "(float[2,64] x) => (float[2,9] y) { h = MatMul(x, w)  y = Softmax(h) }"
+_RMS = """(float[2,64] x) => (float[2,64] y) {
+  s = Pow(x, two)  m = ReduceMean<keepdims=1>(s)  e = Add(m, eps)  r = Sqrt(e)  y = Div(x, r)
+}"""
+_MEAN = "(float[2,64] x) => (float[2,1] y) { s = Mul(x, x)  y = ReduceMean<keepdims=1>(s) }"
+_SWIGLU = """(float[2,64] x) => (float[2,9] y) {
+  g = MatMul(x, w)  u = MatMul(x, v)  s = Sigmoid(g)  a = Mul(g, s)  y = Mul(a, u)
+}"""
+_GEGLU = """(float[2,64] x) => (float[2,32] y) {
+  g, u = Split<axis=1, num_outputs=2>(x)  a = Tanh(g)  y = Mul(a, u)
+}"""
+_SILU = "(float[2,64] x) => (float[2,9] y) { g = MatMul(x, w)  s = Sigmoid(g)  y = Mul(g, s) }"
+
+
+@pytest.mark.parametrize(
+    ("body", "kinds"),
+    [
+        pytest.param(_ATTENTION, [ATTENTION], id="attention"),
+        pytest.param(_CLASSES, [], id="softmax of a classifier"),
+        pytest.param(_RMS, [NORM], id="RMS norm"),
+        pytest.param(_MEAN, [], id="mean of squares"),
+        pytest.param(_SWIGLU, [GLU], id="SwiGLU"),
+        pytest.param(_GEGLU, [GLU], id="GeGLU"),
+        pytest.param(_SILU, [], id="SiLU"),
+    ],
+)
+def test_parts_of_a_graph(body: str, kinds: list[str]) -> None:
+    w = np.ones((64, 9), np.float32)
+    scalars = {"scale": 0.5, "zero": 0.0, "two": 2.0, "eps": 1e-5}
+    constants = {name: np.array(value, np.float32) for name, value in scalars.items()}
+    assert [part.kind for part in parts(model_of(body, w=w, v=w, **constants))] == kinds

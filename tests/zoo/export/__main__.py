@@ -1,0 +1,174 @@
+"""Export the models of `subjects.py` in their forms, without weights, to tests/zoo/exports.
+
+    python -m tests.zoo.export [--only PATTERN]... [--into FOLDER] [--seconds S]
+
+Needs torch, timm and transformers, but neither a network nor a GPU. A name is MODEL.FORM, such as
+vit_base.dynamo18.sdpa.dynamic; patterns are of such names. Each export takes `S` seconds at most
+(300). One that fails is printed, does not stop the others, and makes the exit code 1. The table
+versions.json beside the graphs has the releases that wrote them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fnmatch
+import json
+import lzma
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import onnx
+import onnxscript
+import timm
+import torch
+import transformers
+from torch import Tensor, nn
+
+from tests.zoo.export.forms import Form
+from tests.zoo.export.strip import stripped
+from tests.zoo.export.subjects import SUBJECTS, Subject
+from tests.zoo.stored import EXPORTS, SUFFIX
+
+VERSIONS = {
+    module.__name__: module.__version__ for module in (onnx, onnxscript, timm, torch, transformers)
+}
+_QUERIES_AND_KEYS = ("q_proj", "k_proj", "query", "key", "qkv", "in_proj", "c_attn")
+
+
+class Bound(nn.Module):
+    """A model that takes the inputs `names` by position, and answers one tensor."""
+
+    def __init__(self, model: nn.Module, names: Iterable[str], result: str) -> None:
+        super().__init__()
+        self.model, self.names, self.result = model, tuple(names), result
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        if not self.result:
+            return self.model(*inputs)
+        return getattr(self.model(**dict(zip(self.names, inputs, strict=True))), self.result)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.zoo.export", description=__doc__)
+    parser.add_argument("--only", action="append", help="a pattern of names; all without")
+    parser.add_argument("--into", type=Path, default=EXPORTS, help="default: %(default)s")
+    parser.add_argument("--seconds", type=int, default=300, help="of one export (default 300)")
+    chosen = parser.parse_args(arguments)
+    chosen.into.mkdir(parents=True, exist_ok=True)
+    table = chosen.into / "versions.json"
+    versions = json.loads(table.read_text()) if table.exists() else {}
+    failures = 0
+    for name, subject, form in _wanted(chosen.only or ["*"]):
+        start = time.monotonic()
+        try:
+            with _limit(chosen.seconds):
+                stored = lzma.compress(exported(subject, form).SerializeToString())
+        except Exception as error:  # the exporter's errors are of many kinds
+            failures += 1
+            print(f"{name}: {type(error).__name__}: {str(error)[:2000]}", flush=True)
+            continue
+        (chosen.into / f"{name}{SUFFIX}").write_bytes(stored)
+        versions[name] = VERSIONS
+        table.write_text(json.dumps(versions, indent=1, sort_keys=True) + "\n")
+        seconds = time.monotonic() - start
+        print(f"{name}: {len(stored)} bytes, {seconds:.0f} s", flush=True)
+    print(f"{failures} failed", flush=True)
+    return 1 if failures else 0
+
+
+def _wanted(patterns: Sequence[str]) -> Iterator[tuple[str, Subject, Form]]:
+    for model, subject in SUBJECTS.items():
+        for form in subject.forms:
+            name = f"{model}.{form}"
+            if any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
+                yield name, subject, form
+
+
+@contextlib.contextmanager
+def _limit(seconds: int) -> Iterator[None]:
+    """Raise TimeoutError where the block takes longer."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"took longer than {seconds} s")
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
+def exported(subject: Subject, form: Form) -> onnx.ModelProto:
+    """The model in one form, with recipes in place of its weights."""
+    torch.manual_seed(0)
+    inputs = subject.inputs(form.mask)
+    model = Bound(subject.build(form.attention), inputs, subject.result).eval()
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tracers warn of each Python number
+        _enliven(model)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.onnx"
+            _EXPORTERS[form.exporter](model, inputs, subject, form, path)
+            return stripped(onnx.load(path, load_external_data=False), path.parent)
+
+
+def _enliven(model: nn.Module) -> None:
+    """Give constant parameters other values, since an exporter or onnxbolt may leave out a gain of
+    one or a bias of zero; and let queries and keys be large enough for scores that differ."""
+    for name, values in (*model.named_parameters(), *model.named_buffers()):
+        if not values.is_floating_point() or name.endswith("inv_freq"):
+            continue
+        if values.numel() > 1 and values.std() < 1e-4:
+            values.copy_(values.mean().round() + 0.1 * torch.randn(values.shape))
+        if values.ndim == 2 and any(word in name for word in _QUERIES_AND_KEYS):
+            values.mul_(2)
+
+
+def _torchscript(
+    model: nn.Module, inputs: dict[str, Tensor], subject: Subject, form: Form, path: Path
+) -> None:
+    torch.onnx.export(
+        model,
+        tuple(inputs.values()),
+        str(path),
+        dynamo=False,
+        opset_version=form.opset,
+        input_names=list(inputs),
+        output_names=["output"],
+        dynamic_axes={name: dict(subject.axes[name]) for name in inputs} if form.dynamic else {},
+    )
+
+
+def _dynamo(
+    model: nn.Module, inputs: dict[str, Tensor], subject: Subject, form: Form, path: Path
+) -> None:
+    shapes = tuple(
+        {axis: torch.export.Dim(size) for axis, size in subject.axes[name].items()}
+        for name in inputs
+    )
+    program = torch.onnx.export(
+        model,
+        tuple(inputs.values()),
+        dynamo=True,
+        opset_version=form.opset,
+        input_names=list(inputs),
+        output_names=["output"],
+        # all inputs come as one parameter: Bound.forward(*inputs)
+        dynamic_shapes=(shapes,) if form.dynamic else None,
+        verbose=False,
+    )
+    assert program is not None
+    program.save(path, external_data=True)
+
+
+_EXPORTERS: dict[str, Callable[..., None]] = {"ts": _torchscript, "dynamo": _dynamo}
+
+if __name__ == "__main__":
+    sys.exit(main())

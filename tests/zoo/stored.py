@@ -1,0 +1,43 @@
+"""The graphs of tests/zoo/exports, which `python -m tests.zoo.export` wrote.
+
+python -m tests.zoo.stored                               # lists their names
+python -m tests.zoo.stored vit_base.ts17.sdpa vit.onnx   # writes a runnable model
+"""
+
+from __future__ import annotations
+
+import lzma
+import sys
+from pathlib import Path
+
+import onnx
+from onnx import ModelProto
+
+from tests.zoo.materialize import materialize
+
+EXPORTS = Path(__file__).with_name("exports")
+SUFFIX = ".onnx.xz"
+
+
+def names() -> list[str]:
+    """MODEL.FORM of each graph: see tests/zoo/export/forms.py."""
+    return sorted(path.name.removesuffix(SUFFIX) for path in EXPORTS.glob(f"*{SUFFIX}"))
+
+
+def load(name: str) -> ModelProto:
+    """The model with weights drawn again, up to 2.6 GB of them."""
+    stored = (EXPORTS / f"{name}{SUFFIX}").read_bytes()
+    return materialize(onnx.load_model_from_string(lzma.decompress(stored)))
+
+
+def main(arguments: list[str]) -> None:
+    if not arguments:
+        print(*names(), sep="\n")
+    elif len(arguments) == 2:
+        onnx.save(load(arguments[0]), arguments[1])
+    else:
+        raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
