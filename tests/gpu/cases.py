@@ -30,6 +30,7 @@ from onnxbolt.gpu import local_arch
 from onnxbolt.problems import ConvProblem, GemmProblem
 from onnxbolt.tune.tasks import instance_of
 from tests.gpu import (
+    attention_cases,
     chain_2x_cases,
     conv_chain_cases,
     gemm_rows_cases,
@@ -273,6 +274,7 @@ def instances(arch: int) -> list[Instance]:
         for dtype in types
         for chain in SQUEEZE_EXCITES
     ]
+    found += attention_cases.instances(arch)
     found += norm_cases.instances(arch, types)
     found += _first_convolutions(arch)
     found += [

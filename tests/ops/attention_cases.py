@@ -13,7 +13,7 @@ from onnx import FunctionProto, TensorProto, helper
 
 from onnxbolt.dtypes import DType
 from onnxbolt.ops import OPS
-from onnxbolt.ops.attention.attributes import attributes
+from onnxbolt.ops.attention.attributes import attributes, bounds
 from onnxbolt.ops.attention.body import Variant
 from onnxbolt.ops.attention.found import Band, Mask, Masked, Masking, ScaledDotProduct
 from onnxbolt.ops.attention.views import HEADS, ROWS, View
@@ -150,43 +150,73 @@ class Case:
             name: random.standard_normal(shape).astype(self.dtype.numpy).astype(np.float32)
             for name, shape in self.shapes.items()
         }
-        if self.masking is Masking.ADDED:
-            drawn["mask"] = drawn["mask"].astype(self.mask_type.numpy).astype(np.float32)
-            if self.masked is not Masked.PLAIN:
-                drawn["mask"][..., : max(self.mask_shape[-1] - 1, 1)] = -np.inf
-        elif self.masking is not Masking.NONE:
-            kept = random.random(self.mask_shape) < 0.6
-            full = np.broadcast_to(kept, self.mask_shape).copy()
-            full.reshape(-1, self.mask_shape[-1])[-1 if len(self.mask_shape) < 4 else 0] = False
-            drawn["mask"] = full if self.masking is Masking.KEPT else ~full
+        if self.masking is not Masking.NONE:
+            kept = self._kept(random)
+            if self.masking is Masking.ADDED:
+                added = np.where(kept, drawn["mask"], self._excluding).astype(self.mask_type.numpy)
+                drawn["mask"] = added.astype(np.float32)
+            else:
+                drawn["mask"] = kept if self.masking is Masking.KEPT else ~kept
         return drawn
+
+    @property
+    def _excluding(self) -> float:
+        """A value that excludes a key where it is added: finite unless the original's is not."""
+        if self.masked is not Masked.PLAIN:
+            return -np.inf
+        return -1e4 if self.mask_type is DType.F16 else -3e38
+
+    def _kept(self, random: np.random.Generator) -> np.ndarray:
+        """The keys that a mask of such a shape keeps: most of those between two positions of a row,
+        and none of the first row. Where excluded scores of fp16 would differ by their rounding, a
+        row has a key."""
+        keys, shape = self.mask_shape[-1], (*self.mask_shape[:-1], 1)
+        ends = np.sort(random.integers(0, keys + 1, (2, *shape)), axis=0)
+        position = np.arange(keys)
+        kept = (random.random(self.mask_shape) < 0.8) & (ends[0] <= position) & (position < ends[1])
+        kept.reshape(-1, keys)[0] = False
+        if self.masking is Masking.ADDED and self.mask_type is DType.F16:
+            kept[..., keys // 2] = True
+        answer: np.ndarray = kept
+        return answer
 
     def operands(self, drawn: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
         """q, k and v as [batch, heads, positions, size] in float64."""
         return tuple(self._operand(name, drawn) for name in "qkv")
 
-    def answer(self, drawn: Mapping[str, np.ndarray]) -> np.ndarray:
-        """y in float64."""
+    def answer(
+        self, drawn: Mapping[str, np.ndarray], queries: slice | Sequence[int] = slice(None)
+    ) -> np.ndarray:
+        """y in float64, of some queries."""
         q, k, v = self.operands(drawn)
+        q = q[:, :, queries]
         sharing = np.arange(self.heads) // (self.heads // self.key_heads)
         k, v = k[:, sharing], v[:, sharing]
         scores = self.scale * (q @ k.swapaxes(2, 3))
         if self.masking is Masking.ADDED:
-            scores = scores + drawn["mask"]
+            scores = scores + self._mask(drawn, queries)
         elif self.masking is not Masking.NONE:
-            kept = drawn["mask"] if self.masking is Masking.KEPT else ~drawn["mask"]
+            kept = self._mask(drawn, queries) == (self.masking is Masking.KEPT)
             scores = np.where(kept, scores, -np.inf)
-        y = softmax(np.where(self._in_band(), scores, -np.inf), self.masked) @ v
+        y = softmax(np.where(self._in_band()[queries], scores, -np.inf), self.masked) @ v
         y = y.swapaxes(1, 2)
         return y.reshape(*y.shape[:2], -1) if self.joined else y
 
+    def _mask(self, drawn: Mapping[str, np.ndarray], queries: slice | Sequence[int]) -> np.ndarray:
+        """Rows of the mask."""
+        mask = drawn["mask"]
+        return mask[..., queries, :] if mask.ndim > 1 and mask.shape[-2] > 1 else mask
+
+    @property
+    def limits(self) -> tuple[int, int, int]:
+        """The band as kernels take it: first, last, shift."""
+        return (*bounds(self.band), self.keys - self.queries if self.band.at_end else 0)
+
     def _in_band(self) -> np.ndarray:
-        band = self.band
-        shift = self.keys - self.queries if band.at_end else 0
+        first, last, shift = self.limits
         distance = np.arange(self.keys) - np.arange(self.queries)[:, None] - shift
-        first = -np.inf if band.first is None else band.first
-        last = np.inf if band.last is None else band.last
-        return (first <= distance) & (distance <= last)
+        inside: np.ndarray = (first <= distance) & (distance <= last)
+        return inside
 
     # --- places -----------------------------------------------------------------------------------
 

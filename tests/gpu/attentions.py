@@ -1,0 +1,123 @@
+"""The problems on which the GPU tests run kernels of attention."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxbolt.dtypes import DType
+from onnxbolt.ops.attention.attributes import attributes
+from onnxbolt.ops.attention.found import Masked, Masking
+from tests.gpu.device import Attention, HeadsView, Library, ScoreMask, Tensor
+from tests.gpu.operands import Problem
+from tests.gpu.reference import rounded
+from tests.ops.attention_cases import Case
+
+GAP = 16  # elements of poison between rows
+_CHECKED = 64  # queries of a long sequence that are compared, beside the first and last ones
+
+
+@dataclass
+class AttentionProblem(Problem):
+    """`queries` are those whose answer `expected` has, as [batch, queries, heads x size]."""
+
+    queries: tuple[int, ...] = ()
+
+    def answer(self) -> np.ndarray:
+        """The kernel's answer for these queries."""
+        return self.output.read()[:, list(self.queries)]
+
+
+def problem(library: Library, case: Case, gap: int = GAP, seed: int = 0) -> AttentionProblem:
+    """A case with random inputs, `gap` elements of poison between rows."""
+    drawn = case.draw(zlib.crc32(repr((case, seed)).encode()))
+    for name in drawn.keys() - {"mask"}:
+        drawn[name] = rounded(drawn[name], case.dtype).astype(np.float32)
+    tensors = {name: _tensor(library, case, name, drawn[name], gap) for name in drawn}
+    y = np.zeros((case.batch, case.queries, case.heads * case.value_size), case.dtype.numpy)
+    output = Tensor(library, y, gap, empty=True)
+    arguments = Attention(
+        *(case.batch, case.heads, case.key_heads, case.queries, case.keys),
+        *(case.size, case.value_size, case.scale),
+        *(_view(case, name, tensors) for name in "qkv"),
+        HeadsView(output.pointer, case.queries * output.pitch, output.pitch, case.value_size),
+        _mask(case, tensors.get("mask")),
+        list(Masked).index(case.masked),
+        *case.limits,
+    )
+    queries = _queries(case, np.random.default_rng(seed))
+    expected = case.answer(drawn, queries)
+    return AttentionProblem(arguments, output, expected, tuple(tensors.values()), tuple(queries))
+
+
+def error(found: AttentionProblem) -> float:
+    """The largest of the relative L2 errors of all queries, and of one query's part of that which
+    an eighth may have; infinite where NaNs or infinities are elsewhere."""
+    answer, expected = found.answer().astype(np.float64), found.expected
+    assert expected is not None
+    if not np.array_equal(np.isfinite(answer), np.isfinite(expected)):
+        return float("inf")
+    wrong, right = (
+        np.linalg.norm(np.nan_to_num(values), axis=-1) for values in (answer - expected, expected)
+    )
+    whole = float(np.linalg.norm(wrong) / (np.linalg.norm(right) or 1.0))
+    rows = wrong / np.where(right > 0, right, 1.0)
+    return max(whole, float(rows.max()) / 8)
+
+
+def _queries(case: Case, rng: np.random.Generator) -> list[int]:
+    """All queries of a short sequence, else both ends and some between."""
+    count = case.queries
+    if count <= 2 * _CHECKED:
+        return list(range(count))
+    between = rng.choice(np.arange(8, count - 8), _CHECKED, replace=False)
+    return sorted([*range(8), *map(int, between), *range(count - 8, count)])
+
+
+def _tensor(library: Library, case: Case, name: str, values: np.ndarray, gap: int) -> Tensor:
+    """An input on the device; masks are dense."""
+    if name == "mask":
+        added = case.masking is Masking.ADDED
+        return Tensor(library, values.astype(case.mask_type.numpy if added else np.uint8))
+    if _in_rows(case, name) and values.ndim == 4:
+        values = values.reshape(*values.shape[:2], -1)
+    return Tensor(library, values.astype(case.dtype.numpy), gap)
+
+
+def _in_rows(case: Case, tensor: str) -> bool:
+    """True unless the tensor has heads in front of positions."""
+    found = case.attention()
+    views = (found.q, found.k, found.v)
+    return any(view.tensor.name == tensor and view.order == "bshd" for view in views)
+
+
+def _view(case: Case, name: str, tensors: Mapping[str, Tensor]) -> HeadsView:
+    """Queries, keys or values within their tensor."""
+    found = case.attention()
+    view = {"q": found.q, "k": found.k, "v": found.v}[name]
+    tensor = tensors[view.tensor.name]
+    batch = 0 if view.batch == 1 else tensor.pitch
+    if view.order == "bhsd":
+        positions = case.queries if name == "q" else case.keys
+        strides = batch * view.heads * positions, tensor.pitch, positions * tensor.pitch
+        return HeadsView(tensor.pointer, *strides)
+    first, lead, pitch = view.first, view.lead, view.pitch
+    begin = (first * pitch + lead) * case.dtype.bytes
+    return HeadsView(tensor.pointer + begin, batch * view.positions, tensor.pitch, pitch)
+
+
+def _mask(case: Case, tensor: Tensor | None) -> ScoreMask:
+    """The mask with its strides, 0 along axes of one value."""
+    if tensor is None:
+        return ScoreMask()
+    strides, stride = list[int](), 1
+    for size in reversed(case.mask_shape):
+        strides.insert(0, 0 if size == 1 else stride)
+        stride *= size
+    strides = [0] * (4 - len(strides)) + strides
+    kind = attributes(case.attention())["masking"]
+    fp32 = case.masking is Masking.ADDED and case.mask_type is DType.F32
+    return ScoreMask(kind, fp32, tensor.pointer, *strides)
