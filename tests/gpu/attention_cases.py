@@ -150,7 +150,7 @@ def _configs(family: Family[Any], arch: int, case: Case) -> list[Any]:
 
 def _chosen_for(form: Form, dtype: DType, size: int) -> Case:
     length = CHOSEN_FOR[SIZES.index(size) % len(CHOSEN_FOR)]
-    return _case(form, dtype, size, length, turn=1)  # of equal sizes
+    return _case(form, dtype, size, length, turn=1)  # sizes are equal
 
 
 def problem(case: Case) -> AttentionProblem:
