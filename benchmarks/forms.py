@@ -34,7 +34,7 @@ def fused_by_onnxruntime(target: Target, exact: onnx.ModelProto) -> dict[str, on
 
 
 def fused(exact: onnx.ModelProto, kind: str, heads: int, width: int) -> onnx.ModelProto:
-    """What onnxruntime.transformers.optimizer makes of an fp32 model of `kind`, in fp16."""
+    """An fp32 model of `kind` after onnxruntime.transformers.optimizer, in fp16."""
     from onnxruntime.transformers import optimizer
 
     with tempfile.TemporaryDirectory() as scratch:

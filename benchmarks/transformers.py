@@ -153,7 +153,7 @@ def _pytorch(
 def _fused(
     target: Exported, models: dict[str, ModelProto], missing: dict[str, str]
 ) -> dict[str, ModelProto]:
-    """What onnxruntime.transformers makes of each export, by names of forms."""
+    """Each export after onnxruntime.transformers.optimizer, by names of forms."""
     results = dict[str, ModelProto]()
     if target.transformer is None:
         return results
