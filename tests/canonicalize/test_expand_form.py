@@ -47,3 +47,38 @@ def test_an_output_of_the_graph_is_written() -> None:
         nodes, {"x": (2, 4, 5, 6), "g": (2, 4, 1, 1)}, outputs, {"s": np.array([2, 4, 5, 6])}
     )
     assert operators(applied(source, run, 1)) == ["Expand", "Mul"]
+
+
+def test_elementwise_readers_come_first() -> None:
+    """Hugging Face's mask: masked_fill(1 - m, bool(1 - m), lowest)."""
+    nodes = [
+        ("Expand", "m s", "e"),
+        ("Sub", "one e", "d"),
+        ("Cast", "d", "b", {"to": 9}),
+        ("Where", "b low d", "w"),
+        ("Softmax", "w", "y", {"axis": -1}),
+    ]
+    constants = {
+        "s": np.array([2, 1, 5, 6]),
+        "one": np.array(1.0, np.float32),
+        "low": np.array([-9.0], np.float32),
+    }
+    source = model(nodes, {"m": (2, 1, 1, 6)}, {"y": (2, 1, 5, 6)}, constants)
+    assert operators(applied(source, run, 4)) == ["Sub", "Cast", "Where", "Expand", "Softmax"]
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs"), [("Add", "e v"), ("Add", "e c"), ("CumSum", "e axis"), ("Where", "b e e")]
+)
+def test_other_readers_stay_behind(op: str, inputs: str) -> None:
+    nodes = [("Expand", "m s", "e"), (op, inputs, "y")]
+    given = {"m": (2, 1, 1, 6), "v": (5, 1)}
+    constants = {
+        "s": np.array([2, 1, 5, 6]),
+        "c": random(1, 1, 5, 6)[:, :, :, :1],
+        "axis": np.array(2),
+        "b": random(5, 6) > 0,
+    }
+    used = {name: shape for name, shape in given.items() if name in f"m {inputs}".split()}
+    kept = {name: value for name, value in constants.items() if name in f"s {inputs}".split()}
+    unchanged(model(nodes, used, {"y": (2, 1, 5, 6)}, kept), run)

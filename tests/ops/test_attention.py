@@ -3,15 +3,13 @@ computed by its function body in plain ONNX Runtime."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
-import onnxruntime
 import pytest
-from onnx import TensorProto
 
 import onnxbolt
 from onnxbolt.ops import OPS
@@ -19,10 +17,8 @@ from onnxbolt.ops.attention.found import AttentionAnchor, Masked, Masking, Scale
 from onnxbolt.ops.attention.views import HEADS, ROWS
 from tests.extending import extended_by
 from tests.ops.attention_family import EXTENSION
+from tests.ops.attention_form import ALL, SCALE, SOME, D, Form, H, S, T, answers, feeds
 from tests.support import Net, attention_matched, matched, prepare
-
-B, S, T, H, D = 2, 5, 7, 4, 8  # batch, queries, keys, heads, size
-SCALE = D**-0.5
 
 
 @pytest.fixture(autouse=True)
@@ -120,73 +116,6 @@ def test_the_zoo_is_right_with_it(
 
 
 # --- forms ----------------------------------------------------------------------------------------
-
-
-class Form:
-    """Attention between projections, of which tests replace parts. Inputs are x [B, S, H x D],
-    context and values [B, T, H x D], and the masks added [B, 1, S, T] and kept [B, 1, S, T]."""
-
-    opset = 17
-
-    def __init__(self, batch: int | str = B) -> None:
-        shapes: dict[str, Sequence[int | str]] = {
-            "x": (batch, S, H * D),
-            "context": (batch, T, H * D),
-            "values": (batch, T, H * D),
-            "added": (batch, 1, S, T),
-            "kept": (batch, 1, S, T),
-        }
-        self.net = Net(shapes, opset=self.opset, types={"kept": TensorProto.BOOL})
-        self.outputs = list[str]()
-
-    def ints(self, *values: int) -> str:
-        return self.net.const(values, np.int64)
-
-    def reshape(self, x: str, *shape: int) -> str:
-        return self.net.node("Reshape", x, self.ints(*shape))
-
-    def transpose(self, x: str, *perm: int) -> str:
-        return self.net.node("Transpose", x, perm=perm)
-
-    def times(self, x: str, factor: float) -> str:
-        return self.net.node("Mul", x, self.net.const(factor))
-
-    def projected(self, x: str, positions: int) -> str:
-        """[B, H, positions, D]."""
-        y = self.net.node("MatMul", x, self.net.normal(H * D, H * D, scale=(H * D) ** -0.5))
-        return self.transpose(self.reshape(y, -1, positions, H, D), 0, 2, 1, 3)
-
-    def q(self) -> str:
-        return self.projected("x", S)
-
-    def k(self) -> str:
-        """Its transposition, [B, H, D, T]."""
-        return self.transpose(self.projected("context", T), 0, 1, 3, 2)
-
-    def v(self) -> str:
-        return self.projected("values", T)
-
-    def scaled(self, q: str, k: str) -> tuple[str, str]:
-        return self.times(q, SCALE**0.5), self.times(k, SCALE**0.5)
-
-    def masked(self, scores: str) -> str:
-        return scores
-
-    def weights(self, scores: str) -> str:
-        return self.net.node("Softmax", scores, axis=-1)
-
-    def output(self, y: str) -> str:
-        return self.reshape(self.transpose(y, 0, 2, 1, 3), -1, S, H * D)
-
-    def attended(self) -> str:
-        q, k, v = self.q(), self.k(), self.v()
-        scores = self.masked(self.net.node("MatMul", *self.scaled(q, k)))
-        return self.output(self.net.node("MatMul", self.weights(scores), v))
-
-    def model(self) -> onnx.ModelProto:
-        y = self.attended()
-        last = self.net.node("MatMul", y, self.net.normal(H * D, H * D, scale=(H * D) ** -0.5))
-        return self.net.model(last, *self.outputs)
 
 
 class ScaledBehind(Form):
@@ -347,6 +276,154 @@ class StandardRows(Standard):
         return self.net.node("Attention", *operands, q_num_heads=H, kv_num_heads=H, scale=0.25)
 
 
+class StandardCausal(Standard):
+    """The first query reads the first key alone, even with more keys than queries."""
+
+    def attended(self) -> str:
+        operands = self.q(), self.projected("context", T), self.v()
+        return self.output(self.net.node("Attention", *operands, *self.mask(), is_causal=1))
+
+
+class StandardCausalKept(StandardCausal):
+    def mask(self) -> tuple[str, ...]:
+        return ("kept",)
+
+
+class StandardCausalAdded(StandardCausal):
+    def mask(self) -> tuple[str, ...]:
+        return ("added",)
+
+
+class StandardGrouped(Standard):
+    """Two heads share keys and values."""
+
+    def narrow(self, x: str) -> str:
+        y = self.net.node("MatMul", x, self.net.normal(H * D, H * D // 2, scale=(H * D) ** -0.5))
+        return self.transpose(self.reshape(y, -1, T, H // 2, D), 0, 2, 1, 3)
+
+    def attended(self) -> str:
+        operands = self.q(), self.narrow("context"), self.narrow("values")
+        return self.output(self.net.node("Attention", *operands))
+
+
+class StandardExpanded(StandardGrouped):
+    """Qwen3's: keys and values are expanded before it."""
+
+    def narrow(self, x: str) -> str:
+        y = self.net.node("Unsqueeze", super().narrow(x), self.ints(2))
+        y = self.net.node("Expand", y, self.ints(1, 1, 2, 1, 1))
+        return self.reshape(y, -1, H, T, D)
+
+
+class StandardLow(Standard):
+    """ONNX Runtime answers zeros for the lowest number, too."""
+
+    opset = 23
+
+    def mask(self) -> tuple[str, ...]:
+        low = self.net.const(np.finfo(np.float32).min)
+        return (self.net.node("Where", "kept", self.net.const(0.0), low),)
+
+
+class Expanded(StandardExpanded):
+    """Grouped queries of several nodes."""
+
+    opset = 17
+    attended = Form.attended
+
+    def k(self) -> str:
+        return self.transpose(self.narrow("context"), 0, 1, 3, 2)
+
+    def v(self) -> str:
+        return self.narrow("values")
+
+
+class Repeated(Expanded):
+    """Head h reads head h % 2: the copies are no neighbours."""
+
+    def narrow(self, x: str) -> str:
+        y = self.net.node("Unsqueeze", StandardGrouped.narrow(self, x), self.ints(1))
+        y = self.net.node("Expand", y, self.ints(1, 2, 1, 1, 1))
+        return self.reshape(y, -1, H, T, D)
+
+
+class OneKeyHead(Form):
+    """All heads share keys and values, which the products broadcast."""
+
+    def one(self, x: str) -> str:
+        y = self.net.node("MatMul", x, self.net.normal(H * D, D, scale=(H * D) ** -0.5))
+        return self.net.node("Unsqueeze", y, self.ints(1))
+
+    def k(self) -> str:
+        return self.transpose(self.one("context"), 0, 1, 3, 2)
+
+    def v(self) -> str:
+        return self.one("values")
+
+
+class Folded(Form):
+    """One axis for batch and heads, as torch.bmm wants it."""
+
+    def projected(self, x: str, positions: int) -> str:
+        return self.reshape(super().projected(x, positions), -1, positions, D)
+
+    def k(self) -> str:
+        return self.transpose(self.projected("context", T), 0, 2, 1)
+
+    def output(self, y: str) -> str:
+        return super().output(self.reshape(y, -1, H, S, D))
+
+
+class FoldedMasked(Folded):
+    """BART's: the mask is added to scores with an axis for heads."""
+
+    def masked(self, scores: str) -> str:
+        scores = self.net.node("Add", self.reshape(scores, -1, H, S, T), "added")
+        return self.reshape(scores, -1, S, T)
+
+
+class FoldedBias(Folded):
+    """A mask that is the same for all batches and heads."""
+
+    def masked(self, scores: str) -> str:
+        return self.net.node("Add", scores, self.net.normal(1, S, T))
+
+
+class FoldedKeys(Folded):
+    """torch.nn.MultiheadAttention's: the mask has copies for the heads."""
+
+    def masked(self, scores: str) -> str:
+        mask = self.net.node("Expand", "kept", self.ints(1, H, 1, 1))
+        mask = self.reshape(mask, -1, S, T)
+        low, zero = self.net.const(-np.inf), self.net.const(0.0)
+        return self.net.node("Add", scores, self.net.node("Where", mask, zero, low))
+
+
+class Summed(Form):
+    """Keras': Einsum, with heads behind positions."""
+
+    def projected(self, x: str, positions: int) -> str:
+        y = self.net.node("MatMul", x, self.net.normal(H * D, H * D, scale=(H * D) ** -0.5))
+        return self.reshape(y, -1, positions, H, D)
+
+    def attended(self) -> str:
+        q, k, v = self.q(), self.projected("context", T), self.v()
+        scores = self.net.node("Einsum", k, self.times(q, SCALE), equation="aecd,abcd->acbe")
+        p = self.weights(self.masked(scores))
+        y = self.net.node("Einsum", p, v, equation="acbe,aecd->abcd")
+        return self.reshape(y, -1, S, H * D)
+
+
+class InOneNode(Form):
+    """ONNX Runtime's FusedMatMul has the scale and the transposition."""
+
+    def attended(self) -> str:
+        q, k, v = self.q(), self.projected("context", T), self.v()
+        more = {"alpha": SCALE, "transB": 1, "domain": "com.microsoft"}
+        scores = self.net.node("FusedMatMul", q, k, **more)
+        return self.output(self.net.node("MatMul", self.weights(scores), v))
+
+
 class MultiHead(StandardRows):
     """ONNX Runtime's operator."""
 
@@ -357,7 +434,6 @@ class MultiHead(StandardRows):
         return self.net.node("MultiHeadAttention", *operands, num_heads=H, domain="com.microsoft")
 
 
-SOME, ALL = "some keys", "no key for a query"
 FORMS = [
     (Form, "FusedAttention_f32"),
     (ScaledBehind, "FusedAttention_f32"),
@@ -371,40 +447,30 @@ FORMS = [
     (Guarded, "FusedAttention_added_f32_zero_f32"),
     (AddedLow, "FusedAttention_kept_f32"),
     (Kept, "FusedAttention_kept_nan_f32"),
-    (Dropped, "FusedAttention_dropped_f32"),
+    (Dropped, "FusedAttention_kept_f32"),
     (NothingMasked, "FusedAttention_f32"),
     (Apart, "FusedAttention_apart_f32"),
     (Standard, "FusedAttention_f32"),
     (StandardKept, "FusedAttention_kept_zero_f32"),
     (StandardAdded, "FusedAttention_added_f32_zero_f32"),
     (StandardRows, "FusedAttention_f32"),
+    (StandardCausal, "FusedAttention_zero_banded_f32"),
+    (StandardCausalKept, "FusedAttention_kept_zero_banded_f32"),
+    (StandardCausalAdded, "FusedAttention_added_f32_zero_banded_f32"),
+    (StandardGrouped, "FusedAttention_grouped_f32"),
+    (StandardExpanded, "FusedAttention_grouped_f32"),
+    (StandardLow, "FusedAttention_kept_zero_f32"),
+    (Expanded, "FusedAttention_grouped_f32"),
+    (Repeated, "FusedAttention_kv_by_heads_f32"),
+    (OneKeyHead, "FusedAttention_grouped_f32"),
+    (Folded, "FusedAttention_f32"),
+    (FoldedMasked, "FusedAttention_added_f32_nan_f32"),
+    (FoldedBias, "FusedAttention_added_f32_f32"),
+    (FoldedKeys, "FusedAttention_kept_nan_f32"),
+    (Summed, "FusedAttention_f32"),
+    (InOneNode, "FusedAttention_f32"),
     (MultiHead, "FusedAttention_f32"),
 ]
-
-
-def feeds(model: onnx.ModelProto, excluded: str) -> dict[str, np.ndarray]:
-    """Random inputs; some keys are excluded, or all of one query."""
-    rng = np.random.default_rng(1)
-    kept = rng.random((B, 1, S, T)) < 0.7
-    kept[:, :, :, 0] = True
-    if excluded == ALL:
-        kept[1, 0, 2] = False
-    values = {
-        "x": rng.standard_normal((B, S, H * D)).astype(np.float32),
-        "context": rng.standard_normal((B, T, H * D)).astype(np.float32),
-        "values": rng.standard_normal((B, T, H * D)).astype(np.float32),
-        "added": np.where(kept, 0, -np.inf).astype(np.float32),
-        "kept": kept,
-    }
-    return {value.name: values[value.name] for value in model.graph.input}
-
-
-def answers(model: onnx.ModelProto, given: dict[str, np.ndarray]) -> np.ndarray:
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    result: np.ndarray = session.run(None, given)[0]
-    return result
 
 
 @pytest.mark.parametrize(("form", "op"), FORMS)
@@ -491,12 +557,6 @@ class KeysTransposedFirst(Form):
         return self.net.node("Sigmoid", super().k())
 
 
-class Causal(Standard):
-    def attended(self) -> str:
-        operands = self.q(), self.projected("context", T), self.v()
-        return self.output(self.net.node("Attention", *operands, is_causal=1))
-
-
 class Past(Standard):
     def attended(self) -> str:
         k = self.projected("context", T)
@@ -530,7 +590,6 @@ class NotTransposed(Form):
             KeysTransposedFirst,
             "its queries, keys or values do not lie with a head's elements side by side",
         ),
-        (Causal, "its mask is causal"),
         (Past, "it has past keys"),
         (ShortMask, "its mask may be shorter than its keys"),
         (NotTransposed, "its result is not brought to [batch, queries, heads, size]"),

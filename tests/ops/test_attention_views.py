@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from onnxbolt.ops.attention.lengths import Size
 from onnxbolt.ops.attention.scales import factor, scaled
-from onnxbolt.ops.attention.views import Atom, Axis, Layout, Size, Stride, merged, of, regrouped
+from onnxbolt.ops.attention.views import Atom, Axis, Layout, Stride, merged, of, regrouped
 from onnxbolt.ops.attention.views import through as behind
 from tests.support import Net, prepare
 

@@ -2,9 +2,9 @@
 
     MatMul(P(Softmax(mask(scale MatMul(q, k^T)))), v)
 
-q, k and v are [batch, heads, positions, size], as Reshape, Transpose, Split and Slice make them of
-what the projections wrote (views.py). The exporters' forms, as the zoo has them behind
-canonicalization:
+q, k and v are [batch, heads, positions, size] or [batch x heads, positions, size], as Reshape,
+Transpose, Split and Slice make them of what the projections wrote (views.py). The exporters' forms,
+as the zoo has them behind canonicalization:
 
 | model | scale | k^T | mask | P |
 |---|---|---|---|---|
@@ -15,7 +15,8 @@ canonicalization:
 | dynamo: DETR, constant q | on k's side | 3-D and back | as above | IsNaN |
 
 IsNaN stands for Where(IsNaN(p), 0, p). A mask of -3.4e38 keeps Add and Softmax in fp32, between
-Casts. A scale may also be one Mul or Div, on one side or behind the product.
+Casts. A scale may also be one Mul or Div, on one side or behind the product. The products may be
+Einsum, and Reshapes between them may join and split batch and heads.
 """
 
 from __future__ import annotations
@@ -28,65 +29,93 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Refusal
 from onnxbolt.graph.edit import producer, scalar
-from onnxbolt.ops.attention import views
-from onnxbolt.ops.attention.found import Mask, Masked, Masking, Parts, assembled
-from onnxbolt.ops.attention.masks import MaskedScores, masked_scores
-from onnxbolt.ops.attention.scales import before, factor, scaled
+from onnxbolt.ops.attention import masks, views
+from onnxbolt.ops.attention.found import AttentionAnchor, Masked, Masking, Parts, assembled
+from onnxbolt.ops.attention.lengths import sizes
+from onnxbolt.ops.attention.masks import Masks, Operand, leads_to_product
+from onnxbolt.ops.attention.positions import Frame
+from onnxbolt.ops.attention.products import Product, heads_before, operands, product
+from onnxbolt.ops.attention.scales import before, factor, widened
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import Match
+
+# nodes that may change scores; a product behind one of them is looked for to say so
+_CHANGES = frozenset({"Add", "Cast", "Clip", "Div", "Exp", "Mul", "Sub", "Tanh", "Where"})
+_FAR = 16  # nodes between product and softmax
+_AXES = "its scores have other axes than batch, heads, queries and keys"
 
 
 @dataclass(frozen=True, eq=False)
 class _Scores:
     """The way from the product of queries and keys to the softmax."""
 
-    product: gs.Node
+    product: Product
     nodes: tuple[gs.Node, ...]
     scale: float
-    mask: Mask
-    lowest: float  # the least value that the mask adds or puts; NaN where that is not known
+    masks: Masks
+    heads: frozenset[int]  # as far as Reshapes on the way tell
 
 
 @dataclass(frozen=True, eq=False)
 class _Probabilities:
     """The way from the softmax to the product with the values."""
 
-    product: gs.Node
+    product: Product
     nodes: tuple[gs.Node, ...]
     guarded: bool  # NaN becomes 0
+    tensor: gs.Tensor  # the product's operand
 
 
 def match(op: FusedOp, softmax: gs.Node) -> Match:
     """None where the softmax does not stand between two products."""
-    scores, after = _scores(softmax), _probabilities(softmax)
+    after = _probabilities(softmax)
+    scores = None if after is None else _scores(softmax)
     if scores is None or after is None:
         return None
     for reason in (scores, after):
         if isinstance(reason, str):
             return Refusal(softmax.name, softmax.op, reason)
     assert isinstance(scores, _Scores) and isinstance(after, _Probabilities)  # noqa: PT018
-    factors = (*scores.product.inputs, *after.product.inputs)
-    if any(t.shape is None or len(t.shape) != 4 for t in factors):
-        reason = "its products are not over batch and heads: their rank is not 4"
-        return Refusal(softmax.name, softmax.op, reason)
-    if softmax.attrs.get("axis", -1) not in (-1, 3):
+    rank = len(softmax.inputs[0].shape)
+    if softmax.attrs.get("axis", -1) not in (-1, rank - 1):
         return Refusal(softmax.name, softmax.op, "its softmax is not over the keys")
-    q, k = scores.product.inputs
-    operands = (
-        views.follow(q, scaled),
-        views.follow(k, scaled, (0, 1, 3, 2)),
-        views.follow(after.product.inputs[1]),
-    )
+    attempts = [_attempt(op, softmax, scores, after, heads) for heads in _heads(scores, after)]
+    found = next((each for each in attempts if not isinstance(each, Refusal)), attempts[0])
+    return found if isinstance(found, Refusal) else (found, ())
+
+
+def _attempt(
+    op: FusedOp, softmax: gs.Node, scores: _Scores, after: _Probabilities, heads: int
+) -> AttentionAnchor | Refusal:
+    """The anchor, if one axis for batch and heads has this number of heads."""
+    read = operands(scores.product, after.product, after.tensor, heads)
+    if read is None:
+        return Refusal(softmax.name, softmax.op, "its products are not over queries and keys")
     parts = Parts(
-        operands,
-        scores.scale,
-        scores.mask,
+        (
+            views.follow(read.q, read.arranged[0], before),
+            views.follow(read.k, read.arranged[1], before),
+            views.follow(read.v, read.arranged[2], widened),
+        ),
+        scores.scale * scores.product.scale,
+        scores.masks.mask,
         _masked(scores, after),
         (*scores.nodes, softmax, *after.nodes),
-        after.product,
+        after.product.node.outputs[0],
+        read.y,
     )
-    found = assembled(op, softmax, parts)
-    return found if isinstance(found, Refusal) else (found, ())
+    return assembled(op, softmax, parts)
+
+
+def _heads(scores: _Scores, after: _Probabilities) -> list[int]:
+    """Numbers of heads to try, for products over batch x heads."""
+    if not (scores.product.is_folded or after.product.is_folded):
+        return [1]
+    y = after.product.node.outputs[0]
+    behind = [node.outputs[0].shape for node in y.outputs if node.op == "Reshape"]
+    split = [shape[1] for shape in behind if shape is not None and len(shape) == 4]
+    known = [*scores.heads, *(size for size in split if isinstance(size, int))]
+    return list(dict.fromkeys([*known, *heads_before(scores.product), 1]))
 
 
 # --- from the first product to the softmax --------------------------------------------------------
@@ -94,23 +123,67 @@ def match(op: FusedOp, softmax: gs.Node) -> Match:
 
 def _scores(softmax: gs.Node) -> _Scores | str | None:
     """None where no product of two variables leads to the softmax; a str is a refusal's reason."""
-    nodes, scale, masked = list[gs.Node](), 1.0, MaskedScores(softmax.inputs[0], Mask(), 0.0)
     tensor = softmax.inputs[0]
-    while (node := producer(tensor)) is not None and not node.domain:
+    nodes, scale, masked = list[gs.Node](), 1.0, list[tuple[Operand, float]]()
+    while (node := producer(tensor)) is not None and leads_to_product(tensor):
         nodes.insert(0, node)
-        if node.op == "MatMul":
-            reason = _read_elsewhere(nodes, "scores")
-            return reason or _Scores(node, tuple(nodes), scale, masked.mask, masked.lowest)
-        if (found := masked_scores(node)) is not None:
-            if masked.tensor is not softmax.inputs[0]:
-                return "it has several masks"
-            if scale != 1:
-                return "its mask is scaled"
-            tensor, masked = found.tensor, found
+        first = product(node)
+        if first is not None:
+            return _read_elsewhere(nodes, "scores") or _found(first, nodes, scale, masked)
+        if (found := masks.operand(node)) is not None:
+            tensor = found.scores
+            masked.insert(0, (found, scale))
+        elif node.op == "Reshape" and not node.domain:
+            tensor = node.inputs[0]
         elif (source := before(node)) is not None:
             tensor, scale = source, scale * factor(node)
         else:
-            return None
+            break
+    return _changed(softmax.inputs[0])
+
+
+def _found(
+    first: Product, nodes: Sequence[gs.Node], scale: float, masked: Sequence[tuple[Operand, float]]
+) -> _Scores | str:
+    """The scores, if Reshapes on the way only join and split batch and heads."""
+    shapes = [node.outputs[0].shape for node in nodes]
+    if any(shape is None or len(shape) not in (3, 4) for shape in shapes):
+        return _AXES
+    heads = frozenset(s[1] for s in shapes if len(s) == 4 and isinstance(s[1], int) and s[1] != 1)
+    if len(heads) > 1 or any(node.op == "Reshape" and not _refolds(node) for node in nodes):
+        return _AXES
+    if not all(masks.broadcasts(each.tensor, each.scores) for each, _ in masked):
+        return "its mask makes more scores"
+    queries, keys = sizes(nodes[0].outputs[0])[-2:]
+    found = masks.joined(
+        [(each, after, Frame(queries, keys, len(each.scores.shape) == 3)) for each, after in masked]
+    )
+    if isinstance(found, str):
+        return found
+    return _Scores(first, tuple(nodes), scale, found, heads)
+
+
+def _refolds(reshape: gs.Node) -> bool:
+    """True if a Reshape joins batch and heads, or splits them."""
+    x, y = reshape.inputs[0], reshape.outputs[0]
+    if reshape.domain or x.shape is None or y.shape is None:
+        return False
+    return {len(x.shape), len(y.shape)} == {3, 4} and sizes(x)[-2:] == sizes(y)[-2:]
+
+
+def _changed(tensor: gs.Tensor) -> str | None:
+    """A refusal's reason, if the scores of a product are changed on the way to `tensor`."""
+    pending: list[tuple[gs.Tensor, str]] = [(tensor, "")]
+    for _ in range(_FAR):
+        tensor, change = pending.pop(0) if pending else (tensor, "")
+        node = producer(tensor)
+        if node is None:
+            continue
+        if change and product(node) is not None and leads_to_product(tensor):
+            return f"its scores are changed by {change}"
+        if node.op in _CHANGES and not node.domain:
+            change = change or ("" if before(node) is not None else str(node.op))
+            pending += [(source, change) for source in node.inputs]
     return None
 
 
@@ -129,20 +202,34 @@ def _probabilities(softmax: gs.Node) -> _Probabilities | str | None:
     step: tuple[gs.Node, ...]
     while True:
         readers = list(dict.fromkeys(tensor.outputs))
-        product = next((node for node in readers if node.op == "MatMul"), None)
-        if product is not None:
+        second = next((p for node in readers if (p := product(node)) is not None), None)
+        if second is not None:
             if len(readers) > 1:
                 return "its probabilities are read elsewhere, too"
-            ours = product.inputs[0] is tensor and product.inputs[1] is not tensor
-            return _Probabilities(product, (*nodes, product), guarded) if ours else None
+            if second.operand(tensor) is None or second.scale != 1:
+                return None
+            return _Probabilities(second, (*nodes, second.node), guarded, tensor)
         if (guard := _guard(tensor, readers)) is not None:
             guarded, step = True, guard
-        elif len(readers) == 1 and readers[0].op == "Cast" and before(readers[0]) is tensor:
+        elif len(readers) == 1 and (_refolds(readers[0]) or _casts(readers[0])):
             step = (readers[0],)
         else:
-            return None
+            return _unread(readers)
         nodes += step
         tensor = step[-1].outputs[0]
+
+
+def _casts(node: gs.Node) -> bool:
+    return node.op == "Cast" and before(node) is not None
+
+
+def _unread(readers: Sequence[gs.Node]) -> str | None:
+    """A refusal's reason, if a product is behind one of the readers."""
+    for node in readers:
+        behind = [reader for output in node.outputs for reader in output.outputs]
+        if node.op in _CHANGES and any(product(reader) is not None for reader in behind):
+            return f"its probabilities are read by {node.op}"
+    return None
 
 
 def _guard(tensor: gs.Tensor, readers: Sequence[gs.Node]) -> tuple[gs.Node, gs.Node] | None:
@@ -157,7 +244,8 @@ def _guard(tensor: gs.Tensor, readers: Sequence[gs.Node]) -> tuple[gs.Node, gs.N
 
 def _masked(scores: _Scores, after: _Probabilities) -> Masked:
     """A finite mask leaves a row of equal scores, of which softmax makes no NaN."""
-    boolean = scores.mask.kind in (Masking.KEPT, Masking.DROPPED)
-    if after.guarded and not (boolean and math.isfinite(scores.lowest)):
+    lowest = scores.masks.lowest
+    added = scores.masks.mask.kind is Masking.ADDED
+    if after.guarded and (added or not math.isfinite(lowest)):
         return Masked.ZERO
-    return Masked.PLAIN if math.isfinite(scores.lowest) else Masked.NAN
+    return Masked.PLAIN if math.isfinite(lowest) else Masked.NAN

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Anchor, Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.ops.attention import views
-from onnxbolt.ops.attention.scales import factor
-from onnxbolt.ops.attention.views import Followed, View
+from onnxbolt.ops.attention.scales import before, factor
+from onnxbolt.ops.attention.views import Arrange, Atom, Followed, Layout, View
 from onnxbolt.ops.base import FusedOp
+
+_REARRANGE = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 class Masking(enum.Enum):
@@ -49,6 +52,9 @@ class Band:
         return self.first is not None or self.last is not None
 
 
+ALL = Band()
+
+
 @dataclass(frozen=True, eq=False)
 class Mask:
     """A mask that broadcasts to the scores [batch, heads, queries, keys], and a band; a key that
@@ -57,7 +63,7 @@ class Mask:
     kind: Masking = Masking.NONE
     tensor: gs.Tensor | None = None
     made_by: tuple[gs.Node, ...] = ()  # the nodes between this tensor and the scores' Add
-    band: Band = Band()
+    band: Band = ALL
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +131,9 @@ class Parts:
     mask: Mask
     masked: Masked
     nodes: tuple[gs.Node, ...]  # from the first product to the second
-    product: gs.Node  # the node whose result is y
+    y: gs.Tensor
+    arrange: Arrange  # how y becomes [batch, heads, queries, size]
+    grouped: bool = False  # neighbouring heads of queries may share those of keys and values
 
 
 def assembled(op: FusedOp, node: gs.Node, parts: Parts) -> AttentionAnchor | Refusal:
@@ -135,21 +143,24 @@ def assembled(op: FusedOp, node: gs.Node, parts: Parts) -> AttentionAnchor | Ref
         reason = "its queries, keys or values do not lie with a head's elements side by side"
         return Refusal(node.name, node.op, reason)
     q, k, v = (operand.view for operand in followed)
-    heads, dtype = _heads(q, k, v), DType.of(q.tensor.dtype)
-    if not isinstance(heads, int):
+    heads, dtype = _heads(q, k, v, parts.grouped), DType.of(q.tensor.dtype)
+    if isinstance(heads, str):
         return Refusal(node.name, node.op, heads)
     if dtype is None or any(view.tensor.dtype != q.tensor.dtype for view in (k, v)):
         reason = f"no kernel for its element type: {q.tensor.dtype}"
         return Refusal(node.name, node.op, reason, q.tensor.name)
-    output = _output(parts.product, heads, v.size)
+    output = _output(parts, q, heads[0])
     if output is None:
         reason = "its result is not brought to [batch, queries, heads, size]"
         return Refusal(node.name, node.op, reason)
+    if output.tensor.dtype != q.tensor.dtype:
+        reason = "its result has another element type than its operands"
+        return Refusal(node.name, node.op, reason, output.tensor.name)
     scale = parts.scale * math.prod(factor(n) for operand in followed[:2] for n in operand.nodes)
     if not scale > 0:
         return Refusal(node.name, node.op, "its scale is not positive")
     found = ScaledDotProduct(
-        q, k, v, heads, heads, scale, parts.mask, parts.masked, output.tensor, output.joined
+        q, k, v, *heads, scale, parts.mask, parts.masked, output.tensor, output.joined
     )
     middle = (*parts.nodes, *output.nodes)
     own = _own(followed, {node, *middle})
@@ -166,39 +177,74 @@ def assembled(op: FusedOp, node: gs.Node, parts: Parts) -> AttentionAnchor | Ref
     )
 
 
-def _heads(q: View, k: View, v: View) -> int | str:
-    """Their number; a str is a refusal's reason."""
-    known = {view.heads for view in (q, k, v) if isinstance(view.heads, int)}
-    if len(known) == 1:
-        return known.pop()
-    if known:
+def _heads(q: View, k: View, v: View, grouped: bool) -> tuple[int, int] | str:
+    """The number of heads, and that of keys and values; a str is a refusal's reason."""
+    if k.heads != v.heads or k.copies != v.copies or q.copies != 1:
+        known = {view.heads for view in (q, k, v) if isinstance(view.heads, int)}
+        if len(known) != 1 or {q.copies, k.copies, v.copies} != {1}:
+            return "its queries, keys and values differ in heads"
+        (only,) = known
+        return (only, only)
+    heads = q.heads if isinstance(q.heads, int) else k.heads
+    if not isinstance(heads, int):
+        return "its number of heads is unknown"
+    key_heads = k.heads if isinstance(k.heads, int) else heads // k.copies
+    shared = heads % (key_heads * k.copies) == 0 if grouped else key_heads == 1
+    if key_heads * k.copies != heads and not shared:
         return "its queries, keys and values differ in heads"
-    return "its number of heads is unknown"
+    return (heads, key_heads)
 
 
-def _output(product: gs.Node, heads: int, size: int) -> Output | None:
-    """A result of rank 3 itself; otherwise the transposed result, with heads and size joined if a
-    Reshape does that alone."""
-    y = product.outputs[0]
-    if y.shape is not None and len(y.shape) == 3:
-        return Output(y, (), joined=True)
-    (transpose, *others) = y.outputs or [None]
-    if transpose is None or others or transpose.op != "Transpose":
+def _output(parts: Parts, q: View, heads: int) -> Output | None:
+    """The first tensor behind y that lies in memory as a kernel writes it, with heads and size as
+    one axis and in the operands' element type if there is one so."""
+    layout, dtype = _result(parts.y, q, heads), q.tensor.dtype
+    axes = None if layout is None else parts.arrange(layout)
+    if axes is None:
         return None
-    result = transpose.outputs[0]
-    if list(transpose.attrs.get("perm", ())) != [0, 2, 1, 3]:
-        return None
-    apart = Output(result, (transpose,), joined=False)
-    if len(result.outputs) != 1 or result.outputs[0].op != "Reshape":
-        return apart
-    reshape = result.outputs[0]
-    layout, joined = views.of(result), reshape.outputs[0]
-    found = views.through(reshape, layout, joined) if layout is not None else None
-    if layout is None or found is None or len(found.axes) != 3:
-        return apart
-    if found.axes[:2] != layout.axes[:2] or joined.shape[2] != heads * size:
-        return apart
-    return Output(joined, (transpose, reshape), joined=True)
+    batch, head, row, element = axes
+    both = *head, *element
+    even = views.merged(both)
+    wanted = {
+        (batch, row, head, element): False,
+        (batch, row, both): True,
+        (batch, row, both if even is None else (even,)): True,
+    }
+    found = [
+        Output(tensor, nodes, wanted[layout.axes])
+        for tensor, layout, nodes in _behind(parts.y, layout)
+        if layout.axes in wanted
+    ]
+    return next(iter(sorted(found, key=lambda o: (o.tensor.dtype != dtype, not o.joined))), None)
+
+
+def _result(y: gs.Tensor, q: View, heads: int) -> Layout | None:
+    """The layout of y, in which a first axis for batch and heads is divided."""
+    layout = views.of(y)
+    if layout is None or len(layout.axes) != 3 or isinstance(y.shape[0], int):
+        return layout
+    (both,) = layout.axes[0]
+    parted = Atom(q.batch, both.stride * heads), Atom(heads, both.stride)
+    first = parted if heads > 1 else layout.axes[0]
+    return Layout((first, *layout.axes[1:]))
+
+
+def _behind(
+    tensor: gs.Tensor, layout: Layout | None
+) -> Iterator[tuple[gs.Tensor, Layout, tuple[gs.Node, ...]]]:
+    """A tensor, and those behind it that are only rearranged or cast to 16 bits for one reader,
+    each with its layout and the nodes before it."""
+    nodes: tuple[gs.Node, ...] = ()
+    while layout is not None:
+        yield tensor, layout, nodes
+        if len(tensor.outputs) != 1:
+            return
+        node = tensor.outputs[0]
+        if node.op in _REARRANGE and not node.domain:
+            layout = views.through(node, layout, node.outputs[0])
+        elif node.op != "Cast" or before(node) is None or tensor.dtype != np.float32:
+            return
+        tensor, nodes = node.outputs[0], (*nodes, node)
 
 
 def _own(operands: Sequence[Followed], taken: set[gs.Node]) -> tuple[gs.Node, ...]:

@@ -1,93 +1,214 @@
-"""Masks of scores: added, or put by Where."""
+"""Masks of scores: added to them, or put in their place by Where.
+
+| form | becomes |
+|---|---|
+| Add(scores, m), m any tensor | m is added |
+| Add(scores, Where(c, 0, low)) and other tensors of 0 and a number that absorbs scores | c |
+| Where(c, scores, low) | c |
+| Add(scores, 0) | no mask |
+
+c is a band, a boolean tensor, or both (conditions.py). Two masks are one if both exclude keys for
+good, or if one is a band.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.dtypes import DType
 from onnxbolt.graph.edit import constant_values, producer, scalar
-from onnxbolt.ops.attention.found import Mask, Masking
+from onnxbolt.ops.attention.conditions import Condition, Leaf, kept, moved, two_valued
+from onnxbolt.ops.attention.found import ALL, Band, Mask, Masking
+from onnxbolt.ops.attention.positions import Frame
 from onnxbolt.ops.attention.scales import before
 
 _ABSORBS = -1e30  # a score plus such a value, or a lower one, is this value
 _EXCLUDES = -6.5e4  # a key with such a score, or a lower one, has no weight: fp16 ends at -65504
+_BOUNDED = -1e4  # values that are added and not lower exclude no key
 
 
 @dataclass(frozen=True, eq=False)
-class MaskedScores:
-    """Scores before a mask, and the mask."""
+class Operand:
+    """The mask at one node between the scores and the softmax."""
 
-    tensor: gs.Tensor  # the scores
+    node: gs.Node
+    scores: gs.Tensor  # the scores before it
+    tensor: gs.Tensor  # values that are added, or the condition of a Where
+    puts: float | None = None  # the number that a Where puts; None: `tensor` is added
+    keeps: bool = True  # a Where leaves the scores where its condition is so
+
+
+@dataclass(frozen=True, eq=False)
+class Masks:
+    """All masks of an attention as one, and the least value that it adds or puts; NaN: unknown."""
+
     mask: Mask
-    lowest: float  # the least value that the mask adds or puts; NaN: unknown
+    lowest: float
 
 
-def masked_scores(node: gs.Node) -> MaskedScores | None:
-    """Add(scores, mask) or Where(mask, .., ..); None for other nodes."""
+def operand(node: gs.Node) -> Operand | None:
+    """The mask of Add(scores, mask) or Where(mask, scores, number); None for other nodes."""
+    if node.domain or node.op not in ("Add", "Where"):
+        return None
     if node.op == "Add":
-        scores = [t for t in node.inputs if _leads_to_product(t)]
+        scores = [tensor for tensor in node.inputs if leads_to_product(tensor)]
         if len(scores) != 1:
             return None
-        (other,) = (t for t in node.inputs if t is not scores[0])
-        return _added(scores[0], other)
-    chosen = _chosen(node)
-    if chosen is None or chosen.value > _EXCLUDES or not _leads_to_product(chosen.other):
-        return None
-    return MaskedScores(chosen.other, chosen.mask, chosen.value)
+        (other,) = (tensor for tensor in node.inputs if tensor is not scores[0])
+        return Operand(node, scores[0], other)
+    condition, yes, no = node.inputs
+    for keeps, scores, number in ((True, yes, scalar(no)), (False, no, scalar(yes))):
+        if number is not None and leads_to_product(scores):
+            return Operand(node, scores, condition, number, keeps)
+    return None
 
 
-def _added(scores: gs.Tensor, mask: gs.Tensor) -> MaskedScores:
-    """A mask that is added, as a boolean one if it is made of one."""
-    values, node = constant_values(mask), producer(mask)
-    if values is not None:
-        if not np.any(values) and _keeps_shape(scores, mask):
-            return MaskedScores(scores, Mask(), 0.0)
-        return MaskedScores(scores, Mask(Masking.ADDED, mask), float(values.min()))
-    chosen = _chosen(node) if node is not None else None
-    if chosen is None or chosen.value > _ABSORBS or scalar(chosen.other) != 0:
-        return MaskedScores(scores, Mask(Masking.ADDED, mask), math.nan)
-    boolean = replace(chosen.mask, made_by=(node,))
-    return MaskedScores(scores, boolean, chosen.value)
+def leads_to_product(tensor: gs.Tensor) -> bool:
+    """True if the tensor is a product of two variables, cast, scaled, reshaped or masked."""
+    node = producer(tensor)
+    if node is None or node.domain not in (None, "", "com.microsoft"):
+        return False
+    if node.op in ("MatMul", "Einsum", "FusedMatMul"):
+        return all(
+            len(x.shape or ()) > 2 and not (isinstance(x, gs.Constant) and len(x.shape) < 3)
+            for x in node.inputs[:2]
+        )
+    if node.op in ("Add", "Where"):
+        return any(map(leads_to_product, node.inputs))
+    source = node.inputs[0] if node.op == "Reshape" else before(node)
+    return source is not None and leads_to_product(source)
 
 
-def _keeps_shape(scores: gs.Tensor, mask: gs.Tensor) -> bool:
-    """True if adding the mask makes no more scores."""
-    pairs = zip(reversed(mask.shape), reversed(scores.shape or ()), strict=False)
-    return all(size in (1, known) for size, known in pairs)
+def broadcasts(mask: gs.Tensor, scores: gs.Tensor) -> bool:
+    """False if a mask is not known to leave the number of scores as it is, or has more axes."""
+    if mask.shape is None or scores.shape is None or len(mask.shape) > len(scores.shape):
+        return False
+    pairs = zip(reversed(mask.shape), reversed(scores.shape), strict=False)
+    return all(
+        size in (1, known)
+        or (known != 1 and not (isinstance(size, int) and isinstance(known, int)))
+        for size, known in pairs
+    )
+
+
+# --- one mask -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class _Chosen:
-    """A Where: the boolean, the number that it puts, and the tensor that it puts it into."""
+class _Excluded:
+    """Keys that are not kept have the score `low`, whatever it was before."""
 
-    mask: Mask
-    value: float
-    other: gs.Tensor
-
-
-def _chosen(node: gs.Node) -> _Chosen | None:
-    if node.op != "Where" or node.domain:
-        return None
-    condition, yes, no = node.inputs
-    found = [(scalar(yes), no, Masking.DROPPED), (scalar(no), yes, Masking.KEPT)]
-    known = [(v, t, kind) for v, t, kind in found if v is not None and v < 0]
-    if len(known) != 1:
-        return None
-    ((value, other, kind),) = known
-    return _Chosen(Mask(kind, condition), value, other)
+    kept: Condition
+    low: float
+    put: bool  # by Where; else it was added
+    made_by: gs.Node | None  # computes the values that are added
 
 
-def _leads_to_product(tensor: gs.Tensor) -> bool:
-    """True if the tensor is a product of two variables, cast, scaled or masked once more."""
-    node = producer(tensor)
-    if node is None or node.domain:
+@dataclass(frozen=True, eq=False)
+class _Added:
+    """Values that are added."""
+
+    leaf: Leaf
+    lowest: float
+
+
+def _read(found: Operand, scale: float, frame: Frame) -> _Excluded | _Added | str:
+    """A mask whose masked scores are multiplied by `scale` afterwards; a str is a refusal's
+    reason."""
+    if found.puts is not None:
+        low = found.puts * scale
+        if not low <= _EXCLUDES:
+            return f"its mask puts a number that scores may have: {low:g}"
+        condition = kept(found.tensor, found.keeps, frame)
+        return _Excluded(_usable(condition, found.tensor, found.keeps, frame), low, True, None)
+    choice = two_valued(found.tensor, frame)
+    if choice is not None and choice.uniform and choice.numbers[0] == 0:
+        return _Excluded(Condition(), 0.0, False, None)
+    if choice is not None and 0 in choice.numbers and min(choice.numbers) * scale <= _ABSORBS:
+        zeros = choice.where([number == 0 for number in choice.numbers])
+        if zeros is not None and len(zeros.leaves) < 2:
+            low = min(choice.numbers) * scale
+            return _Excluded(zeros, low, False, producer(found.tensor))
+    if scale != 1:
+        return "its mask is scaled"
+    return _added(found.tensor, frame)
+
+
+def _usable(condition: Condition, tensor: gs.Tensor, value: bool, frame: Frame) -> Condition:
+    """The condition, or the tensor that is it if it takes several tensors."""
+    if len(condition.leaves) < 2:
+        return condition
+    return Condition(leaves=(Leaf(tensor, value, frame.folded),))
+
+
+def _added(tensor: gs.Tensor, frame: Frame) -> _Added:
+    """Values that are added, before nodes that only broadcast or widen them."""
+    node, values = producer(tensor), constant_values(tensor)
+    if values is not None:
+        return _Added(Leaf(tensor, True, frame.folded), float(values.min()))
+    if node is not None and (move := moved(node, frame)) is not None and move.whole:
+        return _added(node.inputs[0], move.frame)
+    if node is not None and node.op == "Cast" and not node.domain and _is_exact(node):
+        return _added(node.inputs[0], frame)
+    return _Added(Leaf(tensor, True, frame.folded), math.nan)
+
+
+def _is_exact(cast: gs.Node) -> bool:
+    """True if a Cast widens a number, or the precision stage has added it."""
+    source, result = cast.inputs[0], cast.outputs[0]
+    if DType.of(source.dtype) is None or DType.of(result.dtype) is None:
         return False
-    if node.op == "MatMul":
-        return len(node.inputs[0].shape or ()) > 2 and len(node.inputs[1].shape or ()) > 2
-    source = before(node)
-    if source is None and node.op == "Add":
-        return any(map(_leads_to_product, node.inputs))
-    return source is not None and _leads_to_product(source)
+    return result.dtype == np.float32 or getattr(result, "original", None) == source.name
+
+
+# --- all masks ------------------------------------------------------------------------------------
+
+
+def joined(operands: Sequence[tuple[Operand, float, Frame]], band: Band = ALL) -> Masks | str:
+    """Masks, each with the scale that follows it and the scores that it is for, from the product
+    on, as one; a str is a refusal's reason. Keys beyond `band` are excluded for good."""
+    excluded, added = list[_Excluded](), list[_Added]()
+    if band:
+        excluded.append(_Excluded(Condition(band), -math.inf, True, None))
+    for each, scale, frame in operands:
+        found = _read(each, scale, frame)
+        if isinstance(found, str):
+            return found
+        if isinstance(found, _Added):
+            added.append(found)
+        elif found.low:
+            excluded.append(found)
+    return _one(excluded, added)
+
+
+def _one(excluded: Sequence[_Excluded], added: Sequence[_Added]) -> Masks | str:
+    lows = {each.low for each in excluded}
+    same = len(lows) < 2 and (lows <= {-math.inf} or all(each.put for each in excluded[1:]))
+    condition = Condition()
+    for each in excluded:
+        condition = condition.joined(each.kept)
+    if not same or len(condition.leaves) + len(added) > 1:
+        return "it has several masks"
+    leaves = (*condition.leaves, *(each.leaf for each in added))
+    if any(not _is_placed(leaf) for leaf in leaves):
+        return "its mask has one axis for batch and heads"
+    low, made_by = min(lows, default=0.0), tuple(e.made_by for e in excluded if e.made_by)
+    if not leaves:
+        return Masks(Mask(made_by=made_by, band=condition.band), low if condition.band else 0.0)
+    tensor, kind = leaves[0].tensor, Masking.KEPT if leaves[0].value else Masking.DROPPED
+    if not added:
+        return Masks(Mask(kind, tensor, made_by, condition.band), low)
+    if low and math.isfinite(low) and not added[0].lowest >= _BOUNDED:
+        return "it has several masks"
+    return Masks(Mask(Masking.ADDED, tensor, made_by, condition.band), low or added[0].lowest)
+
+
+def _is_placed(leaf: Leaf) -> bool:
+    """True if the tensor broadcasts to scores with axes for batch and heads."""
+    shape = leaf.tensor.shape
+    return shape is not None and (not leaf.folded or len(shape) < 3 or shape[0] == 1)

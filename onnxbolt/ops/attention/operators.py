@@ -2,69 +2,102 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Refusal
-from onnxbolt.ops.attention import views
-from onnxbolt.ops.attention.found import Mask, Masked, Masking, Parts, assembled
-from onnxbolt.ops.attention.scales import scaled
+from onnxbolt.ops.attention import masks, views
+from onnxbolt.ops.attention.found import Band, Masked, Parts, assembled
+from onnxbolt.ops.attention.lengths import Size, sizes
+from onnxbolt.ops.attention.masks import Masks, Operand
+from onnxbolt.ops.attention.positions import Frame
+from onnxbolt.ops.attention.scales import before, widened
 from onnxbolt.ops.attention.views import Followed
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import Match
 
+# ONNX Runtime takes this number for -inf where it is added
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """The meaning of an operator's attributes and inputs."""
+
+    heads: tuple[int, int]  # the numbers of queries' and of keys' heads; 0: their tensors tell
+    mask: gs.Tensor | None  # it is added, or a boolean that keeps keys
+    band: Band
+    past: Sequence[int]  # inputs for earlier keys, and what belongs to them
+
 
 def standard(op: FusedOp, node: gs.Node) -> Match:
-    """Attention of opset 23 and 24. Its rows without keys are zeros."""
+    """Attention of opset 23 and 24. Its rows without keys are zeros, and its causal mask aligns the
+    first query with the first key (ONNX, Attention)."""
     attrs = node.attrs
-    if attrs.get("is_causal", 0):
-        return Refusal(node.name, node.op, "its mask is causal")
     if attrs.get("softcap", 0.0):
         return Refusal(node.name, node.op, "its scores are capped")
-    heads = attrs.get("q_num_heads", 0), attrs.get("kv_num_heads", 0)
-    mask = Mask()
-    if (given := _input(node, 3)) is not None:
-        mask = Mask(Masking.KEPT if given.dtype == np.bool_ else Masking.ADDED, given)
-    return _matched(op, node, heads, mask, past=(4, 5, 6))
+    heads = int(attrs.get("q_num_heads", 0)), int(attrs.get("kv_num_heads", 0))
+    band = Band(last=0) if attrs.get("is_causal", 0) else Band()
+    return _matched(op, node, _Given(heads, _input(node, 3), band, past=(4, 5, 6)))
 
 
 def multi_head(op: FusedOp, node: gs.Node) -> Match:
     """MultiHeadAttention without bias and mask."""
     if any(_input(node, index) is not None for index in (3, 4, 5)) or _input(node, 2) is None:
         return Refusal(node.name, node.op, "it has a bias or a mask, or its projections are packed")
-    heads = node.attrs.get("num_heads", 0)
+    heads = int(node.attrs.get("num_heads", 0))
     if node.attrs.get("unidirectional", 0):
         return Refusal(node.name, node.op, "its mask is causal")
-    return _matched(op, node, (heads, heads), Mask(), past=(6, 7, 8, 9))
+    return _matched(op, node, _Given((heads, heads), None, Band(), past=(6, 7, 8, 9)))
 
 
-def _matched(
-    op: FusedOp, node: gs.Node, heads: tuple[int, int], mask: Mask, past: Sequence[int]
-) -> Match:
-    if any(_input(node, index) is not None for index in past):
+def _matched(op: FusedOp, node: gs.Node, given: _Given) -> Match:
+    if any(_input(node, index) is not None for index in given.past):
         return Refusal(node.name, node.op, "it has past keys")
     if any(output.name and output.outputs for output in node.outputs[1:]):
         return Refusal(node.name, node.op, "its keys, values or scores are read elsewhere, too")
     q, k, v = node.inputs[:3]
+    rows = [views.by_rows(heads) for heads in given.heads]
     operands = (
-        views.follow(q, scaled, heads=heads[0]),
-        views.follow(k, scaled, heads=heads[1]),
-        views.follow(v, heads=heads[1]),
+        views.follow(q, rows[0], before),
+        views.follow(k, rows[1], before),
+        views.follow(v, rows[1], widened),
     )
-    if mask.tensor is not None and not _as_long(mask.tensor, operands[1]):
-        return Refusal(node.name, node.op, "its mask may be shorter than its keys")
+    found = _masks(node, given, operands)
+    if isinstance(found, str):
+        return Refusal(node.name, node.op, found)
     size = operands[0].view.size if operands[0] is not None else 1
-    scale = node.attrs.get("scale", 0.0) or size**-0.5
-    masked = Masked.PLAIN if mask.kind is Masking.NONE else Masked.ZERO
-    found = assembled(op, node, Parts(operands, scale, mask, masked, (node,), node))
-    return found if isinstance(found, Refusal) else (found, ())
+    scale = float(node.attrs.get("scale", 0.0)) or size**-0.5
+    plain = math.isfinite(found.lowest) and found.lowest != _LOWEST
+    masked = Masked.PLAIN if plain else Masked.ZERO
+    y = node.outputs[0]
+    parts = Parts(operands, scale, found.mask, masked, (node,), y, rows[0], grouped=True)
+    anchor = assembled(op, node, parts)
+    return anchor if isinstance(anchor, Refusal) else (anchor, ())
 
 
-def _as_long(mask: gs.Tensor, keys: Followed | None) -> bool:
+def _masks(
+    node: gs.Node, given: _Given, operands: tuple[Followed | None, Followed | None, Followed | None]
+) -> Masks | str:
+    """The mask and the band; a str is a refusal's reason."""
+    q, k, _ = operands
+    if given.mask is None or q is None or k is None:
+        return masks.joined([], given.band)
+    queries, keys = q.view.positions, k.view.positions
+    if not _as_long(given.mask, keys):
+        return "its mask may be shorter than its keys"
+    puts = -math.inf if given.mask.dtype == np.bool_ else None
+    mask = Operand(node, node.outputs[0], given.mask, puts)
+    return masks.joined([(mask, 1.0, Frame(queries, keys))], given.band)
+
+
+def _as_long(mask: gs.Tensor, keys: Size) -> bool:
     """True if the mask is known to have every key: opset 24 excludes keys beyond its end."""
-    return bool(mask.shape) and keys is not None and views.sizes(mask)[-1] == keys.view.positions
+    return bool(mask.shape) and sizes(mask)[-1] == keys
 
 
 def _input(node: gs.Node, index: int) -> gs.Tensor | None:

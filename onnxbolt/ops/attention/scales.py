@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
@@ -14,6 +15,12 @@ def before(node: gs.Node) -> gs.Tensor | None:
         source: gs.Tensor = node.inputs[0]
         return source if DType.of(source.dtype) and DType.of(node.outputs[0].dtype) else None
     return scaled(node)
+
+
+def widened(node: gs.Node) -> gs.Tensor | None:
+    """The tensor of 16 bits that a node casts to 32."""
+    source = before(node) if node.op == "Cast" else None
+    return source if source is not None and node.outputs[0].dtype == np.float32 else None
 
 
 def scaled(node: gs.Node) -> gs.Tensor | None:

@@ -1,22 +1,18 @@
-"""Follows Reshape, Transpose, Split, Slice, Squeeze, Unsqueeze and Gather of one position back to
-the tensor that they only rearrange, so that a kernel reads that tensor itself, by strides.
-
-Sizes are numbers, or names of symbolic dimensions; equal names are equal sizes.
+"""Follows Reshape, Transpose, Split, Slice, Squeeze, Unsqueeze, Gather of one position and Expand
+back to the tensor that they only rearrange, so that a kernel reads that tensor itself, by strides.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import onnx_graphsurgeon as gs
 
 from onnxbolt.graph.edit import constant_integers, producer
-
-Size: TypeAlias = int | str
-
+from onnxbolt.ops.attention.lengths import Size, numbers, sizes
 
 # --- the places of an axis' elements -------------------------------------------------------------
 
@@ -67,14 +63,6 @@ def of(tensor: gs.Tensor) -> Layout | None:
         axes.append(() if size == 1 else (Atom(size, stride),))
         stride = stride * size
     return Layout(tuple(reversed(axes)))
-
-
-def sizes(tensor: gs.Tensor) -> list[Size]:
-    """The shape, where unknown sizes have names of their own."""
-    return [
-        size if isinstance(size, int | str) and size != "" else f"{tensor.name}.{axis}"
-        for axis, size in enumerate(tensor.shape)
-    ]
 
 
 def merged(axis: Axis) -> Atom | None:
@@ -212,6 +200,25 @@ def _gather(node: gs.Node, layout: Layout, output: gs.Tensor) -> Layout | None:
     return part and replace(part, axes=part.axes[:axis] + part.axes[axis + 1 :])
 
 
+def _expand(node: gs.Node, layout: Layout, output: gs.Tensor) -> Layout | None:
+    """Copies along axes of one index lie at one place."""
+    target, before = numbers(node.inputs[1]), sizes(node.inputs[0])
+    after = sizes(output)
+    new = len(after) - len(before)
+    if target is None or len(target) != len(after):
+        target = [None] * len(after)
+    axes = list[Axis]()
+    wanted = zip([1] * new + before, ((),) * new + layout.axes, after, target, strict=True)
+    for size, axis, result, number in wanted:
+        if size == 1 and isinstance(result, int):
+            axes.append((Atom(result, Stride(0)),) if result > 1 else ())
+        elif size != 1 and (size in (result, number) or number == 1):
+            axes.append(axis)
+        else:
+            return None
+    return replace(layout, axes=tuple(axes))
+
+
 def _part(layout: Layout, axis: int, begin: int, count: int) -> Layout | None:
     """`count` indices of an axis from `begin` on."""
     found = merged(layout.axes[axis])
@@ -232,6 +239,7 @@ _RULES = {
     "Split": _split,
     "Slice": _slice,
     "Gather": _gather,
+    "Expand": _expand,
 }
 
 
@@ -246,7 +254,7 @@ class View:
 
     ROWS: `tensor` is [batch, positions, ..], and a row holds groups of `pitch` elements. Head h is
     in group `first` + h, from element `lead` on; `whole`: the row has nothing else. HEADS: `tensor`
-    is [batch, heads, positions, size].
+    is [batch, heads, positions, size]. Each head stands for `copies` of the operand, side by side.
     """
 
     tensor: gs.Tensor
@@ -259,6 +267,7 @@ class View:
     first: int = 0
     lead: int = 0
     whole: bool = True
+    copies: int = 1
 
     def fits(self, begin: int, width: int) -> bool:
         """True if a row of `width` elements, of which `tensor` has those from `begin` on, still
@@ -277,15 +286,79 @@ class Followed:
     nodes: tuple[gs.Node, ...]
 
 
+# the axes [batch, heads, positions, size] of an operand with this layout; None if it has not these
+Arrange: TypeAlias = Callable[[Layout], "tuple[Axis, Axis, Axis, Axis] | None"]
+
+
+def by_heads(order: Sequence[int] = (0, 1, 2, 3)) -> Arrange:
+    """For an operand whose axes in `order` are [batch, heads, positions, size]."""
+
+    def arrange(layout: Layout) -> tuple[Axis, Axis, Axis, Axis] | None:
+        if len(layout.axes) != 4:
+            return None
+        batch, heads, positions, size = (layout.axes[axis] for axis in order)
+        return batch, heads, positions, size
+
+    return arrange
+
+
+def folded(heads: int, order: Sequence[int] = (0, 1, 2)) -> Arrange:
+    """For an operand whose axes in `order` are [batch x heads, positions, size]."""
+
+    def arrange(layout: Layout) -> tuple[Axis, Axis, Axis, Axis] | None:
+        if len(layout.axes) != 3:
+            return None
+        both, positions, size = (layout.axes[axis] for axis in order)
+        found = regrouped(both, ("", heads))
+        return None if found is None else (found[0], found[1], positions, size)
+
+    return arrange
+
+
+def by_rows(heads: int) -> Arrange:
+    """For an operand [batch, positions, heads x size], or by heads."""
+
+    def arrange(layout: Layout) -> tuple[Axis, Axis, Axis, Axis] | None:
+        if len(layout.axes) != 3:
+            return by_heads()(layout)
+        batch, positions, row = layout.axes
+        width = math.prod(atom.size for atom in row if isinstance(atom.size, int))
+        found = regrouped(row, (heads, width // heads)) if heads > 0 else None
+        return None if found is None else (batch, found[0], positions, found[1])
+
+    return arrange
+
+
 def follow(
     tensor: gs.Tensor,
+    arrange: Arrange,
     scaled: Callable[[gs.Node], gs.Tensor | None] = lambda node: None,
-    order: Sequence[int] = (0, 1, 2, 3),
-    heads: int = 0,
 ) -> Followed | None:
-    """The operand `tensor`, whose axes in `order` are [batch, heads, positions, size], as a view of
-    the tensor furthest back; None if it cannot be read by strides. A tensor [batch, positions, ..]
-    has `heads`. `scaled` gives the tensor that a node only scales, None for other nodes."""
+    """The operand `tensor` as a view of the tensor furthest back; None if it cannot be read by
+    strides. `scaled` gives the tensor that a node only scales or casts, None for other nodes."""
+    for root, layout, nodes in _roots(tensor, scaled):
+        axes = None if layout is None else arrange(layout)
+        view = None if layout is None or axes is None else _view(root, axes, layout.offset)
+        if view is not None:
+            return Followed(view, nodes)
+    return None
+
+
+def heads_of(
+    tensor: gs.Tensor, axis: int, scaled: Callable[[gs.Node], gs.Tensor | None]
+) -> Iterator[int]:
+    """Numbers of heads that `axis` of an operand, batch x heads, may have."""
+    for _, layout, _ in _roots(tensor, scaled):
+        atoms = () if layout is None else layout.axes[axis]
+        if len(atoms) > 1 and isinstance(heads := atoms[-1].size, int):
+            yield heads
+
+
+def _roots(
+    tensor: gs.Tensor, scaled: Callable[[gs.Node], gs.Tensor | None]
+) -> Iterator[tuple[gs.Tensor, Layout | None, tuple[gs.Node, ...]]]:
+    """Tensors that `tensor` may be read from, furthest back first, each with the layout of `tensor`
+    in it and the nodes between them."""
     chain: list[tuple[gs.Node, gs.Tensor]] = []  # nodes with the output that is followed
     roots = [tensor]
     while (node := producer(roots[0])) is not None:
@@ -299,38 +372,27 @@ def follow(
         for node, output in chain[skipped:]:
             if layout is not None and rearranges(node):
                 layout = through(node, layout, output)
-        if layout is not None and len(layout.axes) == 3:
-            layout = _by_heads(layout, heads)
-        view = None if layout is None else _view(root, layout, order)
-        if view is not None:
-            return Followed(view, tuple(node for node, _ in chain[skipped:]))
-    return None
+        yield root, layout, tuple(node for node, _ in chain[skipped:])
 
 
-def _by_heads(layout: Layout, heads: int) -> Layout | None:
-    """[batch, positions, heads x size] as [batch, heads, positions, size]."""
-    batch, positions, row = layout.axes
-    width = math.prod(atom.size for atom in row if isinstance(atom.size, int))
-    axes = regrouped(row, (heads, width // heads)) if heads > 0 else None
-    if axes is None:
-        return None
-    return Layout((batch, axes[0], positions, axes[1]), layout.offset)
-
-
-def _view(root: gs.Tensor, layout: Layout, order: Sequence[int]) -> View | None:
-    if len(layout.axes) != 4:
-        return None
-    found = [merged(layout.axes[axis]) for axis in order]
-    whole = of(root)
+def _view(root: gs.Tensor, axes: tuple[Axis, Axis, Axis, Axis], offset: int) -> View | None:
+    whole, copies = of(root), 1
+    batch, heads, positions, size = axes
+    while heads and heads[-1].stride == Stride(0) and isinstance(heads[-1].size, int):
+        copies *= heads[-1].size
+        heads = heads[:-1]
+    found = [merged(axis) for axis in (batch, heads, positions, size)]
     if whole is None or any(atom is None for atom in found):
         return None
-    batch, heads, positions, size = (atom for atom in found if atom is not None)
-    if not isinstance(size.size, int) or (size.size > 1 and size.stride != Stride(1)):
+    atoms = [atom for atom in found if atom is not None]
+    depth = atoms[3].size
+    if not isinstance(depth, int) or (depth > 1 and atoms[3].stride != Stride(1)):
         return None
-    if tuple(layout.axes[axis] for axis in order) == whole.axes and not layout.offset:
-        dims = batch.size, positions.size, heads.size, size.size
-        return View(root, HEADS, *dims, size.size)
-    return _rows(root, whole, layout.offset, (batch, heads, positions, size))
+    if (batch, heads, positions, size) == whole.axes and not offset:
+        dims = atoms[0].size, atoms[2].size, atoms[1].size, depth
+        return View(root, HEADS, *dims, depth, copies=copies)
+    view = _rows(root, whole, offset, (atoms[0], atoms[1], atoms[2], atoms[3]))
+    return view and replace(view, copies=copies)
 
 
 def _rows(
