@@ -32,7 +32,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import onnx
 import onnxruntime as ort
@@ -55,6 +55,15 @@ from onnxbolt.gpu import local_arch
 from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.sessions import Arrays, Found, Measure, Sample, Source, interleave, search
 from onnxbolt.tune.summary import Tuning
+
+
+class Measured(Protocol):
+    """A model at a batch."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def batch(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,7 @@ def _measure_all(
                         values={"failure": f"{type(error).__name__}: {error}"[:500]},
                     )
                 )
-        _print(rows)
+        print_rows(rows)
         write_results(
             "end_to_end",
             rows,
@@ -167,32 +176,32 @@ def _measure(
         **({"pytorch": tried} if tried else {}),
         **({"pytorch_way": fastest_way(tried)} if pytorch else {}),
         **({"missing": missing} if missing else {}),
-        **(
-            {"tuning": {form: _told(tuning) for form, tuning in tunings.items()}} if tunings else {}
-        ),
+        **({"tuning": {form: told(tuning) for form, tuning in tunings.items()}} if tunings else {}),
     }
     floor = floor_us(exact, by_name(_arch(chosen)))
     return dataclasses.replace(row, floor_us=round(floor, 2), clock_mhz=clock.mhz, values=values)
 
 
 def compared(
-    target: Target,
+    target: Measured,
     samples: Mapping[str, Sample],
     device: Mapping[str, float],
     found: Mapping[str, Found],
     errors: Mapping[str, float],
+    also: Mapping[str, str] = _ALSO,
+    plain: str = PLAIN,
 ) -> Row:
-    """The row of a measured model: onnxbolt's time of the plain export against the peers; other
-    forms have fields of their own."""
-    mine, peer = samples[PLAIN], samples[PEER]
+    """The row of a measured model: onnxbolt's time of the form `plain` against the peers; other
+    forms have fields of their own, whose names begin as `also` says."""
+    mine, peer = samples[plain], samples[PEER]
     values: dict[str, Any] = {
         "peer_config": f"{found[PEER].source.label}: {found[PEER].setting}",
         "peer_spread": round(peer.spread, 4),
-        "device_us": round(device[PLAIN], 2),
+        "device_us": round(device[plain], 2),
         "peer_device_us": round(device[PEER], 2),
-        "device_ratio": round(device[PEER] / device[PLAIN], 3),
+        "device_ratio": round(device[PEER] / device[plain], 3),
     }
-    for form, name in _ALSO.items():
+    for form, name in also.items():
         if form in found:
             values |= {
                 f"{name}_us": round(samples[form].median, 2),
@@ -221,8 +230,8 @@ def compared(
         round(peer.median, 2),
         round(peer.median / mine.median, 3),
         spread=round(mine.spread, 4),
-        error=float(f"{errors[PLAIN]:.3e}"),
-        config=str(found[PLAIN].setting),
+        error=float(f"{errors[plain]:.3e}"),
+        config=str(found[plain].setting),
         values=values,
     )
 
@@ -245,7 +254,7 @@ def _forms(
     exports, missing = exported_by_pytorch(target, feeds, scratch) if stream else ({}, {})
     return {
         PLAIN: build(target.model, target.batch, "fp16"),
-        **fused_by_onnxruntime(target, exact, scratch),
+        **fused_by_onnxruntime(target, exact),
         **exports,
     }, missing
 
@@ -260,7 +269,7 @@ def _pytorch(
     )
 
 
-def _told(tuning: Tuning) -> dict[str, object]:
+def told(tuning: Tuning) -> dict[str, object]:
     """Facts about the tuning of one model, and the last message about the whole model."""
     whole = (
         {
@@ -298,7 +307,7 @@ def _optimized(
     )
     if report.tuning is not None:
         tunings[label] = report.tuning
-        print(f"{target.name}, {label}: {_told(report.tuning)}", flush=True)
+        print(f"{target.name}, {label}: {told(report.tuning)}", flush=True)
     return Source(label, out.read_bytes(), library)
 
 
@@ -307,8 +316,7 @@ def _prepare(target: Target, directory: Path, chosen: argparse.Namespace) -> Non
     same input gives the same bytes again."""
     directory.mkdir(parents=True, exist_ok=True)
     models = {PLAIN: build(target.model, target.batch, "fp16")}
-    with tempfile.TemporaryDirectory() as scratch:
-        models |= fused_by_onnxruntime(target, build(target.model, target.batch), Path(scratch))
+    models |= fused_by_onnxruntime(target, build(target.model, target.batch))
     for label, model in models.items():
         out = directory / _file(label, target)
         onnxbolt.optimize(model, out, **_options(chosen))
@@ -341,7 +349,7 @@ def _arch(chosen: argparse.Namespace) -> str:
     return chosen.arch or local_arch() or "sm_90a"
 
 
-def _print(rows: Sequence[Row]) -> None:
+def print_rows(rows: Sequence[Row]) -> None:
     table = Table(title="microseconds, median")
     for heading in (
         "model",

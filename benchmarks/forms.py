@@ -11,6 +11,7 @@ convolutional networks and recommenders are the same from either source, and are
 from __future__ import annotations
 
 import multiprocessing
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,27 +25,31 @@ OPSETS = {"PyTorch's export, opset 18": 18, "PyTorch's export, opset 23": 23}
 _EXPORT_SECONDS = 150.0
 
 
-def fused_by_onnxruntime(
-    target: Target, exact: onnx.ModelProto, scratch: Path
-) -> dict[str, onnx.ModelProto]:
+def fused_by_onnxruntime(target: Target, exact: onnx.ModelProto) -> dict[str, onnx.ModelProto]:
     """The transformer after onnxruntime.transformers.optimizer, in fp16; nothing for other
     models."""
     if not target.transformer:
         return {}
+    return {FUSED: fused(exact, target.transformer, 12, 768)}
+
+
+def fused(exact: onnx.ModelProto, kind: str, heads: int, width: int) -> onnx.ModelProto:
+    """An fp32 model of `kind` after onnxruntime.transformers.optimizer, in fp16."""
     from onnxruntime.transformers import optimizer
 
-    path = scratch / "fp32.onnx"
-    onnx.save(exact, path)
-    fused = optimizer.optimize_model(
-        str(path),
-        model_type=target.transformer,
-        num_heads=12,
-        hidden_size=768,
-        opt_level=0,
-        use_gpu=True,
-    )
-    fused.convert_float_to_float16(keep_io_types=False)
-    return {FUSED: fused.model}
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "fp32.onnx"
+        onnx.save(exact, path)
+        model = optimizer.optimize_model(
+            str(path),
+            model_type=kind,
+            num_heads=heads,
+            hidden_size=width,
+            opt_level=0,
+            use_gpu=True,
+        )
+    model.convert_float_to_float16(keep_io_types=False)
+    return model.model
 
 
 def exported_by_pytorch(

@@ -19,6 +19,7 @@ import torch._inductor.config
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.pytorch_peer import OF_ZOO
 from models.mobilenet import ROWS
 from models.repvgg import VARIANTS
 from models.vgg import DEPTHS
@@ -44,7 +45,7 @@ def measures(
     COMPILED), with a function that times runs of it between CUDA events, in microseconds, or why
     it failed."""
     torch.backends.cudnn.benchmark = True
-    module = _module(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    module = _module(model, feeds).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     inputs = [_input(array) for array in feeds.values()]
     for way in ways:
         try:
@@ -70,9 +71,19 @@ def export(model: str, feeds: Mapping[str, Any], opset: int, path: Path) -> None
         )
 
 
-def _module(model: str) -> nn.Module:
+def _module(model: str, names: Iterable[str] = ()) -> nn.Module:
     torch.manual_seed(0)
-    return MODELS[model]().eval().half().to(_DEVICE)
+    made = _of_zoo(model.removeprefix(OF_ZOO), names) if OF_ZOO in model else MODELS[model]()
+    return made.eval().half().to(_DEVICE)
+
+
+def _of_zoo(name: str, names: Iterable[str]) -> nn.Module:
+    """A model of tests/zoo/export/subjects.py that takes the inputs `names` by position."""
+    from tests.zoo.export.__main__ import Bound
+    from tests.zoo.export.subjects import SUBJECTS
+
+    subject = SUBJECTS[name]
+    return Bound(subject.build("sdpa"), names, subject.result)
 
 
 def _run(way: str, module: nn.Module, inputs: Sequence[Tensor]) -> Callable[[], Any]:

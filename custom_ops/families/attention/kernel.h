@@ -34,11 +34,11 @@ class Block {
 
   __device__ void run() {
     load_queries();
-    const Visits<S> visits(params_, place_.query, find_kept_tiles());
-    visit(visits);
-    if (may_mean_all() && visits.has_rest() &&
-        __syncthreads_or(warp_.lacks_keys(params_.queries - first_)))
-      visit(visits.rest());
+    Visits<S> visits(params_, place_.query, find_kept_tiles());
+    do {
+      visit(visits);
+    } while (may_mean_all() && visits.turn_to_rest() &&
+             __syncthreads_or(warp_.lacks_keys(params_.queries - first_)));
     if (has_work()) {
       const HeadsOutput& y = params_.y;
       warp_.store(static_cast<Element*>(y.data) + place_.batch * y.batch + place_.head * y.head +
@@ -235,6 +235,7 @@ struct Attention {
     if (kind != Shape::kMask) return "the kernel is for another kind of mask";
     if (kind != attention::kUnmasked && args.mask.data == nullptr && args.keys > 0)
       return "the mask is missing";
+    if (args.mask.key < 0 || args.mask.key > INT_MAX) return "a mask's keys are too far apart";
     if (!Shape::kBanded && (args.first != INT_MIN || args.last != INT_MAX))
       return "the kernel knows no band";
     return nullptr;

@@ -19,7 +19,10 @@ using ScoreTiles = float[S::kRowTiles][S::kScoreTiles][4];
 template <class S>
 class Masks {
  public:
-  using Element = typename S::Element;
+  // A mask's value as it is stored.
+  using Value = cutlass::platform::conditional_t<
+      S::kMask == kBooleans, uint8_t,
+      cutlass::platform::conditional_t<S::kMask == kAddsElements, typename S::Element, float>>;
 
   __device__ Masks(const Params& params, const Place& place, int first_query)
       : params_(params),
@@ -55,7 +58,7 @@ class Masks {
     bool found = false;
     for (int k = threadIdx.x % mma::kWarp; k < S::kKeys; k += mma::kWarp) {
       const int j = tile * S::kKeys + k;
-      if (j < params_.keys) found |= value(base_ + j * params_.mask.key) > Params::kExcluded;
+      if (j < params_.keys) found |= start(*data(j * params_.mask.key)) > Params::kExcluded;
     }
     return __any_sync(0xffffffff, found);
   }
@@ -74,24 +77,22 @@ class Masks {
     }
   }
 
-  // PerKey: the mask is the same for all queries.
+  // PerKey: the mask is the same for all queries. Places beyond the last query or key read that
+  // one.
   template <bool PerKey>
   __device__ void read(ScoreTiles<S>& scores, int row, int column) const {
     const ScoreMask& mask = params_.mask;
+    const int key = static_cast<int>(mask.key), last = params_.keys - 1;
     CUTLASS_PRAGMA_UNROLL
-    for (int t = 0; t < S::kRowTiles; ++t) {
+    for (int t = 0; t < (PerKey ? 1 : S::kRowTiles); ++t) {
       CUTLASS_PRAGMA_UNROLL
-      for (int r = 0; r < 2; ++r) {
-        if (PerKey && t + r > 0) continue;
-        const int i = min(row + 16 * t + 8 * r, params_.queries - 1);
-        const int64_t at = base_ + i * mask.query;
+      for (int r = 0; r < (PerKey ? 1 : 2); ++r) {
+        const Value* values = data(min(row + 16 * t + 8 * r, params_.queries - 1) * mask.query);
         CUTLASS_PRAGMA_UNROLL
         for (int n = 0; n < S::kScoreTiles; ++n) {
           CUTLASS_PRAGMA_UNROLL
-          for (int e = 0; e < 2; ++e) {
-            const int j = column + 8 * n + e;
-            scores[t][n][2 * r + e] = j < params_.keys ? value(at + j * mask.key) : -INFINITY;
-          }
+          for (int e = 0; e < 2; ++e)
+            scores[t][n][2 * r + e] = start(values[int64_t(min(column + 8 * n + e, last)) * key]);
         }
       }
     }
@@ -107,22 +108,22 @@ class Masks {
     }
   }
 
-  __device__ float value(int64_t at) const {
-    const void* data = params_.mask.data;
-    if constexpr (S::kMask == kBooleans) {
-      const bool kept =
-          (static_cast<const uint8_t*>(data)[at] != 0) != (params_.mask.kind == Masking::kDropped);
-      return kept ? 0.f : params_.excluded;
-    } else if constexpr (S::kMask == kAddsFloats) {
-      return added(static_cast<const float*>(data)[at]);
-    } else {
-      return added(float(static_cast<const Element*>(data)[at]));
-    }
+  // The block's mask from `offset` on.
+  __device__ const Value* data(int64_t offset) const {
+    return static_cast<const Value*>(params_.mask.data) + base_ + offset;
   }
 
-  __device__ float added(float number) const {
-    const float huge = number == -INFINITY ? number : Params::kExcluded;
-    return number < kLeastAdded ? huge : number * params_.inverse_scale;
+  // The score's start, by a value of the mask.
+  __device__ float start(Value value) const {
+    if constexpr (S::kMask == kBooleans) {
+      const bool kept = (value != 0) != (params_.mask.kind == Masking::kDropped);
+      return kept ? 0.f : params_.excluded;
+    } else if constexpr (cutlass::platform::is_same<Value, cutlass::half_t>::value) {
+      return float(value) * params_.inverse_scale;
+    } else {
+      const float number(value), huge = number == -INFINITY ? number : Params::kExcluded;
+      return number < kLeastAdded ? huge : number * params_.inverse_scale;
+    }
   }
 
   __device__ bool in_band(int i, int j) const {
@@ -159,11 +160,11 @@ class Visits {
     }
   }
 
-  // Tiles that have not been visited.
-  __device__ Visits rest() const {
-    Visits others = *this;
-    others.rest_ = true;
-    return others;
+  // Goes on with the tiles that have not been visited, once; false if there are none.
+  __device__ bool turn_to_rest() {
+    if (rest_ || (S::kMask == kUnmasked && !S::kBanded)) return false;
+    rest_ = true;
+    return !is_over(first());
   }
 
   __device__ int first() const { return after(-1); }
@@ -180,11 +181,6 @@ class Visits {
   }
 
   __device__ bool is_over(int tile) const { return tile >= tiles_; }
-
-  // True if some tile may be left out.
-  __device__ bool has_rest() const {
-    return (S::kMask != kUnmasked || S::kBanded) && !is_over(rest().first());
-  }
 
  private:
   __device__ bool is_chosen(int tile) const {

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -105,11 +105,22 @@ def _limit(seconds: int) -> Iterator[None]:
         signal.alarm(0)
 
 
-def exported(subject: Subject, form: Form) -> onnx.ModelProto:
-    """The model in one form, with recipes in place of its weights."""
+def exported(
+    subject: Subject, form: Form, sizes: Mapping[str, int] | None = None, half: bool = False
+) -> onnx.ModelProto:
+    """The model in one form, with recipes in place of its weights.
+
+    `sizes`: other values of the symbolic dimensions of its inputs. `half`: in fp16.
+    """
     torch.manual_seed(0)
-    inputs = subject.inputs(form.mask)
+    inputs = {
+        name: _resized(tensor, subject.axes[name], sizes or {})
+        for name, tensor in subject.inputs(form.mask).items()
+    }
     model = Bound(subject.build(form.attention), inputs, subject.result).eval()
+    if half:
+        model = model.half()
+        inputs = {n: t.half() if t.is_floating_point() else t for n, t in inputs.items()}
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tracers warn of each Python number
         _enliven(model)
@@ -117,6 +128,14 @@ def exported(subject: Subject, form: Form) -> onnx.ModelProto:
             path = Path(folder) / "model.onnx"
             _EXPORTERS[form.exporter](model, inputs, subject, form, path)
             return stripped(onnx.load(path, load_external_data=False), path.parent)
+
+
+def _resized(tensor: Tensor, axes: Mapping[int, str], sizes: Mapping[str, int]) -> Tensor:
+    """`tensor` repeated and cut, so that its symbolic axes have the sizes that are given."""
+    for axis, name in axes.items():
+        if name in sizes:
+            tensor = tensor.index_select(axis, torch.arange(sizes[name]) % tensor.shape[axis])
+    return tensor
 
 
 def _enliven(model: nn.Module) -> None:

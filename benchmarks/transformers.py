@@ -1,0 +1,222 @@
+"""Transformers from PyTorch's exporters: onnxbolt against ONNX Runtime and PyTorch, each at its
+best, on one GPU, in one run.
+
+    # export the models to DIR, without weights; needs torch, timm and transformers, but no GPU
+    python -m benchmarks.transformers --exports DIR --export
+    # optimize, tune, measure, write results/transformers-<gpu>.json
+    python -m benchmarks.transformers --exports DIR --tune --cache CACHE
+
+onnxbolt is given the export that torch.onnx.export writes by default (dynamo, opset 18), and the
+others in columns of their own. ONNX Runtime's best is the fastest of all exports and of what
+onnxruntime.transformers.optimizer makes of them, with every setting that benchmarks/end_to_end.py
+tries. PyTorch's best is the fastest of eager, CUDA graph and torch.compile. Both run in turns with
+onnxbolt. Texts have an attention mask that leaves between half of them and all. Errors are against
+the same export in fp32 without TF32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from onnx import ModelProto
+
+import onnxbolt
+from benchmarks.common import ClockSampler, Row, time_argument
+from benchmarks.device_time import device_times
+from benchmarks.documents import write_results
+from benchmarks.end_to_end import (
+    FULL,
+    PEER,
+    PYTORCH,
+    QUICK,
+    Effort,
+    compared,
+    print_rows,
+    told,
+)
+from benchmarks.exports import (
+    EXPORTERS,
+    PLAIN,
+    TARGETS,
+    Exported,
+    feeds_for,
+    forms,
+    widened,
+    write,
+)
+from benchmarks.forms import FUSED, fused
+from benchmarks.pytorch_peer import OF_ZOO, Tried, fastest_way, whole_model
+from benchmarks.whole_models import error_of, exact_outputs, stream_for
+from onnxbolt.errors import OnnxboltError
+from onnxbolt.gpu import local_arch
+from onnxbolt.tune.cuda import Stream
+from onnxbolt.tune.sessions import Arrays, Found, Measure, Source, interleave, search
+from onnxbolt.tune.summary import Tuning
+
+# values of the forms beside the plain export
+_ALSO = {"dynamo, opset 23": "opset23", "TorchScript": "torchscript"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    known = {target.name for target in TARGETS}
+    if unknown := chosen.models - known:
+        names = ", ".join(sorted(known))
+        parser.error(f"--models {','.join(sorted(unknown))}: choose from {names}")
+    targets = [t for t in TARGETS if not chosen.models or t.name in chosen.models]
+    if chosen.export:
+        return _export(targets, chosen.exports)
+    stream = stream_for(chosen, parser)
+    rows = list[Row]()
+    for target in targets:
+        with tempfile.TemporaryDirectory() as scratch:
+            try:
+                rows.append(_measure(target, Path(scratch), stream, chosen))
+            except Exception as error:  # any failure: the other models are still to be measured
+                failure = {"failure": f"{type(error).__name__}: {error}"[:500]}
+                rows.append(Row(target.model, target.batch, "fp16", values=failure))
+        print_rows(rows)
+        planned = [(target.model, target.batch) for target in TARGETS]
+        write_results("transformers", rows, chosen.out, chosen.append, planned)
+    return 1 if any("failure" in row.values for row in rows) else 0
+
+
+def _export(targets: Sequence[Exported], directory: Path) -> int:
+    failed = 0
+    for target in targets:
+        for form in EXPORTERS:
+            try:
+                path = write(directory, target, form)
+                print(f"{path.name}: {path.stat().st_size} bytes", flush=True)
+            except Exception as error:  # the exporters' errors are of many kinds
+                failed += 1
+                print(f"{target.name}, {form}: {type(error).__name__}: {error}"[:500], flush=True)
+    return 1 if failed else 0
+
+
+def _measure(
+    target: Exported, scratch: Path, stream: Stream | None, chosen: argparse.Namespace
+) -> Row:
+    effort: Effort = QUICK if chosen.quick else FULL
+    models, missing = forms(chosen.exports, target)
+    if PLAIN not in models:
+        raise FileNotFoundError(missing[PLAIN])
+    exact = widened(models[PLAIN])
+    feeds = feeds_for(exact, target)
+    reference = exact_outputs(exact, feeds, stream)
+    others = _fused(target, models, missing)
+    tunings, found = dict[str, Tuning](), dict[str, Found]()
+    for form in (PLAIN, *(form for form in _ALSO if form in models and not chosen.plain)):
+        try:
+            source = _optimized(form, models[form], scratch, stream, chosen, tunings)
+            found[form] = search([source], feeds, stream, effort.search_runs)
+        except (OnnxboltError, RuntimeError) as error:
+            if form == PLAIN:
+                raise
+            missing[form] = f"{type(error).__name__}: {error}"[:300]
+    peers = [Source(form, model.SerializeToString()) for form, model in (models | others).items()]
+    found[PEER] = search(peers, feeds, stream, effort.search_runs)
+    with _pytorch(target, feeds, stream, chosen) as (pytorch, tried), ClockSampler() as clock:
+        measures: dict[str, Measure] = {name: best.session.measure for name, best in found.items()}
+        samples = interleave(
+            measures | ({PYTORCH: pytorch} if pytorch else {}), effort.rounds, effort.runs
+        )
+        device = device_times(found, feeds, stream, effort.rounds, effort.runs)
+    errors = {PLAIN: error_of(found[PLAIN].session, reference)}
+    row = compared(target, samples, device, found, errors, _ALSO, PLAIN)
+    row.values.update(
+        configurations="measured" if chosen.tune else "predicted",
+        pytorch=tried,
+        **({"pytorch_way": fastest_way(tried)} if pytorch else {}),
+        **({"missing": missing} if missing else {}),
+        **({"tuning": {form: told(tuning) for form, tuning in tunings.items()}} if tunings else {}),
+    )
+    return dataclasses.replace(row, clock_mhz=clock.mhz)
+
+
+def _pytorch(
+    target: Exported, feeds: Arrays, stream: Stream | None, chosen: argparse.Namespace
+) -> contextlib.AbstractContextManager[tuple[Measure | None, Tried]]:
+    if stream is None:
+        return contextlib.nullcontext((None, {}))
+    name, thorough = OF_ZOO + target.subject, not chosen.quick_compile
+    return whole_model(name, feeds, chosen.compile_within, thorough)
+
+
+def _fused(
+    target: Exported, models: dict[str, ModelProto], missing: dict[str, str]
+) -> dict[str, ModelProto]:
+    """Each export after onnxruntime.transformers.optimizer, by names of forms."""
+    results = dict[str, ModelProto]()
+    if target.transformer is None:
+        return results
+    for form, model in models.items():
+        label = f"{FUSED}, {form}"
+        try:
+            results[label] = fused(widened(model), *target.transformer)
+        except Exception as error:  # its fusions fail on forms that they do not know
+            missing[label] = f"{type(error).__name__}: {error}"[:300]
+    return results
+
+
+def _optimized(
+    form: str,
+    model: ModelProto,
+    scratch: Path,
+    stream: Stream | None,
+    chosen: argparse.Namespace,
+    tunings: dict[str, Tuning],
+) -> Source:
+    """Our model; `tunings` gets the facts of its tuning."""
+    out = scratch / f"{_ALSO.get(form, 'plain')}.onnx"
+    tuning = {"tune": True, "budget": chosen.budget} if chosen.tune else {}
+    report = onnxbolt.optimize(
+        model,
+        out,
+        archs=(local_arch() or "sm_90a",),
+        fuse=chosen.fuse,
+        verify=False,
+        library=stream is not None,
+        **tuning,
+    )
+    if report.tuning is not None:
+        tunings[form] = report.tuning
+        print(f"{form}: {told(report.tuning)}", flush=True)
+    return Source(form, out.read_bytes(), onnxbolt.get_library_path(out))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument(
+        "--exports", type=Path, metavar="DIR", required=True, help="the exported models"
+    )
+    parser.add_argument("--export", action="store_true", help="write them, and stop")
+    parser.add_argument(
+        "--models",
+        type=lambda text: set(text.split(",")),
+        default=set(),
+        help=f"with commas between, of {', '.join(target.name for target in TARGETS)}",
+    )
+    parser.add_argument("--plain", action="store_true", help="onnxbolt gets the plain export alone")
+    parser.add_argument("--out", type=Path, help="result file")
+    parser.add_argument("--append", action="store_true", help="keep the rows of other models")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="onnxbolt's cache directory")
+    parser.add_argument("--compile-within", type=time_argument, default="3m", metavar="TIME")
+    parser.add_argument("--quick-compile", action="store_true", help="no max-autotune")
+    parser.add_argument("--fuse", choices=("winning", "all"), default="winning")
+    parser.add_argument("--tune", action="store_true", help="measure kernels")
+    parser.add_argument("--budget", type=time_argument, help="with --tune, for each model")
+    parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--quick", action="store_true", help="few runs: a look, no measurement")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
