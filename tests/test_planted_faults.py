@@ -17,7 +17,13 @@ from tests.gpu.fault_list import BIAS, ELEMENT, FAULTS, K_BLOCK, KINDS, PIXEL, S
 from tests.gpu.fault_models import MODELS, prepare
 
 NO_PRODUCT = {named("resize"), named("layout"), named("elementwise"), named("norm")}
-NO_BIAS = {named("pool"), named("resize"), named("layout"), named("attention")}
+NO_BIAS = {
+    named("pool"),
+    named("resize"),
+    named("layout"),
+    named("attention"),
+    named("attention_sm90"),
+}
 NO_STALE = {named("gemm_3x")}  # CUTLASS's own stores
 
 

@@ -15,6 +15,7 @@ from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.families import row
 from onnxbolt.families.attention import Attention
+from onnxbolt.families.attention_sm90 import AttentionSm90
 from onnxbolt.families.b2b_conv_2x import B2bConv2x
 from onnxbolt.families.b2b_conv_sm90 import B2bConvSm90
 from onnxbolt.families.b2b_gemm_2x import B2bGemm2x
@@ -105,6 +106,7 @@ FAMILIES: Registry[int, Family[Any]] = _Families(
         B2bConv2x(),
         Norm(),
         Attention(),
+        AttentionSm90(),
     ),
     "number",
     "name",

@@ -40,6 +40,7 @@ CONSTANTS: dict[Family[Any], tuple[str, tuple[str, ...]]] = {
     named("elementwise"): ("elementwise::Params", ("epilogue.vectors",)),
     named("norm"): ("norm::Params", ("epilogue.vectors",)),
     named("attention"): ("attention::Params", ()),
+    named("attention_sm90"): ("attention_sm90::Params", ()),
     named("depthwise"): ("depthwise::Params", ("filter", "epilogue.vectors")),
     named("squeeze_excite"): (
         "squeeze_excite::Params",

@@ -17,6 +17,7 @@ from onnxbolt.epilogues import CASTS, EPILOGUES, PRODUCT, STORE
 from onnxbolt.errors import ToolchainError
 from onnxbolt.families import FAMILIES, Family, only
 from onnxbolt.families.attention import AttentionConfig, MaskKind
+from onnxbolt.families.attention_sm90 import AttentionSm90Config, MaskForm
 from onnxbolt.families.b2b_conv_2x import B2bConv2xConfig
 from onnxbolt.families.b2b_conv_sm90 import B2bConvSm90Config
 from onnxbolt.families.b2b_gemm_2x import B2bGemm2xConfig
@@ -178,6 +179,18 @@ ATTENTION = AttentionConfig(
     mask=MaskKind.FLOATS,
     access=8,
 )
+ATTENTION_SM90 = AttentionSm90Config(
+    arch=90,
+    keys=128,
+    last_keys=128,
+    size=64,
+    value_size=64,
+    consumers=3,
+    stages=4,
+    query_stages=2,
+    schedule=Schedule.PINGPONG,
+    overlap=True,
+)
 NORM = NormConfig(arch=90, rows=4, lanes=32, vectors=3, access=8)
 
 UNITS = {
@@ -211,6 +224,16 @@ UNITS = {
         Instance(dataclasses.replace(NORM, access=4), DType.F32, DType.F32, ("Scale",)),
     ),
     "attention": (Instance(ATTENTION, DType.F16, DType.F16),),
+    "attention_sm90": (
+        Instance(ATTENTION_SM90, DType.F16, DType.F16),
+        Instance(
+            dataclasses.replace(
+                ATTENTION_SM90, keys=64, last_keys=64, mask=MaskForm.KEYS, banded=True
+            ),
+            DType.BF16,
+            DType.BF16,
+        ),
+    ),
     "b2b_gemm_sm90": (
         Instance(B2B_GEMM_SM90, DType.F16, DType.F32, ("Bias", "Relu", "Gemm", "Bias", "Clip")),
     ),

@@ -428,6 +428,20 @@ ATTENTION = Store(
     f"{_HEAD} % params_.heads * params_.value_size + unit * S::kOfUnit + part + i",
     "Element",
 )
+# a thread has its accumulators of two rows, eight apart (sm90/wgmma.h)
+_SM90_STAGED = "    char* staged = shared_.q[queries_.stage][group_];\n"
+_SM90_STORE = "        Store4D(params_.y, staged"
+_FIRST_ROW = "work.batch * params_.queries + row"
+ATTENTION_SM90 = Store(
+    "families/attention_sm90/consumer.h",
+    _SM90_STAGED,
+    "{code}" + _SM90_STAGED,
+    "tile.sums[i]",
+    "K::kValueSize / 2",
+    f"{_FIRST_ROW} + thread_ / 32 * 16 + thread_ % 32 / 4 + i % 4 / 2 * 8",
+    "work.head * K::kValueSize + i / 4 * 8 + thread_ % 4 * 2 + i % 2",
+    "float",
+)
 _SMALL_FINISH = (
     "    const auto y = Chain::template finish<Output>(sums, operands, epilogue.params);\n"
 )
@@ -547,6 +561,16 @@ def _attention() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     yield K_BLOCK, (Edit(file, steps, steps.replace("kKeySteps", "kKeySteps - 1")),)
 
 
+def _attention_sm90() -> Iterator[tuple[str, tuple[Edit, ...]]]:
+    file, steps = ATTENTION_SM90.file, "i < K::kSize / 16; ++i"
+    yield from ((kind, (edit,)) for kind, edit in ATTENTION_SM90.faults())
+    first = "work.head == 0 && thread_ % 4 == 0"
+    yield SWAP, (_swap(ATTENTION_SM90, first, ((0, 1), (2, 3))),)
+    guarded = _SM90_STORE.replace("Store4D", f"if (({_FIRST_ROW}) / 64 != 2) Store4D")
+    yield STALE, (Edit(file, _SM90_STORE, guarded),)
+    yield K_BLOCK, (Edit(file, steps, steps.replace("/ 16", "/ 16 - 1")),)
+
+
 def _gemm_small() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     file, store, product = (
         B2B_GEMM_SMALL.file,
@@ -640,6 +664,7 @@ _STORES = {
     named("squeeze_excite"): _squeeze_excite,
     named("norm"): _norm,
     named("attention"): _attention,
+    named("attention_sm90"): _attention_sm90,
     named("b2b_gemm_small"): _gemm_small,
 }
 FAULTS = tuple(

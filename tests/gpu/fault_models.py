@@ -215,6 +215,7 @@ MODELS: dict[Family[Any], Callable[[], onnx.ModelProto]] = {
     named("squeeze_excite"): _squeeze_excite,
     named("norm"): _norm,
     named("attention"): _attention,
+    named("attention_sm90"): _attention,
     named("b2b_gemm_sm90"): lambda: _gemms(256, 64, 64),
     named("b2b_gemm_2x"): lambda: _gemms(256, 64, 64),
     named("b2b_gemm_wide_sm90"): lambda: _gemms(256, 256, 64),

@@ -1,0 +1,307 @@
+// A consumer warpgroup of attention: 64 queries of an item.
+#pragma once
+#include "families/attention_sm90/softmax.h"
+#include "runtime/dependent_launch.h"
+#include "sm90/tma.h"
+#include "sm90/wgmma_registers.h"
+
+namespace onnxbolt {
+namespace attention_sm90 {
+
+__device__ inline void ArriveThreads(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// The block's hardware barriers: one of each warpgroup, and one for its turn.
+constexpr int kGroupBarrier = 1, kTurnBarrier = 8;
+
+// How it works. With overlap, the values of a block of keys are multiplied together with the scores
+// of the next block; the softmax of the one runs under the products of the other:
+//
+//     scores(0)  softmax(0)
+//     scores(1)  values(0)   softmax(1)
+//     scores(2)  values(1)   softmax(2)  ..  values(last)
+//
+// Without overlap a block is finished before the next one, which takes fewer registers: other
+// warpgroups then run under its softmax.
+//
+// Turns. Warpgroups take turns in starting products, so that those of one run under the softmax of
+// another. A turn is a named barrier of 256 threads: the 128 that wait for their turn, and the 128
+// that arrive when theirs is over. Every warpgroup takes one turn for each block of keys of each
+// item, also if it has no queries. Within a turn a warpgroup waits for values(j - 1) alone, whose
+// copy waits for values(j - 1 - kStages) of all warpgroups: these have begun and end without
+// another turn. So turns always end.
+template <class K>
+class Consumer {
+ public:
+  using Element = typename K::Element;
+  using Shared = typename K::Shared;
+
+  CUTLASS_DEVICE Consumer(const Params& params, Shared& shared, int group)
+      : params_(params), shared_(shared), group_(group), thread_(threadIdx.x % 128) {}
+
+  CUTLASS_DEVICE void run() {
+    WaitForPredecessors();  // the kernel before may read the memory where results are stored
+    if (K::kTakesTurns && group_ == K::kConsumers - 1) end_turn();  // the first one's begins
+    for (Items<K> items(params_); !items.done(); items.advance()) {
+      if (items.valid()) consume();
+    }
+  }
+
+ private:
+  using Sums = Accumulators<K::kValueSize>;
+
+  // The weights of a block as the second product's operand, and the result's sums.
+  struct Tile {
+    uint32_t weights[K::kKeys / 4];
+    Sums sums;
+    Rows rows;
+  };
+
+  CUTLASS_DEVICE void consume() {
+    shared_.q_full[queries_.stage].wait(queries_.parity);
+    const Work& work = shared_.work[queries_.stage];
+    const int row = work.row + group_ * kRows;
+    if (row < params_.queries) {
+      Tile tile;
+      attend(tile, work, row);
+      store(tile, work, row);
+    } else {
+      pass(work.blocks);
+      if (thread_ == 0) shared_.q_empty[queries_.stage].arrive();
+    }
+    queries_.advance();
+  }
+
+  // Takes part in the rings and turns without queries. It waits for each block with all warps: an
+  // early arrival would count for another block, and a late warp would miss a phase.
+  CUTLASS_DEVICE void pass(int blocks) {
+    for (int block = 0; block < blocks; ++block) {
+      shared_.k_full[keys_.stage].wait(keys_.parity);
+      begin_turn();
+      end_turn();
+      shared_.v_full[values_.stage].wait(values_.parity);
+      SyncThreads(kGroupBarrier + group_, 128);
+      release_keys();
+      release_values();
+    }
+  }
+
+  CUTLASS_DEVICE void attend(Tile& tile, const Work& work, int row) {
+    int block = work.first;
+    const int last = block + work.blocks - 1;
+    if (block == last) {
+      finish<true>(tile, work, row, last);
+    } else {
+      visit<true>(tile, work, row, block);
+      while (++block < last) visit<false>(tile, work, row, block);
+      finish<false>(tile, work, row, last);
+    }
+  }
+
+  template <bool First>
+  CUTLASS_DEVICE void visit(Tile& tile, const Work& work, int row, int block) {
+    const int key = block * K::kKeys;
+    if (is_whole(row, key))
+      step<K::kKeys, false, First>(tile, work, row, key);
+    else
+      step<K::kKeys, true, First>(tile, work, row, key);
+  }
+
+  // The item's last block. If it is the last one of all keys, it may be shorter than the others.
+  template <bool First>
+  CUTLASS_DEVICE void finish(Tile& tile, const Work& work, int row, int block) {
+    const int key = block * K::kKeys;
+    if (K::kLastKeys < K::kKeys && params_.keys - key <= K::kLastKeys) {
+      step<K::kLastKeys, true, First>(tile, work, row, key);
+      if constexpr (K::kOverlaps) multiply_last_values<K::kLastKeys, First>(tile);
+    } else {
+      visit<First>(tile, work, row, block);
+      if constexpr (K::kOverlaps) multiply_last_values<K::kKeys, First>(tile);
+    }
+  }
+
+  template <int Width, bool First>
+  CUTLASS_DEVICE void multiply_last_values(Tile& tile) {
+    multiply_values<Width>(tile, !First);
+    finish_values(tile);
+  }
+
+  // True if each of the 64 queries reads each key of the block, as far as the mask keeps it.
+  CUTLASS_DEVICE bool is_whole(int row, int key) const {
+    bool whole = K::kMask == MaskForm::kKeys || key + K::kKeys <= params_.keys;
+    if constexpr (K::kBand) {
+      whole = whole && key + K::kKeys <= params_.keys;
+      const int first = key - (row + kRows - 1) - params_.shift,
+                last = key + K::kKeys - 1 - row - params_.shift;
+      whole = whole && first >= params_.first && last <= params_.last;
+    }
+    return whole;
+  }
+
+  // Scores and softmax of a block, and the values of this block or, with overlap, of the one
+  // before.
+  template <int Width, bool Edge, bool First>
+  CUTLASS_DEVICE void step(Tile& tile, const Work& work, int row, int key) {
+    constexpr bool kUnder = K::kOverlaps && !First;  // the values before are multiplied meanwhile
+    Accumulators<Width> scores;
+    shared_.k_full[keys_.stage].wait(keys_.parity);
+    begin_turn();
+    BeginProducts();
+    multiply_keys<Width>(scores);
+    if constexpr (kUnder) multiply_values<K::kKeys>(tile, key > (work.first + 1) * K::kKeys);
+    end_turn();
+    WaitForProducts<kUnder ? 1 : 0>();
+    PinAccumulators(scores);
+    mask<Width, Edge>(scores, work, row, key);
+    release_keys();
+    Exponentiate<K, Width>(scores, tile.rows, K::kAdds ? kLog2E : kLog2E * params_.scale);
+    if constexpr (kUnder) finish_values(tile);
+    if constexpr (!First) rescale(tile);
+#pragma unroll
+    for (int i = 0; i < Width / 4; ++i)
+      tile.weights[i] = Pack<Element>(scores[2 * i], scores[2 * i + 1]);
+    if constexpr (!K::kOverlaps) {
+      multiply_values<Width>(tile, !First);
+      finish_values(tile);
+    }
+  }
+
+  template <int Width, bool Edge>
+  CUTLASS_DEVICE void mask(Accumulators<Width>& scores, const Work& work, int row, int key) const {
+    const ScoreTile<K> place(params_, work, row, key);
+    if constexpr (K::kMask == MaskForm::kKeys) {
+      place.template mask<Width, Edge>(scores, shared_.bias[keys_.stage]);
+      SyncThreads(kGroupBarrier + group_, 128);  // before the stage is released: all have read it
+    } else {
+      place.template mask<Width, Edge>(scores, nullptr);
+    }
+  }
+
+  CUTLASS_DEVICE void rescale(Tile& tile) const {
+#pragma unroll
+    for (int i = 0; i < K::kValueSize / 2; ++i) tile.sums[i] *= tile.rows.factor[(i >> 1) & 1];
+  }
+
+  template <int Width>
+  CUTLASS_DEVICE void multiply_keys(Accumulators<Width>& scores) const {
+    constexpr Boxes kBoxes = K::kKeyBoxes;
+    constexpr int kRowBytes = kBoxes.row_bytes(), kSteps = kBoxes.columns / 16;
+    const uint64_t q = OperandDescriptor(shared_.q[queries_.stage][group_], kRowBytes);
+    const uint64_t k = OperandDescriptor(shared_.k[keys_.stage], kRowBytes);
+#pragma unroll
+    for (int i = 0; i < K::kSize / 16; ++i) {  // addresses in descriptors count 16 bytes
+      const int box = i / kSteps, step = i % kSteps * 2;
+      Wgmma<Width>::template multiply<Element>(scores, q + box * kRows * kRowBytes / 16 + step,
+                                               k + box * K::kKeys * kRowBytes / 16 + step, i > 0);
+    }
+    CommitProducts();
+  }
+
+  // Adds the weighted values of a block to what there is, if there is any.
+  template <int Width>
+  CUTLASS_DEVICE void multiply_values(Tile& tile, bool accumulate) const {
+    shared_.v_full[values_.stage].wait(values_.parity);
+    PinAccumulators(tile.sums);
+    BeginProducts();
+    constexpr int kRowBytes = K::kValueBoxes.row_bytes();
+    const uint32_t start = SharedAddress(shared_.v[values_.stage]) >> 4 & 0x3fff;
+    const uint64_t v = ValuesDescriptor(start, kRowBytes, K::kKeys * kRowBytes);
+#pragma unroll
+    for (int i = 0; i < Width / 16; ++i)
+      WgmmaFromRegisters<K::kValueSize>::template multiply<Element, true>(
+          tile.sums, tile.weights + 4 * i, v + i * kRowBytes, accumulate || i > 0);
+    CommitProducts();
+  }
+
+  CUTLASS_DEVICE void finish_values(Tile& tile) {
+    WaitForProducts<0>();
+    PinAccumulators(tile.sums);
+    release_values();
+  }
+
+  CUTLASS_DEVICE void divide(Tile& tile) const {
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float sum = tile.rows.sum[r];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      factor[r] = K::kExcludes && sum == 0 ? params_.empty : 1 / sum;
+    }
+#pragma unroll
+    for (int i = 0; i < K::kValueSize / 2; ++i) tile.sums[i] *= factor[(i >> 1) & 1];
+  }
+
+  // Divides the sums, and stores them by way of the queries' place in shared memory: these have
+  // been multiplied.
+  CUTLASS_DEVICE void store(Tile& tile, const Work& work, int row) {
+    divide(tile);
+    char* staged = shared_.q[queries_.stage][group_];
+    // rows of the same length replace queries of the same warp, others those of all
+    if (K::kKeyBoxes.columns != K::kValueBoxes.columns) SyncThreads(kGroupBarrier + group_, 128);
+#pragma unroll
+    for (int i = 0; i < K::kValueSize / 8; i += 2) stage(tile.sums, i, staged);
+    FenceAsyncProxy();
+    SyncThreads(kGroupBarrier + group_, 128);
+    if (thread_ == 0) {
+      constexpr Boxes kBoxes = K::kValueBoxes;
+      for (int box = 0; box < kBoxes.count; ++box)
+        Store4D(params_.y, staged + box * kRows * kBoxes.row_bytes(), box * kBoxes.columns, row,
+                work.head, work.batch);
+      CommitStores();
+      WaitForStores<0>();
+      shared_.q_empty[queries_.stage].arrive();
+    }
+  }
+
+  // Writes 16 columns from 8 i on into their box, as TMA swizzles it; 8 if there are no more.
+  CUTLASS_DEVICE void stage(const Sums& sums, int i, const char* staged) const {
+    constexpr Boxes kBoxes = K::kValueBoxes;
+    constexpr int kRowBytes = kBoxes.row_bytes(), kChunks = kBoxes.columns / 8;
+    const bool both = i + 1 < K::kValueSize / 8;
+    const int line = thread_ / 32 * 16 + thread_ % 16, column = i + (both ? thread_ % 32 / 16 : 0);
+    const int turn = kRowBytes == 128 ? line % 8 : kRowBytes == 64 ? line / 2 % 4 : line / 4 % 2;
+    const uint32_t at = SharedAddress(staged + column / kChunks * kRows * kRowBytes +
+                                      line * kRowBytes + (column % kChunks ^ turn) * 16);
+    uint32_t words[4];
+#pragma unroll
+    for (int j = 0; j < (both ? 4 : 2); ++j)
+      words[j] = Pack<Element>(sums[4 * i + 2 * j], sums[4 * i + 2 * j + 1]);
+    if (both)
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+                   "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                   : "memory");
+    else
+      asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(at),
+                   "r"(words[0]), "r"(words[1])
+                   : "memory");
+  }
+
+  CUTLASS_DEVICE void begin_turn() const {
+    if constexpr (K::kTakesTurns) SyncThreads(kTurnBarrier + group_, 256);
+  }
+  CUTLASS_DEVICE void end_turn() const {
+    if constexpr (K::kTakesTurns) ArriveThreads(kTurnBarrier + (group_ + 1) % K::kConsumers, 256);
+  }
+
+  CUTLASS_DEVICE void release_keys() {
+    if (thread_ == 0) shared_.k_empty[keys_.stage].arrive();
+    keys_.advance();
+  }
+  CUTLASS_DEVICE void release_values() {
+    if (thread_ == 0) shared_.v_empty[values_.stage].arrive();
+    values_.advance();
+  }
+
+  static constexpr float kLog2E = 1.4426950408889634f;
+
+  const Params& params_;
+  Shared& shared_;
+  int group_, thread_;
+  RingCursor<K::kStages> keys_, values_;
+  RingCursor<K::kQueryStages> queries_;
+};
+
+}  // namespace attention_sm90
+}  // namespace onnxbolt

@@ -1,0 +1,150 @@
+// The constants of one kernel of attention on sm_90a, its parameters and its shared memory.
+#pragma once
+#include <cuda.h>
+
+#include "ops/attention/arguments.h"
+#include "runtime/instance.h"
+#include "runtime/integers.h"
+#include "sm90/barrier.h"
+#include "sm90/divisor.h"
+
+namespace onnxbolt {
+namespace attention_sm90 {
+
+using namespace sm90;
+
+constexpr int kRows = 64;  // queries of a warpgroup
+
+// The kernels for a mask, by the numbers of MaskForm in onnxbolt/families/attention_sm90.
+enum class MaskForm : int {
+  kNone,
+  kKeys,      // any mask whose values are the same for all queries
+  kAdded,     // values of the operands' type that are added
+  kAddedF32,  // values of fp32 that are added
+  kBoolean    // kept or dropped keys
+};
+
+// How rows of `size` elements lie in shared memory: boxes of swizzled rows. Elements beyond `size`
+// are zeros.
+struct Boxes {
+  int columns, count;
+
+  constexpr explicit Boxes(int size)
+      : columns(size > 32   ? 64
+                : size > 16 ? 32
+                            : 16),
+        count(CeilDivide(size, columns)) {}
+
+  constexpr int row_bytes() const { return columns * 2; }
+  constexpr int bytes(int rows) const { return rows * row_bytes() * count; }
+};
+
+// A work item: the queries of one head that a block has, 64 for each consumer warpgroup, and the
+// blocks of keys that they read.
+struct Work {
+  int batch, head;
+  int row;  // the first query
+  int first, blocks;
+};
+
+// Parameters of a launch, the same for all blocks.
+struct Params {
+  CUtensorMap q, k, v, y;          // dimensions: elements of a head, positions, heads, batch
+  Divisor groups, heads, batches;  // groups of a head's queries
+  Divisor sharing;                 // heads that share keys
+  int group_count, items, queries, keys;
+  float scale;
+  float excluded;  // the score of a key that a query does not read
+  float empty;     // the answer for a row without any key
+  ScoreMask mask;
+  int first, last, shift;  // the band, as in AttentionArguments, with bounds that do not overflow
+  bool all_blocks;         // blocks outside of the band are read, too: some row may have no key
+};
+
+template <class Config, class ElementType>
+struct Shape {
+  using Row = Config;
+  using Element = ElementType;
+
+  static constexpr int kConsumers = Row::at(Column::kConsumers);
+  // keys of a block, and of the last block if so many suffice for the remaining keys
+  static constexpr int kKeys = Row::at(kTileN), kLastKeys = Row::at(kWarpN);
+  static constexpr int kSize = Row::at(kTileK), kValueSize = Row::at(kInstructionN);
+  static constexpr int kStages = Row::at(Column::kStages), kQueryStages = Row::at(kWarpK);
+  static constexpr int kBlocksOfSm = Row::at(kWarpM);
+  static constexpr bool kOverlaps = Row::at(Column::kResident) == 1;
+  static constexpr bool kTakesTurns = Row::at(Column::kSchedule) == kPingpong;
+  static constexpr MaskForm kMask = static_cast<MaskForm>(Row::at(kIterator));
+  static constexpr bool kBand = Row::at(kInstructionK) == 1;
+
+  // Scores are scaled before a mask is added; else exp2's argument is scaled with them.
+  static constexpr bool kAdds =
+      kMask == MaskForm::kKeys || kMask == MaskForm::kAdded || kMask == MaskForm::kAddedF32;
+  // A query may read none of a block's keys.
+  static constexpr bool kExcludes = kMask != MaskForm::kNone || kBand;
+
+  static constexpr Boxes kKeyBoxes{kSize}, kValueBoxes{kValueSize};
+  static constexpr int kKeyBytes = kKeyBoxes.bytes(kKeys), kValueBytes = kValueBoxes.bytes(kKeys);
+  // a warpgroup's queries, in whose place its results are staged
+  static constexpr int kQueryBytes = kKeyBoxes.bytes(kRows);
+  static constexpr int kUnitBytes = std::max(kQueryBytes, kValueBoxes.bytes(kRows));
+
+  // One consumer has enough registers beside a producer warp. Several get those of a producer
+  // warpgroup: setmaxnreg moves registers among warpgroups, within what the launch allocated.
+  static constexpr bool kMovesRegisters = kConsumers > 1;
+  static constexpr int kThreads = 128 * kConsumers + (kMovesRegisters ? 128 : 32);
+  static constexpr int kLaunched = 65536 / (kThreads * kBlocksOfSm) / 8 * 8,
+                       kPool = kLaunched * (kConsumers + 1), kProducerLeast = 32,
+                       kConsumerRegisters =
+                           std::min((kPool - kProducerLeast) / kConsumers / 8 * 8, 240),
+                       kProducerRegisters =
+                           std::min(kPool - kConsumers * kConsumerRegisters, kLaunched / 8 * 8);
+
+  struct Shared {
+    alignas(1024) char k[kStages][kKeyBytes];
+    alignas(1024) char v[kStages][kValueBytes];
+    alignas(1024) char q[kQueryStages][kConsumers][kUnitBytes];
+    Barrier k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
+    Barrier q_full[kQueryStages], q_empty[kQueryStages];
+    // kKeys: what is added to the scores of a stage's keys, read in pairs
+    float bias[kMask == MaskForm::kKeys ? kStages : 1][kMask == MaskForm::kKeys ? kKeys : 2];
+    Work work[kQueryStages];  // describes the queries of each stage
+  };
+  static constexpr int kSharedMemory = sizeof(Shared);
+
+  static_assert(ArchOf<Row>::kWgmma && ArchOf<Row>::kTma, "the kernel needs wgmma and TMA");
+  static_assert(sizeof(Element) == 2, "values are the second product's B as they lie: 16 bits");
+  static_assert(kSize % 16 == 0 && kSize <= 256 && kValueSize % 8 == 0 && kValueSize <= 256,
+                "wgmma multiplies 16 elements at a time and has up to 256 columns");
+  static_assert(kKeys % 16 == 0 && kKeys <= 256, "a block of keys is multiplied by one wgmma");
+  static_assert(kLastKeys % 16 == 0 && kLastKeys <= kKeys, "the last block is no longer");
+  static_assert(kConsumers >= 1 && kConsumers <= 4, "barriers are numbered for four warpgroups");
+  static_assert(!kTakesTurns || kConsumers > 1, "turns need two warpgroups");
+  static_assert(kSharedMemory <= ArchOf<Row>::kSharedMemory, "a block exceeds shared memory");
+};
+
+// The items of this block. A band makes the last queries' items the longest: these come first
+// (Producer), and blocks take them back and forth, so that all have about the same.
+template <class K>
+class Items {
+ public:
+  __device__ explicit Items(const Params& params) : count_(params.items), item_(blockIdx.x) {}
+
+  __device__ bool done() const { return begin_ >= count_; }
+  // A last round may have none for this block.
+  __device__ bool valid() const { return item_ < count_; }
+  __device__ int item() const { return item_; }
+
+  __device__ void advance() {
+    begin_ += gridDim.x;
+    forth_ = !forth_;
+    item_ = begin_ + (K::kBand && !forth_ ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  }
+
+ private:
+  int count_, begin_ = 0, item_;
+  bool forth_ = true;
+};
+
+}  // namespace attention_sm90
+}  // namespace onnxbolt
