@@ -42,7 +42,7 @@ from onnxbolt.tune.lockfile import Lock
 from tests.conftest import ROOT
 from tests.extending import extended_by
 from tests.extending.activation import EXTENSION as ACTIVATIONS
-from tests.extending.activation import QUICK_GELU
+from tests.extending.activation import STEEP_SWISH
 from tests.extending.softmax import EXTENSION as SOFTMAX
 from tests.extending.strategy import BestFamily
 from tests.support import Net
@@ -313,7 +313,7 @@ def test_entry_points_are_loaded_where_a_model_is_optimized(
     installed("their_module:EXTENSION", FINE)
     report = _optimize(tmp_path / "out.onnx")
     try:
-        assert [QUICK_GELU.name in node.op for node in report.fused] == [True]
+        assert [STEEP_SWISH.name in node.op for node in report.fused] == [True]
     finally:
         unregister(ACTIVATIONS)
 
@@ -375,7 +375,7 @@ def test_the_command_line_finds_extensions_of_installed_packages(
     with extended_by(ACTIVATIONS):
         _optimize(out)
     command = [sys.executable, "-m", "onnxbolt", "inspect", str(out)]
-    for path, code, text in ((ROOT, 1, "activations, which is not"), (site, 0, "FusedGemm_Bias_Q")):
+    for path, code, text in ((ROOT, 1, "activations, which is not"), (site, 0, "FusedGemm_Bias_S")):
         environment = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{ROOT}"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
         assert done.returncode == code
@@ -389,7 +389,7 @@ def _source() -> onnx.ModelProto:
     net = Net({"x": (512, 128)})
     product = net.linear("x", 128, 256)
     return net.model(
-        net.node("Mul", product, net.node("Sigmoid", net.node("Mul", product, net.const(1.702))))
+        net.node("Mul", product, net.node("Sigmoid", net.node("Mul", product, net.const(1.5))))
     )
 
 
@@ -528,7 +528,7 @@ def test_deployment_loads_no_extension(
 def test_the_order_of_registration_changes_nothing(tmp_path: Path) -> None:
     net = Net({"x": (512, 128)})
     y = net.linear("x", 128, 256)
-    y = net.node("Mul", y, net.node("Sigmoid", net.node("Mul", y, net.const(1.702))))
+    y = net.node("Mul", y, net.node("Sigmoid", net.node("Mul", y, net.const(1.5))))
     model = net.model(net.node("Softmax", net.node("Mul", net.const(0.125), y), axis=-1))
     written: list[bytes] = []
     for extensions in ((ACTIVATIONS, SOFTMAX, THEIRS), (THEIRS, SOFTMAX, ACTIVATIONS)):

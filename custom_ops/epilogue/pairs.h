@@ -95,14 +95,25 @@ __device__ inline Pair softplus_pair(float first, float second) {
   return as_pair(__hfma2(e, slope, as_half2(round_positive<cutlass::half_t>(first, second))));
 }
 
-// x sigmoid(x) = max(x, 0) - |x| e / (1 + e), e = e^-|x|, with a polynomial of degree four for 1 /
-// (1 + e).
-__device__ inline Pair silu_pair(float first, float second) {
-  const __half2 e = decay_pair(first, second), t = __habs2(round_finite(first, second));
+// x sigmoid(s x) = max(x, 0) - |x| e / (1 + e), e = e^-|s x|, with a polynomial of degree four for
+// 1 / (1 + e).
+__device__ inline Pair logistic_gate_pair(float first, float second, __half2 e) {
+  const __half2 t = __habs2(round_finite(first, second));
   const __half2 inverse =
       polynomial(e, 1.f, -0.98583984375f, 0.8662109375f, -0.53173828125f, 0.1517333984375f);
   return as_pair(__hfma2(__hneg2(t), __hmul2(e, inverse),
                          as_half2(round_positive<cutlass::half_t>(first, second))));
+}
+
+// x sigmoid(x).
+__device__ inline Pair silu_pair(float first, float second) {
+  return logistic_gate_pair(first, second, decay_pair(first, second));
+}
+
+// x sigmoid(1.702 x); the factor is no coefficient of fp16.
+__device__ inline Pair quick_gelu_pair(float first, float second) {
+  constexpr float kFactor = 1702.f / 1000.f;
+  return logistic_gate_pair(first, second, decay_pair(kFactor * first, kFactor * second));
 }
 
 }  // namespace epilogue

@@ -137,6 +137,18 @@ struct Silu : HalfStep<> {
   }
 };
 
+struct QuickGelu : HalfStep<> {
+  __device__ static float apply(float x, float, const float*) { return x * sigmoid(1.702f * x); }
+  static constexpr bool kApproximable = true;
+  __device__ static float approximate(float x, float, const float*) {
+    return x * approximate_sigmoid(1.702f * x);
+  }
+  template <class>
+  __device__ static Pair finish(float first, float second) {
+    return quick_gelu_pair(first, second);
+  }
+};
+
 struct HardSwish : Step<Operand::kNone> {
   __device__ static float apply(float x, float, const float*) {
     return x * __saturatef(x * (1.f / 6.f) + 0.5f);

@@ -24,6 +24,7 @@
   X(GeluErf, kNone, 0, x * erfc(-x * M_SQRT1_2) / 2)                                             \
   X(GeluTanh, kNone, 0, x * (1 + tanh(M_SQRT1_2 * M_2_SQRTPI * (x + 0.044715 * x * x * x))) / 2) \
   X(Silu, kNone, 0, x * Logistic(x))                                                             \
+  X(QuickGelu, kNone, 0, x * Logistic(1.702 * x))                                                \
   X(HardSwish, kNone, 0, x * Between(x / 6 + 0.5, 0, 1))                                         \
   X(HardSigmoid, kNone, 2, Between(p[0] * x + p[1], 0, 1))                                       \
   X(Softplus, kNone, 0, LogOfOnePlusExp(x))                                                      \

@@ -14,6 +14,7 @@ import onnx_graphsurgeon as gs
 from onnxbolt.canonicalize import (
     activations,
     batchnorm,
+    bias_form,
     branches,
     concat_form,
     constant_fold,
@@ -57,6 +58,8 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     # each branch is now one Conv, or a BatchNormalization that no Conv could take
     (branches.run, "parallel convolutions merged"),
     # flatten passes one activation node, but not the nodes of a decomposition
+    # activations have no bias
+    (bias_form.run, "biases of activations written as Add"),
     (activations.run, "decomposed activations recognized"),
     # the nodes between two Reshapes are now in their shortest form
     (flatten.run, "Reshapes around a product removed"),

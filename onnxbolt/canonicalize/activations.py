@@ -27,7 +27,7 @@ def run(graph: gs.Graph) -> int:
     """Recognize all activations; returns how many."""
     count = 0
     for node in list(graph.nodes):
-        found = _recognized(graph, node) if node.outputs and not node.domain else None
+        found = _recognized(graph, node) if node.outputs else None
         if found is not None:
             step, x, nodes = found
             replace(graph, node, step, [x], nodes)
@@ -37,7 +37,7 @@ def run(graph: gs.Graph) -> int:
 
 def _recognized(graph: gs.Graph, node: gs.Node) -> tuple[str, gs.Tensor, list[gs.Node]] | None:
     """The epilogue step whose last node is `node`, its argument, and all of its nodes."""
-    forms = _forms(registered()).get(node.op, ())
+    forms = _forms(registered()).get((node.domain or "", node.op), ())
     matcher = Matcher(graph, node) if forms else None
     for step, formula in forms:
         match = matcher.match(formula) if matcher else None
@@ -47,9 +47,12 @@ def _recognized(graph: gs.Graph, node: gs.Node) -> tuple[str, gs.Tensor, list[gs
 
 
 @lru_cache(maxsize=1)
-def _forms(entries: tuple[EpilogueStep, ...]) -> dict[str, list[tuple[str, Formula]]]:
-    """The names of steps with their formulas, by the operators that the formulas end in."""
-    found: dict[str, list[tuple[str, Formula]]] = {}
+def _forms(
+    entries: tuple[EpilogueStep, ...],
+) -> dict[tuple[str, str], list[tuple[str, Formula]]]:
+    """The names of steps with their formulas, by domain and name of the operators that the formulas
+    end in."""
+    found: dict[tuple[str, str], list[tuple[str, Formula]]] = {}
     for entry in entries:
         for formula in entry.forms:
             for op in roots(formula):

@@ -13,15 +13,20 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.canonicalize.algebra import Product as Found
 from onnxbolt.canonicalize.algebra import applied, close, plus, product, product_of
+from onnxbolt.domains import CONTRIB
 from onnxbolt.epilogues.formula import Applied, Argument, Formula, Product, Sum
 from onnxbolt.graph.edit import scalar
 
+# defaults of ONNX Runtime's own operators (its docs/ContribOperators.md)
+_CONTRIB = {("QuickGelu", "alpha"): 1.702}
 Match = tuple[gs.Tensor, list[gs.Node]]  # x, and the nodes that compute the formula of it
 
 
-def roots(formula: Formula) -> tuple[str, ...]:
-    """The operators that a formula may end in."""
-    return (formula.op,) if isinstance(formula, Applied) else ("Mul", "Div")
+def roots(formula: Formula) -> tuple[tuple[str, str], ...]:
+    """The operators that a formula may end in, by domain and name."""
+    if isinstance(formula, Applied):
+        return ((formula.domain, formula.op),)
+    return (("", "Mul"), ("", "Div"))
 
 
 class Matcher:
@@ -84,7 +89,7 @@ class Matcher:
             return None
         given = zip(map(scalar, constants), formula.constants, strict=True)
         named = (
-            (node.attrs.get(name, _default(node.op, name)), value)
+            (node.attrs.get(name, _default(node.domain or "", node.op, name)), value)
             for name, value in formula.attributes
         )
         if not all(self._same(value, expected) for value, expected in (*given, *named)):
@@ -119,10 +124,10 @@ class Matcher:
 
 
 @cache
-def _default(op: str, attribute: str) -> object:
-    """ONNX's default for an attribute that a node leaves out."""
-    if not onnx.defs.has(op):
-        return None
+def _default(domain: str, op: str, attribute: str) -> object:
+    """The default of an attribute that a node leaves out."""
+    if domain or not onnx.defs.has(op):
+        return _CONTRIB.get((op, attribute)) if domain == CONTRIB else None
     schema = onnx.defs.get_schema(op).attributes.get(attribute)
     value = None if schema is None else onnx.helper.get_attribute_value(schema.default_value)
     return value.decode() if isinstance(value, bytes) else value

@@ -35,7 +35,8 @@ def restore(graph: gs.Graph) -> int:
         (x, *factors), y = node.inputs, node.outputs[0]
         at = next(i for i, other in enumerate(graph.nodes) if other is node)
         remove(graph, [node])
-        standard = len(node.expansion) == 1 and _defined(node.expansion[0].op_type, graph.opset, x)
+        first, *more = node.expansion
+        standard = not more and not first.domain and _defined(first.op_type, graph.opset, x)
         if standard or x.dtype == node.recognition.dtype:
             made = _originals(graph, node, x, y)
         elif node.op in EPILOGUES:

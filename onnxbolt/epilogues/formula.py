@@ -54,7 +54,8 @@ class Sum(Formula):
 
 @dataclass(frozen=True)
 class Applied(Formula):
-    """A standard operator of one tensor; `constants` are its further inputs.
+    """An operator of one tensor, a standard one unless a formula as a whole is one of `domain`;
+    `constants` are its further inputs.
 
     Whole numbers have to be equal, others may be rounded: no type rounds small whole numbers.
     """
@@ -63,14 +64,17 @@ class Applied(Formula):
     argument: Formula
     constants: tuple[float, ...] = ()
     attributes: tuple[tuple[str, float | str], ...] = ()
+    domain: str = ""
 
 
 X = Argument()
 
 
-def apply(op: str, argument: Formula, *constants: float, **attributes: float | str) -> Applied:
+def apply(
+    op: str, argument: Formula, *constants: float, domain: str = "", **attributes: float | str
+) -> Applied:
     """The operator `op` applied to `argument`. Attributes that are not given may have any value."""
-    return Applied(op, argument, constants, tuple(attributes.items()))
+    return Applied(op, argument, constants, tuple(attributes.items()), domain)
 
 
 def _as_product(value: Formula | float) -> Product:

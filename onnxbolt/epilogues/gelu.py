@@ -1,4 +1,4 @@
-"""GELU (Hendrycks and Gimpel 2016): exact, and approximated by tanh."""
+"""GELU (Hendrycks and Gimpel 2016): exact, and approximated by tanh or by the logistic function."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ GELU_ERF = EpilogueStep(
     reference=lambda x, _: numerics.gelu(x),
     functor="GeluErf",
     cost=12,
-    patterns=(Unary("BiasGelu", CONTRIB, bias=True), Unary("Gelu", CONTRIB)),
+    patterns=(Unary("BiasGelu", CONTRIB, bias=True),),
     forms=(
         0.5 * X * (apply("Erf", math.sqrt(0.5) * X) + 1),
         apply("Gelu", X, approximate="none"),
+        apply("Gelu", X, domain=CONTRIB),
     ),
     accuracy=Accuracy(slope=1.13, own=8 * FUNCTION, fp16=5.5e-4, bf16=6e-5),
     in_ort=InOrt(with_bias=True),
@@ -56,7 +57,29 @@ GELU_TANH = EpilogueStep(
         0.5 * X * (apply("Tanh", math.sqrt(2 / math.pi) * (X + 0.044715 * X**3)) + 1),
         0.5 * X * (apply("Tanh", math.sqrt(2 / math.pi) * X * (0.044715 * X**2 + 1)) + 1),
         apply("Gelu", X, approximate="tanh"),
+        apply("FastGelu", X, domain=CONTRIB),
     ),
     accuracy=Accuracy(slope=1.13, own=8 * FUNCTION, fp16=5.5e-4, bf16=7.5e-5),
     in_ort=InOrt(with_bias=True),
+)
+
+_LOGISTIC = 1.702  # x sigmoid(1.702 x), section 2 of the paper; CLIP's
+
+
+def _quick_gelu(emit: Emit, opset: int, x: str, operand: str, params: tuple[float, ...]) -> str:
+    return emit("Mul", [x, emit("Sigmoid", [emit("Mul", [x, emit("Const", _LOGISTIC)])])])
+
+
+QUICK_GELU = EpilogueStep(
+    "QuickGelu",
+    body=_quick_gelu,
+    reference=lambda x, _: x * numerics.sigmoid(_LOGISTIC * x),
+    functor="QuickGelu",
+    cost=8,
+    forms=(
+        X * apply("Sigmoid", _LOGISTIC * X),
+        apply("Swish", X, alpha=_LOGISTIC),
+        apply("QuickGelu", X, alpha=_LOGISTIC, domain=CONTRIB),
+    ),
+    accuracy=Accuracy(slope=1.1, own=2 * FUNCTION, fp16=2.5e-4),
 )

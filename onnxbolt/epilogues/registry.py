@@ -23,6 +23,7 @@ _OWN = (
     smooth.TANH,
     gelu.GELU_ERF,
     gelu.GELU_TANH,
+    gelu.QUICK_GELU,
     smooth.SILU,
     rectifiers.HARD_SWISH,
     rectifiers.HARD_SIGMOID,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from onnxbolt.domains import CONTRIB
 from onnxbolt.epilogues.formula import X, apply
 from onnxbolt.epilogues.numerics import sigmoid, softplus
 from onnxbolt.epilogues.patterns import Unary
@@ -50,7 +51,11 @@ SILU = EpilogueStep(
     reference=lambda x, _: x * sigmoid(x),
     functor="Silu",
     cost=7,
-    forms=(X * apply("Sigmoid", X), apply("Swish", X, alpha=1.0)),
+    forms=(
+        X * apply("Sigmoid", X),
+        apply("Swish", X, alpha=1.0),
+        apply("QuickGelu", X, alpha=1.0, domain=CONTRIB),
+    ),
     accuracy=Accuracy(slope=1.1, own=FUNCTION, fp16=2.5e-4),
 )
 

@@ -47,7 +47,10 @@ def model(
         for side in (inputs, outputs)
     ]
     graph = helper.make_graph(made, "graph", values[0], values[1], tensors)
-    result = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    imports = {"": opset, **{node.domain: 1 for node in made if node.domain}}
+    result = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid(*each) for each in imports.items()], ir_version=8
+    )
     onnx.checker.check_model(result)
     return result
 

@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 import pytest
 from onnx import TensorProto
 
+from onnxbolt import domains
 from onnxbolt.canonicalize.activations import restore, run
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.graph.exporter import export_model
@@ -31,6 +32,7 @@ SCALARS = {
     "six": 6.0,
     "minus3": -3.0,
     "cubic": 0.044715,
+    "quick": 1.702,
     "k": (2 / np.pi) ** 0.5,
     "wrong": 0.51,
     "integer3": 3,
@@ -98,6 +100,14 @@ FORMS: dict[str, tuple[str, Form]] = {
     ),
     "silu": ("Silu", [("Sigmoid", "h", "a"), ("Mul", "h a", "g")]),
     "silu, other order": ("Silu", [("Sigmoid", "h", "a"), ("Mul", "a h", "g")]),
+    "quick gelu": (
+        "QuickGelu",
+        [("Mul", "h quick", "a"), ("Sigmoid", "a", "b"), ("Mul", "h b", "g")],
+    ),
+    "quick gelu, other order": (
+        "QuickGelu",
+        [("Mul", "quick h", "a"), ("Sigmoid", "a", "b"), ("Mul", "b h", "g")],
+    ),
     "hard swish by hard sigmoid": (
         "HardSwish",
         [("HardSigmoid", "h", "a", {"alpha": 1 / 6, "beta": 0.5}), ("Mul", "h a", "g")],
@@ -138,6 +148,14 @@ STANDARD = [
     ("HardSwish", {}, "HardSwish", 14),
     ("Mish", {}, "Mish", 18),
     ("Swish", {}, "Silu", 24),
+    ("Swish", {"alpha": 1.702}, "QuickGelu", 24),
+]
+CONTRIB = [
+    ("Gelu", {}, "GeluErf"),
+    ("FastGelu", {}, "GeluTanh"),
+    ("QuickGelu", {}, "QuickGelu"),
+    ("QuickGelu", {"alpha": 1.702}, "QuickGelu"),
+    ("QuickGelu", {"alpha": 1.0}, "Silu"),
 ]
 
 
@@ -193,6 +211,27 @@ def test_standard_operators(op: str, attributes: dict[str, Any], step: str, opse
     assert list(export_model(graph).graph.node) == list(source.graph.node)
 
 
+@pytest.mark.parametrize(("op", "attributes", "step"), CONTRIB)
+def test_operators_of_onnx_runtime(op: str, attributes: dict[str, Any], step: str) -> None:
+    source = wrapped([(op, "h", "g", {**attributes, "domain": domains.CONTRIB})])
+    graph = recognized(source)
+    assert operators(graph)[1] == f"onnxbolt.internal.{step}"
+    restore(graph)
+    assert list(export_model(graph).graph.node) == list(source.graph.node)
+    graph = recognized(source)
+    for tensor in (graph.nodes[1].inputs[0], graph.nodes[1].outputs[0]):
+        tensor.dtype = np.dtype(np.float16)
+    restore(graph)  # written out, since they have no kernel in 16 bits on the CPU
+    assert not any(node.domain for node in graph.nodes)
+    assert len(graph.nodes) > 3
+
+
+def test_operators_of_onnx_runtime_with_other_attributes() -> None:
+    form: Form = [("QuickGelu", "h", "g", {"alpha": 2.0, "domain": domains.CONTRIB})]
+    unchanged(wrapped(form), run)
+    unchanged(wrapped([("Gelu", "h", "g", {"domain": "com.example"})]), run)
+
+
 def test_mish_of_a_written_out_softplus() -> None:
     form: Form = [
         *FORMS["softplus"][1][:2],
@@ -244,6 +283,7 @@ def replaced(name: str, old: str, new: str) -> Form:
         ("hard swish by clip", "zero", "minus3"),
         ("hard swish by clip", "six", "three"),
         ("softplus", "one", "two"),
+        ("quick gelu", "quick", "two"),
     ],
 )
 def test_other_constants(name: str, old: str, new: str) -> None:

@@ -207,6 +207,7 @@ EXACT: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "GeluErf": lambda x, _: x * _normal(x),
     "GeluTanh": lambda x, _: x * _logistic(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)),
     "Silu": lambda x, _: x * _logistic(x),
+    "QuickGelu": lambda x, _: x * _logistic(1.702 * x),
     "HardSwish": lambda x, _: x * np.clip(x / 6 + 0.5, 0, 1),
     "HardSigmoid": lambda x, _: np.clip(
         _parameters("HardSigmoid")[0] * x + _parameters("HardSigmoid")[1], 0, 1

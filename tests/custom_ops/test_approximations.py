@@ -27,6 +27,7 @@ BOUNDS = {
     "GeluErf": 6e-5,
     "GeluTanh": 7.5e-5,
     "Silu": 3e-7,
+    "QuickGelu": 3e-7,
     "Softplus": 2.8e-4,
     "Elu": 6e-7,
     "Mish": 3e-7,

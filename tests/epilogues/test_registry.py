@@ -42,6 +42,8 @@ FORMS = [(entry, form) for entry in registered() for form in entry.forms]
 ADDED = {"Gemm", "Store", "Mean", "CastF16", "CastBF16"}
 # modules that name an activation, and why
 NAMED = {
+    "canonicalize/formulas.py": "a default of one of ONNX Runtime's own operators",
+    "graph/contrib.py": "shapes of ONNX Runtime's own operators",
     "graph/lift/rules.py": "operators as earlier opsets had them",
     "graph/symbols.py": "operators whose operands broadcast",
     "onnxruntime_time.py": "sequences of steps that are one kernel of cuDNN",
@@ -184,7 +186,7 @@ def _step(name: str = "Hard", **facts: object) -> EpilogueStep:
     [
         ({"name": "Relu"}, "has the name Relu of onnxbolt's own"),
         ({"patterns": (Unary("Sigmoid"),)}, "nodes Sigmoid would be Sigmoid"),
-        ({"patterns": (Unary("Gelu", CONTRIB),)}, "nodes Gelu would be GeluErf"),
+        ({"patterns": (Unary("BiasGelu", CONTRIB),)}, "nodes BiasGelu would be GeluErf"),
         ({"forms": (X * apply("Sigmoid", X),)}, "a formula would be Silu"),
         ({"operand": "weight"}, "built into the kernels"),
         ({"cast": DType.F16}, "built into the kernels"),

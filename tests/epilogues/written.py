@@ -15,6 +15,7 @@ def write(net: Net, formula: Formula, x: str) -> str:
     if isinstance(formula, Applied):
         inputs = [write(net, formula.argument, x), *map(net.const, formula.constants)]
         attributes: dict[str, Any] = dict(formula.attributes)
+        attributes |= {"domain": formula.domain} if formula.domain else {}
         return net.node(formula.op, *inputs, **attributes)
     if isinstance(formula, Sum):
         right = formula.right

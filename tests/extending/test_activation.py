@@ -31,11 +31,11 @@ from onnxbolt.tune.acceptance import limits_of
 from tests.codegen.compilation import DeviceToolchain, compile_program, slow_code, watchful
 from tests.epilogues.written import write
 from tests.extending import extended_by
-from tests.extending.activation import CELU, EXTENSION, QUICK_GELU
+from tests.extending.activation import CELU, EXTENSION, STEEP_SWISH
 from tests.support import Net
 
 ROWS, INNER, COLUMNS = 512, 128, 256
-STEP = QUICK_GELU.name
+STEP = STEEP_SWISH.name
 
 
 _REFERENCE = """
@@ -46,7 +46,7 @@ int main() {
   const float alpha = 0.5f;
   for (int i = 0; i <= 32; ++i) {
     const double x = -4 + i / 4.0;
-    std::printf("%.17g %.17g %.17g\\n", x, ReferenceStep(kQuickGelu, x, 0, nullptr),
+    std::printf("%.17g %.17g %.17g\\n", x, ReferenceStep(kSteepSwish, x, 0, nullptr),
                 ReferenceStep(kCelu, x, 0, &alpha));
   }
 }
@@ -68,7 +68,7 @@ def _unit() -> Unit:
 
 def _source() -> onnx.ModelProto:
     net = Net({"x": (ROWS, INNER)})
-    return net.model(write(net, QUICK_GELU.forms[0], net.linear("x", INNER, COLUMNS)))
+    return net.model(write(net, STEEP_SWISH.forms[0], net.linear("x", INNER, COLUMNS)))
 
 
 def _optimized(out: Path, source: onnx.ModelProto | None = None, **options: object) -> Report:
@@ -99,7 +99,7 @@ def test_its_body_runs_in_plain_onnx_runtime(tmp_path: Path) -> None:
     weight, bias = (
         onnx.numpy_helper.to_array(t).astype(float) for t in source.graph.initializer[:2]
     )
-    expected = QUICK_GELU.reference(x.astype(float) @ weight + bias, None)
+    expected = STEEP_SWISH.reference(x.astype(float) @ weight + bias, None)
     for model in (source.SerializeToString(), tmp_path / "out.onnx"):
         assert np.linalg.norm(_result(model, x) - expected) <= 1e-5 * np.linalg.norm(expected)
 
@@ -129,7 +129,7 @@ def test_its_units_include_its_header(tmp_path: Path) -> None:
     for unit in kernels:
         assert unit.include_dirs == EXTENSION.include_dirs
         assert '\n#include "activations.h"\n' in unit.text
-        assert "Chain<onnxbolt::epilogue::Bias, extending::QuickGelu>" in unit.text
+        assert "Chain<onnxbolt::epilogue::Bias, extending::SteepSwish>" in unit.text
 
 
 @pytest.mark.usefixtures("extended")
@@ -147,7 +147,7 @@ def test_the_tuner_s_reference_has_their_definitions(tmp_path: Path) -> None:
     found = np.array([line.split() for line in lines.splitlines()], dtype=float)
     x = np.linspace(-4, 4, 33)
     assert found[:, 0] == pytest.approx(x)
-    assert found[:, 1] == pytest.approx(QUICK_GELU.reference(x, None), rel=1e-12, abs=1e-15)
+    assert found[:, 1] == pytest.approx(STEEP_SWISH.reference(x, None), rel=1e-12, abs=1e-15)
     assert found[:, 2] == pytest.approx(CELU.reference(x, None, 0.5), rel=1e-12, abs=1e-15)
 
 
@@ -163,11 +163,11 @@ def test_definitions_are_names(wrong: tuple[str, str]) -> None:
 
 @pytest.mark.usefixtures("extended")
 def test_objects_are_made_anew_where_its_header_changes(tmp_path: Path) -> None:
-    text = (EXTENSION.include_dirs[0] / QUICK_GELU.header).read_text()
+    text = (EXTENSION.include_dirs[0] / STEEP_SWISH.header).read_text()
     keys = []
-    for name, factor in (("a", "1.702f"), ("b", "1.7f")):
+    for name, factor in (("a", "1.5f"), ("b", "1.4f")):
         (tmp_path / name).mkdir()
-        (tmp_path / name / QUICK_GELU.header).write_text(text.replace("1.702f", factor))
+        (tmp_path / name / STEEP_SWISH.header).write_text(text.replace("1.5f", factor))
         # one directory, so that the command is the same
         (tmp_path / "include").unlink(missing_ok=True)
         (tmp_path / "include").symlink_to(tmp_path / name)
@@ -184,7 +184,7 @@ def test_its_cost_is_predicted() -> None:
     ours, cheaper = (ranked(each, get(80))[0][0] for each in (problem, relu))
     assert ours > cheaper
     *_, own = limits_of(problem, problem.reference)
-    assert own == QUICK_GELU.accuracy.own
+    assert own == STEEP_SWISH.accuracy.own
 
 
 @pytest.mark.usefixtures("extended")

@@ -54,6 +54,7 @@ ACTIVATIONS = (
     "GeluErf",
     "GeluTanh",
     "Silu",
+    "QuickGelu",
     "HardSwish",
     "HardSigmoid",
     "Softplus",

@@ -64,12 +64,12 @@ def _feeds(source: onnx.ModelProto, dtype: DType) -> dict[str, np.ndarray]:
 
 STEPS: dict[str, Callable[[Net, str], str]] = {
     "Relu": lambda net, x: net.node("Relu", x),
-    "QuickGelu": lambda net, x: write(net, activation.QUICK_GELU.forms[0], x),
+    "SteepSwish": lambda net, x: write(net, activation.STEEP_SWISH.forms[0], x),
     "Celu": lambda net, x: net.node("Celu", x, alpha=0.5),
 }
 REFERENCES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "Relu": lambda x: np.maximum(x, 0),
-    "QuickGelu": lambda x: activation.QUICK_GELU.reference(x, None),
+    "SteepSwish": lambda x: activation.STEEP_SWISH.reference(x, None),
     "Celu": lambda x: activation.CELU.reference(x, None, 0.5),
 }
 
@@ -128,12 +128,12 @@ def test_an_op_with_its_family(precision: str, dtype: DType, scale: float, tmp_p
 @pytest.mark.usefixtures("extended")
 def test_tuning_by_a_strategy_measures_an_extension_s_kernels() -> None:
     net = Net({"x": (96, 70)})
-    source = net.model(STEPS["QuickGelu"](net, net.linear("x", 70, 50)))
+    source = net.model(STEPS["SteepSwish"](net, net.linear("x", 70, 50)))
     tuning = pipeline.tune(source, archs=ARCH, strategy="best_family", fuse="all", budget=300)
     assert tuning.ended_by == "done"
     with Database() as database:
         measured = list(itertools.chain(*map(database.measurements, database.keys())))
     mine = [m for m in measured if m.config and m.config.family is gemm_fma.GEMM_FMA]
     assert mine
-    assert any("QuickGelu" in m.key for m in mine)
+    assert any("SteepSwish" in m.key for m in mine)
     assert all(m.status is Status.OK for m in mine), [m.detail for m in mine]

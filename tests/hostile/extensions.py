@@ -15,7 +15,7 @@ from onnx import ModelProto, helper
 from onnxbolt import library, names
 from onnxbolt.families.row import SLOTS
 from onnxbolt.measurements.keys import plain
-from tests.extending.activation import QUICK_GELU
+from tests.extending.activation import STEEP_SWISH
 from tests.extending.architectures import BLACKWELL
 from tests.extending.gemm_fma import GEMM_FMA
 from tests.extending.softmax import ROW_SOFTMAX, SCALED_SOFTMAX
@@ -77,7 +77,7 @@ def hostile_models(words: list[str]) -> Iterator[tuple[str, Make]]:
 def _added_by_extensions() -> Iterator[tuple[str, Make]]:
     """Models that hold a kind, a step, an architecture or a family that no package has."""
     yield "kind", partial(with_ops, [{**FULL, "kind": SCALED_SOFTMAX.name}])
-    yield "step", partial(with_ops, [{**FULL, "chain": [QUICK_GELU.name]}])
+    yield "step", partial(with_ops, [{**FULL, "chain": [STEEP_SWISH.name]}])
     row = ROWS[0].row()
     for column, numbers in (
         (_ARCH, (BLACKWELL.number, 1090)),
@@ -102,7 +102,7 @@ def hostile_locks(words: list[str]) -> Iterator[tuple[str, str]]:
     row = choice["config"]
     changes: dict[str, dict[str, object]] = {
         "problem": {"kind": "ScaledSoftmaxProblem"},
-        "step": {"problem": {**choice["problem"], "chain": [QUICK_GELU.name]}},
+        "step": {"problem": {**choice["problem"], "chain": [STEEP_SWISH.name]}},
         "target": {"arch": BLACKWELL.number},
         "row's architecture": {"config": [*row[:_ARCH], BLACKWELL.number, *row[_ARCH + 1 :]]},
         "row's family": {"config": [*row[:_FAMILY], GEMM_FMA.number, *row[_FAMILY + 1 :]]},

@@ -226,7 +226,7 @@ def test_a_chain_that_fills_the_kernels_arguments_says_so() -> None:
         ("FastGelu", True, "gemm+Bias+GeluTanh"),
         ("FastGelu", False, "gemm+GeluTanh"),
         ("Gelu", False, "gemm+GeluErf"),
-        ("QuickGelu", False, "gemm"),
+        ("QuickGelu", False, "gemm+QuickGelu"),
     ],
 )
 def test_gelus_of_onnx_runtimes_optimizer(op: str, bias: bool, rule: str) -> None:

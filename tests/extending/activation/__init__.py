@@ -1,8 +1,8 @@
 """Activations that the package does not have: one that models write out, and one that is an ONNX
 operator with a parameter.
 
-QuickGelu is x sigmoid(1.702 x), which CLIP has for GELU; Celu (Barron 2017) is an ELU whose slope
-at 0 is 1 whatever its parameter is.
+SteepSwish is x sigmoid(1.5 x), a Swish (Ramachandran et al. 2017) whose factor is not 1; Celu
+(Barron 2017) is an ELU whose slope at 0 is 1 whatever its parameter is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from onnxbolt.epilogues.step import (
 )
 from onnxbolt.extensions import Extension
 
-_FACTOR = 1.702
+_FACTOR = 1.5
 
 
 def _body(emit: Emit, opset: int, x: str, operand: str, params: tuple[float, ...]) -> str:
@@ -36,14 +36,14 @@ def _reference(x: np.ndarray, _: None) -> np.ndarray:
     return y
 
 
-QUICK_GELU = EpilogueStep(
-    "QuickGelu",
+STEEP_SWISH = EpilogueStep(
+    "SteepSwish",
     body=_body,
     reference=_reference,
     cost=8,
-    functor="extending::QuickGelu",
+    functor="extending::SteepSwish",
     header="activations.h",
-    definition=Definition("extending::DefineQuickGelu", "definitions.h"),
+    definition=Definition("extending::DefineSteepSwish", "definitions.h"),
     forms=(X * apply("Sigmoid", _FACTOR * X),),
     accuracy=Accuracy(slope=1.1, own=2 * FUNCTION),
 )
@@ -63,6 +63,6 @@ CELU = EpilogueStep(
 
 EXTENSION = Extension(
     name="activations",
-    epilogues=(QUICK_GELU, CELU),
+    epilogues=(STEEP_SWISH, CELU),
     include_dirs=(Path(__file__).with_name("include"),),
 )

@@ -7,10 +7,10 @@ namespace extending {
 using onnxbolt::epilogue::Operand;
 using onnxbolt::epilogue::Step;
 
-// x sigmoid(1.702 x)
-struct QuickGelu : Step<Operand::kNone> {
+// x sigmoid(1.5 x)
+struct SteepSwish : Step<Operand::kNone> {
   __device__ static float apply(float x, float, const float*) {
-    return x * onnxbolt::epilogue::sigmoid(1.702f * x);
+    return x * onnxbolt::epilogue::sigmoid(1.5f * x);
   }
 };
 
