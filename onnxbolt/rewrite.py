@@ -285,7 +285,7 @@ class Rewriter:
             "source_nodes": names,
             "rule": origin.rule,
             "tensor": self._original(y) if place is None or place.whole.completed else "",
-            "layout": "NHWC" if form.last else "",
+            "layout": _layout(y, form),
             "configs": [number for config in kernels.configs for number in config.row()],
             "channel_map": list(form.channels or ()),
             **({} if result.stored is None else self._stored_attributes(result.stored)),
@@ -316,7 +316,7 @@ class Rewriter:
         form = self.form(stored)
         return {
             "stored_tensor": self._original(stored),
-            "stored_layout": "NHWC" if form.last else "",
+            "stored_layout": _layout(stored, form),
             "stored_channel_map": list(form.channels or ()),
         }
 
@@ -405,3 +405,8 @@ class Rewriter:
             self._constants[place] = Weight(fresh(self.graph, f"{weight.name}__packed"), arrange())
             self._packed.append(weight)
         return self._constants[place]
+
+
+def _layout(tensor: gs.Tensor, form: Form) -> str:
+    """The layout in which the source's tensor that `tensor` stands for is stored."""
+    return "NHWC" if form.last or getattr(tensor, "channels_last", False) else ""

@@ -29,6 +29,7 @@ from onnxbolt.canonicalize import (
     resize_form,
     scale_shift,
     sum_form,
+    transpose_form,
 )
 from onnxbolt.graph import promises
 from onnxbolt.graph.edit import prune
@@ -52,6 +53,8 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (norm_form.run, "decomposed normalizations recognized"),
     # the foldings below look for one form of product
     (gemm_form.run, "Gemm written as MatMul and Add"),
+    # scale_shift folds the constants in front of the Transpose
+    (transpose_form.run, "Transposes to NCHW moved behind factors and residuals"),
     # a BatchNormalization between Conv and Mul hides them from scale_shift
     (batchnorm.run, "BatchNormalization folded into weights"),
     (scale_shift.run, "constant factors and summands folded into weights"),

@@ -154,9 +154,17 @@ def derived(
 
 def held_by(tensor: gs.Tensor) -> tuple[str, ...]:
     """The names of the tensors of the source model that `tensor` may hold: its own, that of the
-    tensor whose value it has in another type, or those that lie side by side in its rows."""
+    tensor whose value it has in another type or layout, or those that lie side by side in its
+    rows."""
     parts: tuple[gs.Tensor, ...] = getattr(tensor, "joined", (tensor,))
     return tuple(getattr(part, "original", part.name) for part in parts)
+
+
+def stand_in(variable: gs.Variable, tensor: gs.Tensor, channels_last: bool = False) -> None:
+    """Record that `variable` has the value of `tensor` in another type, or, `channels_last`, of an
+    image tensor as NHWC."""
+    variable.original = getattr(tensor, "original", tensor.name)
+    variable.channels_last = channels_last or getattr(tensor, "channels_last", False)
 
 
 def pinned(graph: gs.Graph, tensor: gs.Tensor) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
-from onnxbolt.graph.edit import Node, add_constant, remove, replace_uses
+from onnxbolt.graph.edit import Node, add_constant, remove, replace_uses, stand_in
 from onnxbolt.graph.names import fresh
 from onnxbolt.graph.order import in_order
 from onnxbolt.precision.constants import Constants, rounded
@@ -102,7 +102,7 @@ class Conversion:
 
     def _variable(self, tensor: gs.Tensor, to: DType) -> gs.Variable:
         copy = gs.Variable(fresh(self.graph, f"{tensor.name}_{to.value}"), to.numpy, tensor.shape)
-        copy.original = getattr(tensor, "original", tensor.name)
+        stand_in(copy, tensor)
         return copy
 
     def _cast(self, source: gs.Tensor, target: gs.Variable, to: DType) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
-from onnxbolt.graph.edit import producer, sole_use
+from onnxbolt.graph.edit import producer, sole_use, stand_in
 from onnxbolt.graph.names import fresh
 
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -47,7 +47,7 @@ def _swap(graph: gs.Graph, view: gs.Node, cast: gs.Node) -> None:
     """x -> view -> cast becomes x -> cast -> view; the cast stands where the view stood."""
     x, result = view.inputs[0], cast.outputs[0]
     wide = gs.Variable(fresh(graph, f"{x.name}_{DType.F32.value}"), DType.F32.numpy, x.shape)
-    wide.original = getattr(x, "original", x.name)
+    stand_in(wide, x)
     cast.inputs, cast.outputs = [x], [wide]
     view.inputs[0], view.outputs = wide, [result]
     at, behind = (

@@ -2,8 +2,8 @@
 vanishes if they cancel.
 
 A Transpose from NHWC to NCHW of a tensor stored as ONNX has it also vanishes, if an NHWC consumer
-reads its result. Models from TensorFlow begin with one; others have one between a
-LayerNormalization of channels and a convolution.
+or a mean over the image reads its result. Models from TensorFlow begin with one; others have one
+between a LayerNormalization of channels and a convolution.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
 from onnxbolt.forms import CHANNELS_LAST, FIRST_TO_LAST, LAST_TO_FIRST, PLAIN, Form
+from onnxbolt.graph.edit import is_mean
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Writer
 
@@ -46,7 +47,9 @@ def _entry(node: gs.Node, state: Assignment) -> Carry | None:
         or state.form(x) != PLAIN
     ):
         return None
-    if not isinstance(shape[1], int) or shape[1] % dtype.alignment or not state.leads_to_last(y):
+    if not isinstance(shape[1], int) or shape[1] % dtype.alignment:
+        return None
+    if not any(map(is_mean, y.outputs)) and not state.leads_to_last(y):
         return None
     return Carry((PLAIN,), (CHANNELS_LAST,), _emit_alias)
 
