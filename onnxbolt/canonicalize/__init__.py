@@ -22,6 +22,7 @@ from onnxbolt.canonicalize import (
     expand_form,
     flatten,
     gemm_form,
+    glu_form,
     mean_form,
     noops,
     norm_form,
@@ -60,10 +61,12 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (scale_shift.run, "constant factors and summands folded into weights"),
     # each branch is now one Conv, or a BatchNormalization that no Conv could take
     (branches.run, "parallel convolutions merged"),
-    # flatten passes one activation node, but not the nodes of a decomposition
-    # activations have no bias
+    # formulas of activations have no bias
     (bias_form.run, "biases of activations written as Add"),
+    # flatten passes one activation node, but not the nodes of a decomposition
     (activations.run, "decomposed activations recognized"),
+    # an activation is one node now
+    (glu_form.run, "products of gated units divided"),
     # the nodes between two Reshapes are now in their shortest form
     (flatten.run, "Reshapes around a product removed"),
 ]
