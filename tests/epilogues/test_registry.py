@@ -47,6 +47,7 @@ NAMED = {
     "graph/lift/rules.py": "operators as earlier opsets had them",
     "graph/symbols.py": "operators whose operands broadcast",
     "onnxruntime_time.py": "sequences of steps that are one kernel of cuDNN",
+    "ops/attention/decomposed.py": "operators that may change scores",
     "precision/decide.py": "bounds of a Clip that are known say that its result is within range",
     "verify/functions.py": "operators of several tensors",
     "verify/limits.py": "the operator that kernels have an instruction for",

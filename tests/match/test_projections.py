@@ -23,7 +23,7 @@ from onnxbolt.verify import verify
 from onnxbolt.verify.session import CPU
 from tests.extending import extended_by
 from tests.ops.attention_family import EXTENSION
-from tests.support import Net, feeds_of, prepare, run
+from tests.support import Net, attention_matched, feeds_of, prepare, run
 
 B, S, H, D = 2, 5, 4, 8  # batch, positions, heads, size
 WIDTH = H * D
@@ -35,7 +35,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[None]:
     if "unserved" in request.fixturenames:
         yield
         return
-    with extended_by(EXTENSION):
+    with extended_by(EXTENSION), attention_matched():
         yield
 
 
