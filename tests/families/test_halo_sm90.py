@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from onnxbolt import optimize
 from onnxbolt.archs import ARCHS, get
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
@@ -21,6 +22,7 @@ from onnxbolt.families.blocks import halo
 from onnxbolt.families.halo_sm90 import HaloSm90Config
 from onnxbolt.problems import ConvProblem
 from tests.codegen.compilation import compile_program
+from tests.support import Net
 
 HOPPER = get(90)
 FAMILY = named("halo_sm90")
@@ -163,6 +165,19 @@ def test_a_tile_is_a_launch_choice() -> None:
 )
 def test_problems_without_a_kernel(change: dict[str, Any]) -> None:
     assert FAMILY.candidates(dataclasses.replace(PROBLEMS[0], **change), HOPPER) == ()
+
+
+def test_one_dimensional_convolutions_are_planned(tmp_path: Path) -> None:
+    """The first layer of Whisper's encoder, whose largest batches this family computes."""
+    net = Net({"x": ["N", 80, 3000]})
+    filters = net.normal(768, 80, 3)
+    y = net.node("Relu", net.node("Conv", "x", filters, pads=[1, 1]))
+    y = net.node("Relu", net.node("Conv", y, net.normal(64, 768, 3)))
+    out = tmp_path / "out.onnx"
+    report = optimize(net.model(y), out, fuse="all", archs="sm_90a", verify=False, library=False)
+    node = report.fused[0]
+    assert node.op.endswith("_1d")
+    assert any(FAMILY.name in config for config in node.configs)
 
 
 def test_other_architectures_have_none() -> None:

@@ -41,7 +41,7 @@ class HaloSm90(Family[HaloSm90Config]):
     """Serves filters of several positions with strides of 1 and 2."""
 
     number, name, config = 7, "halo_sm90", HaloSm90Config
-    problems, kinds = (ConvProblem,), frozenset({"conv"})
+    problems, kinds = (ConvProblem,), frozenset({"conv", "conv1d"})
     needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
 
     def candidates(self, problem: ConvProblem, arch: Arch) -> tuple[HaloSm90Config, ...]:
