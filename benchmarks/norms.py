@@ -7,11 +7,11 @@ residual whose sum is a second output.
     # only compiles the kernels, for which no GPU is needed
     python -m benchmarks.norms --build
 
-The peer is the faster one of PyTorch's own kernels and of torch.compile's one kernel. Tensors are
-the same in all launches, so that small ones are in L2, as behind the kernel that wrote them;
-`values` has the times with tensors rotated past L2, too. Every configuration of the planner is
-timed, and those of VARIANTS besides: the fastest takes turns with the peer. Launches are in a CUDA
-graph on both sides. Answers are compared with float64 first.
+The peer is the fastest of PyTorch's own kernels and of torch.compile's one kernel in two modes.
+Tensors are the same in all launches, so that small ones are in L2, as behind the kernel that wrote
+them; `values` has the times with tensors rotated past L2, too. Every configuration of the planner
+is timed, and those of VARIANTS besides: the fastest takes turns with the peer. Launches are in a
+CUDA graph on both sides. Answers are compared with float64 first.
 """
 
 from __future__ import annotations
@@ -57,6 +57,12 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 _EPSILON, _LIMIT = 1e-5, 2e-3
 _FEW = 5  # samples of each configuration
 _FASTEST_SHOWN = 5
+# modes of torch.compile without CUDA graphs, since all launches are in one of ours
+_COMPILED = {
+    "torch.compile": "default",
+    "torch.compile, max-autotune": "max-autotune-no-cudagraphs",
+}
+_COLD = ", cold"  # behind the names of sides whose tensors are rotated past L2
 _BUILT_FOR = 90  # architecture of --build
 
 _I, _L, _P, _F = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
@@ -167,8 +173,12 @@ def _ways(problem: NormProblem) -> dict[str, Way]:
         return (total, y) if adds else y
 
     torch._dynamo.reset()
-    compiled = torch.compile(norm, mode="max-autotune-no-cudagraphs", dynamic=False)
-    return {"PyTorch": norm, "torch.compile": compiled}
+    # fullgraph: an error, where it would silently run PyTorch's own kernels
+    ways = {
+        name: torch.compile(norm, mode=mode, fullgraph=True, dynamic=False)
+        for name, mode in _COMPILED.items()
+    }
+    return {"PyTorch": norm, **ways}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -243,10 +253,12 @@ def _measured(problem: NormProblem, arch: Arch, verbose: bool) -> Row:
     best = order[0]
     cold = Tensors.of(problem, peers.operand_sets(problem.bytes_moved))
     with ClockSampler() as clock:
-        samples = take_turns({**_sides(best, warm, ""), **_sides(best, cold, ", cold")})
+        samples = take_turns({**_sides(best, warm, ""), **_sides(best, cold, _COLD)})
     best.operation(warm.arguments).run(0)
-    theirs = min((w for w in samples if w in ("PyTorch", "torch.compile")), key=_median(samples))
-    cold_us = {w.removesuffix(", cold"): samples[w].median for w in samples if "cold" in w}
+    theirs = min(_ways(problem), key=_median(samples))
+    cold_us = {w.removesuffix(_COLD): samples[w].median for w in samples if w.endswith(_COLD)}
+    if verbose:
+        say("  " + ", ".join(f"{w} {s.median:.3f}" for w, s in samples.items()))
     return Row(
         name(problem),
         1,
@@ -259,12 +271,17 @@ def _measured(problem: NormProblem, arch: Arch, verbose: bool) -> Row:
         config=describe(best.config),
         values={
             "candidates": len(times),
-            **{f"{way}_us".replace(" ", "_"): round(s.median, 3) for way, s in samples.items()},
+            **{_key(way): round(sample.median, 3) for way, sample in samples.items()},
             "cold_ratio": round(
                 min(cold_us[w] for w in cold_us if w != "ours") / cold_us["ours"], 3
             ),
         },
     )
+
+
+def _key(way: str) -> str:
+    """'torch.compile, cold' -> 'torch.compile_cold_us'."""
+    return f"{way.replace(',', '').replace(' ', '_')}_us"
 
 
 def _median(samples: Any) -> Callable[[str], float]:

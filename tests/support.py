@@ -23,23 +23,11 @@ from onnxbolt.graph.skeleton import import_domains
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.match.patterns import anchors
-from onnxbolt.ops import attention, norm
+from onnxbolt.ops import attention
 from onnxbolt.plan.choose import plan
 from onnxbolt.plan.cuts import cover
 from onnxbolt.precision import convert
 from onnxbolt.rewrite import rewrite
-
-
-@contextmanager
-def norms_matched() -> Iterator[None]:
-    """Norms are matched within, which default plans do not have yet."""
-    before, norm.NORMS_ARE_MEASURED = norm.NORMS_ARE_MEASURED, True
-    anchors.cache_clear()
-    try:
-        yield
-    finally:
-        norm.NORMS_ARE_MEASURED = before
-        anchors.cache_clear()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
 import onnxbolt
-from tests.support import attention_matched, norms_matched
+from tests.support import attention_matched
 from tests.zoo import recognition
 from tests.zoo.export.strip import stripped
 from tests.zoo.materialize import materialize
@@ -31,8 +31,8 @@ def graphs() -> list[object]:
 
 @pytest.fixture
 def served() -> Iterator[None]:
-    """Attention and norms are matched within, which default plans do not have yet."""
-    with attention_matched(), norms_matched():
+    """Attention is matched within, which default plans do not have yet."""
+    with attention_matched():
         yield
 
 

@@ -4,7 +4,7 @@ faster."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import onnx
 import onnx_graphsurgeon as gs
@@ -15,19 +15,12 @@ from onnxbolt.measurements.timings import NOTHING, Choice, Timings
 from onnxbolt.plan.cost import predict
 from onnxbolt.plan.cuts import cover, cover_as, segments
 from onnxbolt.problems import NormProblem, Problem
-from tests.support import Net, norms_matched, prepare
+from tests.support import Net, prepare
 
 ROWS, WIDTH, DEPTH = 1280, 768, 3072
 PRODUCT_ADDS = ["gemm+Bias+Add", "layer_norm+Scale+Bias"]
 NORM_ADDS = ["gemm+Bias", "layer_norm+Add+Scale+Bias"]
 NORM_ADDS_AND_STORES = ["gemm+Bias", "layer_norm+Add+Store+Scale+Bias"]
-
-
-@pytest.fixture(autouse=True)
-def matched() -> Iterator[None]:
-    """Models are searched for norms."""
-    with norms_matched():
-        yield
 
 
 def _graph(second_reader: bool = False) -> gs.Graph:

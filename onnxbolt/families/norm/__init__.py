@@ -22,7 +22,7 @@ _VALUES = 32  # the most worth trying in a row: with more, few threads fit an SM
 _LANES = 3  # numbers of lanes worth trying, the fewest first
 _BLOCKS = (128, 256)  # threads of a block whose rows are shorter than it
 
-_FIXED_US = 1.2  # first access to memory, statistics, last store
+_FIXED_US = 0.4  # first access to memory, statistics, last store
 _VALUE_CLOCKS, _SUM_CLOCKS = 6, 4  # instructions of a thread for a value, and for one exchange
 _THREADS_PER_CLOCK = 128  # threads of an SM that take an instruction in one clock
 

@@ -18,10 +18,6 @@ from onnxbolt.ops.products import operands
 from onnxbolt.patterns.types import AnchorPattern
 from onnxbolt.problems import NormProblem
 
-# True: models are searched for norms. Their kernels have not been measured yet, so that no plan has
-# them before; the commit with the measurements removes this switch.
-NORMS_ARE_MEASURED = False
-
 
 class _Norm(FusedOp):
     """x [.., C] to y [.., C], and to x plus the residual if that has further readers. The
@@ -33,7 +29,7 @@ class _Norm(FusedOp):
 
     def anchors(self) -> Sequence[AnchorPattern]:
         """The residual's Add, or the normalization."""
-        return pattern.anchors(self, self.centered) if NORMS_ARE_MEASURED else ()
+        return pattern.anchors(self, self.centered)
 
     def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> NormProblem:
         """Rows are all axes of x but the last one."""
