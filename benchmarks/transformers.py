@@ -153,11 +153,14 @@ def _pytorch(
 def _fused(
     target: Exported, models: dict[str, ModelProto], missing: dict[str, str]
 ) -> dict[str, ModelProto]:
-    """Each export after onnxruntime.transformers.optimizer, by names of forms."""
+    """The exports without Attention nodes, which it does not know, after
+    onnxruntime.transformers.optimizer."""
     results = dict[str, ModelProto]()
     if target.transformer is None:
         return results
     for form, model in models.items():
+        if EXPORTERS[form][1] >= 23:
+            continue
         label = f"{FUSED}, {form}"
         try:
             results[label] = fused(widened(model), *target.transformer)
