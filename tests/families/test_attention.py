@@ -42,7 +42,7 @@ def test_each_size_has_kernels_where_tensor_cores_have_the_type(
     sizes: dict[str, Any] = {"size": size, "value_size": size, "dtype": dtype, "out": dtype}
     found = _candidates(dataclasses.replace(VIT, **sizes), arch)
     assert bool(found) == get(arch).supports(dtype)
-    assert len(found) <= 32
+    assert len(found) <= 24
     assert len(set(found)) == len(found)
     for config in found:
         assert config_from(config.row()) == config
@@ -86,6 +86,24 @@ def test_kernels_are_for_one_kind_of_mask(mask: tuple[str, ...], kind: MaskKind)
     assert {config.mask for config in found} == {kind}
 
 
+@pytest.mark.parametrize(
+    ("shape", "keys", "resident"),
+    [
+        ((1, 3, 49, 49), 49, {False, True}),
+        ((49, 49), 49, {False, True}),
+        ((32, 1, 1, 49), 49, {False}),  # each batch has its own
+        ((1, 1, 512, 512), 512, {False}),
+    ],
+)
+def test_a_mask_of_all_batches_may_stay_in_registers(
+    shape: tuple[int, ...], keys: int, resident: set[bool]
+) -> None:
+    mask: dict[str, Any] = {"mask": ("added", "f16"), "mask_shape": shape}
+    found = _candidates(dataclasses.replace(VIT, queries=keys, keys=keys, **mask))
+    assert {config.resident for config in found} == resident
+    assert all(config.stages == 2 and config.keys >= keys for config in found if config.resident)
+
+
 def test_bands_have_kernels_of_their_own_and_cost_less() -> None:
     long = dataclasses.replace(VIT, queries=2048, keys=2048)
     banded = dataclasses.replace(long, band=(-(2**31), 0, 0))
@@ -94,7 +112,7 @@ def test_bands_have_kernels_of_their_own_and_cost_less() -> None:
     fastest = [
         FAMILY.predicted_us(problem, _candidates(problem)[0], get(90)) for problem in (banded, long)
     ]
-    assert fastest[0] < 0.7 * fastest[1]
+    assert fastest[0] < 0.9 * fastest[1]
 
 
 def test_architectures_without_asynchronous_copies_have_at_most_two_stages() -> None:
@@ -110,6 +128,8 @@ def test_architectures_without_asynchronous_copies_have_at_most_two_stages() -> 
         ({"keys": 20}, "keys"),
         ({"rows": 48}, "rows"),
         ({"stages": 0}, "stages"),
+        ({"resident": True}, "resident"),
+        ({"resident": True, "mask": MaskKind.FLOATS, "stages": 1}, "resident"),
         ({"size": 0}, "size"),
         ({"access": 3}, "access"),
     ],

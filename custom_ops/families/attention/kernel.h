@@ -13,6 +13,8 @@
 // Constraints: sizes, strides and pointers of q, k, v and y are multiples of align_a elements.
 // Masks have any strides.
 #pragma once
+#include <algorithm>
+
 #include "families/attention/warp.h"
 #include "runtime/dependent_launch.h"
 
@@ -29,39 +31,82 @@ class Block {
         place_(params, S::kQueries),
         memory_(memory),
         first_(place_.query + threadIdx.x / mma::kWarp * S::kRows),
-        warp_(params, memory + threadIdx.x / mma::kWarp * S::kRows * kRowPitch),
+        warp_(params),
         masks_(params, place_, first_) {}
 
   __device__ void run() {
-    load_queries();
+    load_queries(place_.batch, memory_);
+    commit();
+    warp_.begin(own_rows(memory_));
     Visits<S> visits(params_, place_.query, find_kept_tiles());
     do {
       visit(visits);
     } while (may_mean_all() && visits.turn_to_rest() &&
              __syncthreads_or(warp_.lacks_keys(params_.queries - first_)));
-    if (has_work()) {
-      const HeadsOutput& y = params_.y;
-      warp_.store(static_cast<Element*>(y.data) + place_.batch * y.batch + place_.head * y.head +
-                      first_ * y.row,
-                  y.row, params_.queries - first_, params_.value_size);
+    if (has_work()) store(place_.batch);
+  }
+
+  // Several batches with the same mask, which stays in registers; all keys are one tile. The next
+  // batch is loaded while this one is worked on.
+  __device__ void run_batches() {
+    load_batch(place_.batch, memory_);
+    ScoreTiles<S> starts;
+    if (has_work()) masks_.begin(starts, 0);
+    int at = 0;
+    for (int batch = place_.batch; batch < params_.batch; batch += params_.strides) {
+      char* here = memory_ + at;
+      at = kBatchBytes - at;
+      wait<0>();
+      __syncthreads();
+      load_batch(batch + params_.strides, memory_ + at);
+      if (has_work()) {
+        warp_.begin(own_rows(here));
+        warp_.hold_queries();
+        ScoreTiles<S> scores;
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < sizeof(scores) / sizeof(float); ++i) scores[0][0][i] = starts[0][0][i];
+        is_first_ = true;
+        attend(scores, here + S::kQueryBytes);
+        store(batch);
+      }
     }
   }
 
  private:
   // Queries and outputs share rows.
   static constexpr int kRowPitch = S::kQueryBytes / S::kQueries;
+  static constexpr int kBatchBytes = S::kQueryBytes + S::kStageBytes;
 
   // True if a query whose keys are all excluded may have the mean of all values.
   __device__ bool may_mean_all() const {
     return params_.masked == Masked::kPlain || S::kMask == kAddsFloats || S::kMask == kAddsElements;
   }
 
+  __device__ void load_batch(int batch, char* to) const {
+    if (batch >= params_.batch) return;
+    load_queries(batch, to);
+    load_keys(batch, 0, to + S::kQueryBytes);
+    commit();
+  }
+
+  // The warp's rows of the block's queries.
+  __device__ char* own_rows(char* queries) const {
+    return queries + threadIdx.x / mma::kWarp * S::kRows * kRowPitch;
+  }
+
+  __device__ void store(int batch) {
+    const HeadsOutput& y = params_.y;
+    warp_.store(
+        static_cast<Element*>(y.data) + batch * y.batch + place_.head * y.head + first_ * y.row,
+        y.row, params_.queries - first_, params_.value_size);
+  }
+
   __device__ bool has_work() const { return first_ < params_.queries; }
 
   template <int Rows, int Columns>
-  __device__ void copy(char* to, const HeadsView& from, int head, int begin, int rows,
-                       int columns) const {
-    const Element* data = static_cast<const Element*>(from.data) + place_.batch * from.batch +
+  __device__ static void copy(char* to, const HeadsView& from, int batch, int head, int begin,
+                              int rows, int columns) {
+    const Element* data = static_cast<const Element*>(from.data) + batch * from.batch +
                           head * from.head + begin * from.row;
     mma::CopyRows<Element, S::kThreads, Rows, Columns / S::kOfUnit, S::kWidth, S::kAsync>(
         to, data, from.row, rows - begin, columns);
@@ -76,26 +121,30 @@ class Block {
     if constexpr (S::kAsync) mma::WaitForCopies<Pending>();
   }
 
-  __device__ void load_queries() {
+  __device__ void load_queries(int batch, char* to) const {
+    // rows are further apart where those of the output are longer
+    constexpr int kRows = kRowPitch == S::kPitch ? S::kQueries : S::kRows;
     CUTLASS_PRAGMA_UNROLL
-    for (int row = 0; row < S::kQueries; row += S::kRows)
-      copy<S::kRows, S::kSize>(memory_ + row * kRowPitch, params_.q, place_.head,
-                               place_.query + row, params_.queries, params_.size);
-    commit();
+    for (int row = 0; row < S::kQueries; row += kRows)
+      copy<kRows, S::kSize>(to + row * kRowPitch, params_.q, batch, place_.head, place_.query + row,
+                            params_.queries, params_.size);
+  }
+
+  // A tile's keys, and its values behind them.
+  __device__ void load_keys(int batch, int tile, char* to) const {
+    const int head = place_.head / (params_.heads / params_.key_heads), key = tile * S::kKeys;
+    copy<S::kKeyRows, S::kSize>(to, params_.k, batch, head, key, params_.keys, params_.size);
+    copy<S::kKeyRows, S::kValueSize>(to + S::kKeyBytes, params_.v, batch, head, key, params_.keys,
+                                     params_.value_size);
   }
 
   __device__ char* stage(int index) const {
     return memory_ + S::kQueryBytes + index * S::kStageBytes;
   }
 
-  // A tile's keys and values as one group of copies; an empty group beyond the last tile.
+  // A tile as one group of copies; an empty group beyond the last tile.
   __device__ void load(const Visits<S>& visits, int tile, int index) const {
-    if (!visits.is_over(tile)) {
-      const int head = place_.head / (params_.heads / params_.key_heads), key = tile * S::kKeys;
-      copy<S::kKeyRows, S::kSize>(stage(index), params_.k, head, key, params_.keys, params_.size);
-      copy<S::kKeyRows, S::kValueSize>(stage(index) + S::kKeyBytes, params_.v, head, key,
-                                       params_.keys, params_.value_size);
-    }
+    if (!visits.is_over(tile)) load_keys(place_.batch, tile, stage(index));
     commit();
   }
 
@@ -103,7 +152,7 @@ class Block {
   // mask depends on the query, or where there is one tile alone.
   __device__ const uint8_t* find_kept_tiles() const {
     if (S::kMask == kUnmasked || params_.mask.query != 0 || params_.key_tiles < 2) return nullptr;
-    auto kept = reinterpret_cast<uint8_t*>(stage(S::kStages));
+    auto kept = reinterpret_cast<uint8_t*>(memory_ + S::kBytes - S::kTileFlags);
     const int warp = threadIdx.x / mma::kWarp, tiles = min(params_.key_tiles, kMostTiles);
     for (int tile = warp; tile < tiles; tile += S::kThreads / mma::kWarp) {
       const bool keeps = masks_.keeps(tile);
@@ -169,6 +218,15 @@ static __global__ void __launch_bounds__(S::kThreads)
   Block<S>(params, reinterpret_cast<char*>(shared_memory)).run();
 }
 
+template <class S>
+static __global__ void __launch_bounds__(S::kThreads, S::kBlocksOfSm)
+    attend_batches(const __grid_constant__ Params params) {
+  extern __shared__ uint4 shared_memory[];
+  LaunchDependents();
+  WaitForPredecessors();
+  Block<S>(params, reinterpret_cast<char*>(shared_memory)).run_batches();
+}
+
 }  // namespace attention
 
 template <class Config, class ElementType>
@@ -178,9 +236,14 @@ struct Attention {
   using Output = ElementType;
   using Shape = attention::Shape<Row, Element>;
   static constexpr int kSharedMemory = Shape::kBytes;
-  static constexpr auto kKernel = attention::attend<Shape>;
 
-  static const char* prepare() { return ReserveSharedMemory(kKernel, kSharedMemory); }
+  static const char* prepare() {
+    if constexpr (Shape::kResident) {
+      if (const char* error = ReserveSharedMemory(attention::attend_batches<Shape>, kSharedMemory))
+        return error;
+    }
+    return ReserveSharedMemory(attention::attend<Shape>, kSharedMemory);
+  }
 
   static const char* can_implement(const void* arguments) {
     const auto& args = *static_cast<const AttentionArguments*>(arguments);
@@ -210,12 +273,25 @@ struct Attention {
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& args = *static_cast<const AttentionArguments*>(arguments);
     if (args.batch == 0 || args.queries == 0) return nullptr;
-    const attention::Params params(args, Shape::kQueries, Shape::kKeys);
-    return LaunchDependent(kKernel, args.batch * args.heads * params.query_tiles, Shape::kThreads,
-                           launch.stream, params, ArchOf<Row>::kDependentLaunch, kSharedMemory);
+    attention::Params params(args, Shape::kQueries, Shape::kKeys);
+    const int of_batch = args.heads * params.query_tiles;
+    if constexpr (Shape::kResident) {
+      if (args.mask.batch == 0 && params.key_tiles == 1) {
+        const int most = std::max(launch.sm_count * Shape::kBlocksOfSm / of_batch, 1);
+        params.strides = CeilDivide(args.batch, CeilDivide(args.batch, most));
+        return start(attention::attend_batches<Shape>, params.strides * of_batch, params, launch);
+      }
+    }
+    return start(attention::attend<Shape>, args.batch * of_batch, params, launch);
   }
 
  private:
+  static const char* start(void (*kernel)(attention::Params), int blocks,
+                           const attention::Params& params, const Launch& launch) {
+    return LaunchDependent(kernel, blocks, Shape::kThreads, launch.stream, params,
+                           ArchOf<Row>::kDependentLaunch, kSharedMemory);
+  }
+
   static HeadsView of_output(const HeadsOutput& y) { return {y.data, y.batch, y.row, y.head}; }
 
   static const char* check_view(const HeadsView& view) {

@@ -30,7 +30,8 @@ struct Shape {
   static constexpr int kStages = Row::at(onnxbolt::kStages);
   static constexpr int kMask = Row::at(kSchedule);
   static constexpr bool kBanded = Row::at(kIterator);
-  static constexpr int kWidth = Row::at(kAlignA);  // elements of an access
+  static constexpr int kWidth = Row::at(kAlignA);                  // elements of an access
+  static constexpr bool kResident = Row::at(onnxbolt::kResident);  // see Block::run_batches
   static constexpr bool kAsync = ArchOf<Row>::kCpAsync;
 
   static constexpr int kThreads = kQueries / kRows * mma::kWarp;
@@ -57,11 +58,18 @@ struct Shape {
   static constexpr int kKeyBytes = kKeyRows * kPitch;
   static constexpr int kStageBytes = kKeyBytes + kKeyRows * kValuePitch;
   static constexpr int kTileFlags = kMask == kUnmasked ? 0 : kMostTiles;
-  static constexpr int kBytes = kQueryBytes + kStages * kStageBytes + kTileFlags;
+  static constexpr int kBytes =
+      (kResident ? kStages : 1) * kQueryBytes + kStages * kStageBytes + kTileFlags;
+
+  // Blocks that take several batches each: as many of an SM as registers allow.
+  static constexpr int kThreadsOfSm = kRows == 16 ? 512 : 256;
+  static constexpr int kBlocksOfSm =
+      kResident && kThreads < kThreadsOfSm ? kThreadsOfSm / kThreads : 1;
 
   static_assert(kQueries % kRows == 0 && (kRows == 16 || kRows == 32), "whole warps");
   static_assert(kKeys % 8 == 0 && kSize % kOfStep == 0 && kValueSize % kOfStep == 0, "whole steps");
   static_assert(kStages >= 1, "a tile of keys has a place");
+  static_assert(!kResident || (kStages == 2 && kMask != kUnmasked), "two batches share a mask");
 };
 
 // `c`: exp(scale s) = exp2(c s). `excluded`: the score of a key that a boolean mask or a band
@@ -69,6 +77,7 @@ struct Shape {
 struct Params : AttentionArguments {
   float c, inverse_scale, excluded, unread;
   int query_tiles, key_tiles;
+  int strides;  // a block that takes several batches takes every `strides`-th
 
   // A power of two: its product with c is exact, so that all excluded keys weigh the same. No score
   // moves it.
@@ -81,7 +90,8 @@ struct Params : AttentionArguments {
         excluded(masked == Masked::kPlain ? kExcluded : -INFINITY),
         unread(masked == Masked::kZero || keys == 0 ? 0.f : NAN),
         query_tiles(CeilDivide(queries, query_tile)),
-        key_tiles(CeilDivide(keys, key_tile)) {}
+        key_tiles(CeilDivide(keys, key_tile)),
+        strides(0) {}
 };
 
 // The part of the problem that a block has: some queries of one head.

@@ -33,17 +33,22 @@ class Warp {
  public:
   using Element = typename S::Element;
 
-  // `queries`: the warp's rows in shared memory.
-  __device__ Warp(const Params& params, char* queries)
-      : params_(params), queries_(queries), lane_(threadIdx.x % mma::kWarp) {
-    // matrices of a query's step: rows 0-7 and 8-15 of its first half, then of its second half
-    query_rows_ = mma::SharedAddress(queries) + lane_ % 16 * S::kPitch + lane_ / 16 * mma::kUnit;
+  __device__ explicit Warp(const Params& params)
+      : params_(params), lane_(threadIdx.x % mma::kWarp) {
     // matrices of two tiles of keys: the first tile's halves, then the second tile's
     key_row_ = (lane_ / 16 * 8 + lane_ % 8) * S::kPitch + lane_ / 8 % 2 * mma::kUnit;
     // matrices of two tiles of columns: keys 0-7 and 8-15 of the first one, then of the second
     value_row_ = sizeof(Element) == 2
                      ? lane_ % 16 * S::kValuePitch + lane_ / 16 * mma::kUnit
                      : lane_ % 4 * 2 * S::kValuePitch + lane_ / 4 * int(sizeof(Element));
+  }
+
+  // Begins with other queries, the warp's rows in shared memory. They are there when hold_queries
+  // is called.
+  __device__ void begin(char* queries) {
+    queries_ = queries;
+    // matrices of a query's step: rows 0-7 and 8-15 of its first half, then of its second half
+    query_rows_ = mma::SharedAddress(queries) + lane_ % 16 * S::kPitch + lane_ / 16 * mma::kUnit;
     CUTLASS_PRAGMA_UNROLL
     for (int t = 0; t < S::kRowTiles; ++t) {
       CUTLASS_PRAGMA_UNROLL
@@ -233,7 +238,7 @@ class Warp {
   }
 
   const Params& params_;
-  char* const queries_;
+  char* queries_;
   const int lane_;
   uint32_t query_rows_, key_row_, value_row_;
   Queries held_[S::kHeld ? S::kSizeSteps : 1];

@@ -44,17 +44,20 @@ _KEYS = (64, 128, 32, 16)  # keys of a usual tile
 _FEW_KEYS = 1024  # up to here tiles of about equal size are tried
 _LEAST_EVEN, _MOST_EVEN = 48, 128  # keys of such a tile
 _MOST_WHOLE = 208  # keys that may be one tile
-_MOST_CANDIDATES = 32
+_MOST_CANDIDATES = 24
 
-# clocks of an SM for a score beside the products: exponentials and the other instructions
-_EXPONENTIALS, _INSTRUCTIONS = 1 / 16, 7 / 128
-_MASK_CLOCKS = 3 / 64  # for a value of a mask that depends on the query
-_FIXED_US, _BLOCK_US = 1.5, 1.0  # a launch's start and end; a block's first loads and last store
-# clocks of an SM for a warp's tile beside its scores: barrier, statistics, addresses
-_WARP_CLOCKS = 60.0
-# clocks of a warp by itself for a tile: barrier, first operands, statistics; and for a row of an
-# instruction's products
-_TILE_CLOCKS, _PRODUCT_CLOCKS = 500.0, 1 / 8
+# The constants were fitted to measurements of benchmarks/attention.py on one H200.
+_RATE = 0.84  # part of mma.sync's rate
+# clocks of an SM for a score beside the products: the exponential and the other instructions, and
+# for a value of a mask that depends on the query
+_SOFTMAX_CLOCKS, _MASK_CLOCKS = 0.08, 0.04
+_WARP_CLOCKS = 48.0  # clocks of an SM for a warp's tile beside its scores
+# clocks of a warp by itself for a tile, and for a row of an instruction's products
+_TILE_CLOCKS, _PRODUCT_CLOCKS = 100.0, 1 / 8
+_BLOCK_US, _BATCH_US = 2.0, 0.5  # first loads and last store: of a block, of a further batch
+_BAND = 1.4  # the longest blocks of a band are busy while others have ended
+_L2 = 1.6  # part of L2's bandwidth, since L1 serves some reads
+_LOSS = 0.6  # part of the shorter of (compute, memory) that is not hidden behind the longer
 
 
 class MaskKind(enum.IntEnum):
@@ -73,7 +76,9 @@ _MASK_KINDS = {kind: int(kind) for kind in MaskKind}
 class AttentionConfig(KernelConfig):
     """`queries` of a block, `rows` of them of each warp; `keys` of a tile. `size` and `value_size`
     are a head's, as the kernel pads them. One of `stages` alone: all keys are expected in one
-    tile. `banded`: the kernel knows of bands. `access`: elements of an access to q, k, v and y."""
+    tile. `banded`: the kernel knows of bands. `resident`: a block takes several batches with the
+    same mask, which stays in registers; the next batch is loaded while it works on this one.
+    `access`: elements of an access to q, k, v and y."""
 
     queries: int = at("tile_m", sound=tile_size)
     keys: int = at("tile_n", sound=lambda keys: tile_size(keys) and keys % 8 == 0)
@@ -84,12 +89,17 @@ class AttentionConfig(KernelConfig):
     stages: int = at("stages", sound=lambda stages: stages > 0 and stage_count(stages))
     mask: MaskKind = at("schedule", default=MaskKind.NONE, numbers=_MASK_KINDS)
     banded: bool = at("iterator", default=False, numbers=FLAG)
+    resident: bool = at("resident", default=False, numbers=FLAG)
     access: int = at("align_a", "align_b", "align_c", repeated=True, sound=access)
 
     def mismatched(self) -> list[str]:
-        """A block has whole warps, and as many as its queries need."""
-        uneven = self.queries % self.rows or self.threads > _MOST_THREADS
-        return super().mismatched() + (["queries"] if uneven else [])
+        """A block has whole warps, and as many as its queries need; two batches share a mask."""
+        wrong = super().mismatched()
+        if self.queries % self.rows or self.threads > _MOST_THREADS:
+            wrong.append("queries")
+        if self.resident and (self.stages != 2 or self.mask is MaskKind.NONE):
+            wrong.append("resident")
+        return wrong
 
     @property
     def threads(self) -> int:
@@ -125,13 +135,11 @@ class Attention(Family[AttentionConfig]):
         return _shared_memory(kernel.config, kernel.dtype)
 
     def predicted_us(self, problem: AttentionProblem, config: AttentionConfig, arch: Arch) -> float:
-        """Blocks in waves, or the memory's time."""
-        queries, keys = _tiles(problem, config)
-        blocks = problem.batch * problem.heads * queries
+        """Blocks in waves, and the memory's time."""
+        blocks = problem.batch * problem.heads * ceil_divide(problem.queries, config.queries)
         resident = min(_resident(config, problem.dtype, arch), ceil_divide(blocks, arch.sm_count))
-        tiles = keys * problem.pairs / (problem.queries * problem.keys)  # fewer in a band
-        scores = tiles * config.queries * config.keys
-        working = scores * _score_clocks(problem, config, arch)
+        tiles = _tiles(problem, config)
+        working = tiles * config.queries * config.keys * _score_clocks(problem, config, arch)
         working += tiles * config.queries / config.rows * _WARP_CLOCKS
         waiting = tiles * _tile_clocks(config)
         # blocks that an SM holds share its units, and wait at the same time
@@ -139,18 +147,20 @@ class Attention(Family[AttentionConfig]):
         clocks = full * max(resident * working, waiting)
         if rest:
             clocks += max(ceil_divide(rest, arch.sm_count) * working, waiting)
-        computing = clocks / arch.clock * US + (full + bool(rest)) * _BLOCK_US
+        waves = full + bool(rest)
+        begun = _BLOCK_US + (waves - 1) * (_BATCH_US if config.resident else _BLOCK_US)
+        computing = clocks / arch.clock * US + begun
         loaded = tiles * config.keys * (config.size + config.value_size) * problem.dtype.bytes
-        reading = blocks * loaded / arch.l2_bandwidth * US
+        reading = blocks * loaded / (_L2 * arch.l2_bandwidth) * US
         moving = max(reading, memory_us(problem, arch))
-        return arch.launch_us + _FIXED_US + overlapped(computing, moving)
+        return arch.launch_us + overlapped(computing, moving, _LOSS)
 
 
 def _configs(problem: AttentionProblem, arch: Arch) -> Iterator[AttentionConfig]:
     """All combinations of tiles, whether they fit an SM or not."""
     dtype = problem.dtype
     size, value_size = (_padded(size, dtype) for size in (problem.size, problem.value_size))
-    for (rows, queries), (keys, stages) in itertools.product(
+    for (rows, queries), (keys, stages, resident) in itertools.product(
         _blocks(problem.queries), _rings(problem, arch)
     ):
         yield AttentionConfig(
@@ -164,6 +174,7 @@ def _configs(problem: AttentionProblem, arch: Arch) -> Iterator[AttentionConfig]
             stages=stages,
             mask=mask_kind(problem),
             banded=bool(problem.band),
+            resident=resident,
             access=alignment(math.gcd(problem.size, problem.value_size), dtype),
         )
 
@@ -194,8 +205,9 @@ def mask_kind(problem: AttentionProblem) -> MaskKind:
     return MaskKind.FLOATS if DType.F32.value in added else MaskKind.ELEMENTS
 
 
-def _rings(problem: AttentionProblem, arch: Arch) -> list[tuple[int, int]]:
-    """Keys of a tile, and stages: all keys at once, tiles of equal size, usual tiles."""
+def _rings(problem: AttentionProblem, arch: Arch) -> list[tuple[int, int, bool]]:
+    """Keys of a tile, stages, and whether the mask stays: all keys at once, tiles of equal size,
+    usual tiles."""
     depths = (2, 3) if arch.has(Capability.CP_ASYNC) else (1, 2)
     rings = [(keys, stages) for keys in _KEYS for stages in depths]
     if problem.keys <= _FEW_KEYS:
@@ -205,12 +217,21 @@ def _rings(problem: AttentionProblem, arch: Arch) -> list[tuple[int, int]]:
         rings = [(keys, stages) for keys, stages in rings if keys < problem.keys]
         rings.append((round_up(problem.keys, 8), 1))
     rings.append((16, 1))  # heads of 256 elements on an SM with little shared memory
-    return list(dict.fromkeys(rings))
+    found = [(keys, stages, False) for keys, stages in dict.fromkeys(rings)]
+    shares_mask = problem.mask and (len(problem.mask_shape) < 4 or problem.mask_shape[0] == 1)
+    if shares_mask and problem.batch > 1 and problem.keys <= _MOST_WHOLE:
+        found.append((round_up(problem.keys, 8), 2, True))
+    return found
 
 
-def _tiles(problem: AttentionProblem, config: AttentionConfig) -> tuple[int, int]:
-    """Tiles of a head's queries, and of its keys."""
-    return ceil_divide(problem.queries, config.queries), ceil_divide(problem.keys, config.keys)
+def _tiles(problem: AttentionProblem, config: AttentionConfig) -> float:
+    """Tiles of keys that a block visits; in a band the mean of all blocks, and more for the longest
+    ones."""
+    tiles = ceil_divide(problem.keys, config.keys)
+    if not problem.band:
+        return tiles
+    share = problem.pairs / (problem.queries * problem.keys)
+    return min(tiles, _BAND * (tiles * share + (config.queries / config.keys + 1) / 2))
 
 
 def _row(size: int, dtype: DType) -> int:
@@ -223,14 +244,16 @@ def _shared_memory(config: AttentionConfig, dtype: DType) -> int:
     row, value_row = (_row(size, dtype) for size in (config.size, config.value_size))
     stage = round_up(config.keys, 16) * (row + value_row)
     flags = _MOST_TILES if config.mask is not MaskKind.NONE else 0
-    return config.queries * max(row, value_row) + config.stages * stage + flags
+    batches = config.stages if config.resident else 1
+    return batches * config.queries * max(row, value_row) + config.stages * stage + flags
 
 
 def _registers(config: AttentionConfig, dtype: DType) -> int:
     """The approximate registers of a thread: scores, sums, statistics, and queries where these are
     held."""
     tiles = config.rows // 16
-    fragments = (config.keys + config.value_size) // 8 * 4 + 4
+    starts = config.keys if config.resident else 0
+    fragments = (config.keys + starts + config.value_size) // 8 * 4 + 4
     queries = config.size * dtype.bytes // _STEP * 4
     held = tiles * (fragments + queries) <= _HELD_REGISTERS
     others = _BASE_REGISTERS + config.keys // _KEYS_OF_REGISTER
@@ -261,13 +284,10 @@ def _resident(config: AttentionConfig, dtype: DType, arch: Arch) -> int:
 
 def _score_clocks(problem: AttentionProblem, config: AttentionConfig, arch: Arch) -> float:
     """Clocks of an SM for a score: its products, and its part of the softmax."""
-    rate = arch.rate(problem.dtype) * arch.mma_sync_share / arch.sm_count / arch.clock
-    # a warp of 16 queries waits for shared memory: it reads as much as one of 32
-    rate *= 1.0 if config.rows == 32 else 0.75
+    rate = _RATE * arch.rate(problem.dtype) * arch.mma_sync_share / arch.sm_count / arch.clock
     products = 2 * (config.size + config.value_size) / rate
-    masked = config.mask is not MaskKind.NONE and len(problem.mask_shape) > 1
-    per_query = masked and problem.mask_shape[-2] != 1
-    return products + _EXPONENTIALS + _INSTRUCTIONS + (_MASK_CLOCKS if per_query else 0)
+    reads_mask = len(problem.mask_shape) > 1 and problem.mask_shape[-2] != 1 and not config.resident
+    return products + _SOFTMAX_CLOCKS + (_MASK_CLOCKS if reads_mask else 0)
 
 
 def _tile_clocks(config: AttentionConfig) -> float:

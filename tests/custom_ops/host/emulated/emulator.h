@@ -137,7 +137,7 @@ inline const BlockIndex block_index;
 
 }  // namespace emulated
 
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define threadIdx emulated::thread_index
 #define blockIdx emulated::block_index
 
