@@ -57,6 +57,7 @@ ARGUMENTS = {
     named("resize"): "ResizeArguments",
     named("gemm_rows_sm90"): "GemmArguments",
     named("conv_sm90"): "host::MeanArguments",
+    named("attention"): "AttentionArguments",
 }
 
 
@@ -83,6 +84,16 @@ FIELDS: dict[str, dict[str, Any]] = {
     "gemm_rows_sm90": {**_ROWS, "tma_rows": False},
     "conv_sm90": _SM90,
     "norm": {"rows": 4, "lanes": 32, "vectors": 3, "access": 8},
+    "attention": {
+        "queries": 64,
+        "keys": 64,
+        "size": 64,
+        "value_size": 64,
+        "rows": 16,
+        "instruction": (16, 8, 16),
+        "stages": 2,
+        "access": 8,
+    },
 }
 
 

@@ -3,8 +3,7 @@ layout and rewriting."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,24 +21,10 @@ from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.skeleton import import_domains
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
-from onnxbolt.match.patterns import anchors
-from onnxbolt.ops import attention
 from onnxbolt.plan.choose import plan
 from onnxbolt.plan.cuts import cover
 from onnxbolt.precision import convert
 from onnxbolt.rewrite import rewrite
-
-
-@contextmanager
-def attention_matched() -> Iterator[None]:
-    """Attention is matched within, which default plans do not have yet."""
-    before, attention.ATTENTION_IS_MEASURED = attention.ATTENTION_IS_MEASURED, True
-    anchors.cache_clear()
-    try:
-        yield
-    finally:
-        attention.ATTENTION_IS_MEASURED = before
-        anchors.cache_clear()
 
 
 class Net:

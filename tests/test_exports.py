@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
 import onnxbolt
-from tests.support import attention_matched
 from tests.zoo import recognition
 from tests.zoo.export.strip import stripped
 from tests.zoo.materialize import materialize
@@ -29,14 +27,6 @@ def graphs() -> list[object]:
     return [pytest.param(name, marks=() if name in QUICK else pytest.mark.zoo) for name in names()]
 
 
-@pytest.fixture
-def served() -> Iterator[None]:
-    """Attention is matched within, which default plans do not have yet."""
-    with attention_matched():
-        yield
-
-
-@pytest.mark.usefixtures("served")
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "keep"])
 @pytest.mark.parametrize("name", graphs())
 def test_exports_are_right(name: str, precision: str, tmp_path: Path) -> None:
@@ -46,7 +36,6 @@ def test_exports_are_right(name: str, precision: str, tmp_path: Path) -> None:
     onnx.checker.check_model(out)
 
 
-@pytest.mark.usefixtures("served")
 @pytest.mark.parametrize("name", graphs())
 def test_nothing_is_overlooked(name: str) -> None:
     found = recognition.recognized(name, "fp16")

@@ -132,11 +132,6 @@ def named(name: str) -> Family[Any]:
     return {family.name: family for family in FAMILIES.values()}[name]
 
 
-def solved(kind: type[Problem]) -> bool:
-    """True if there are kernels for this class of problems."""
-    return any(kind in family.problems for family in FAMILIES.values())
-
-
 def of_kind(kind: str) -> frozenset[Family[Any]]:
     """The families whose kernels compute a kind of op."""
     return frozenset(family for family in FAMILIES.values() if kind in family.kinds)

@@ -13,14 +13,13 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from onnxbolt.families import named
 from onnxbolt.ops.attention.found import Band, Masked, Masking
 from onnxbolt.opspec import OpSpec
 from tests import library_fixtures as fx
-from tests.extending import extended_by
 from tests.ops.attention_cases import ORDERS, Case
-from tests.ops.attention_family import EXTENSION
 
-FAMILY = EXTENSION.families[0]
+FAMILY = named("attention")
 CROSS = Case(batch=3, queries=6, keys=9, value_size=16)
 GROUPED = Case(order="packed", heads=6, key_heads=2)
 MASKED = replace(CROSS, masking=Masking.KEPT, mask_shape=(9,))
@@ -67,22 +66,13 @@ CASES = {
 class FusedAttention(fx.Fused):
     """The op type of a case."""
 
-    arguments = "AttentionArguments"
-
     def __init__(self, case: Case) -> None:
         self.family, self.body = FAMILY, case.body
         self.spec = OpSpec.of(case.signature, self.body.name)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def served() -> Iterator[None]:
-    """A family serves attention."""
-    with extended_by(EXTENSION):
-        yield
-
-
 @pytest.fixture(scope="module")
-def library(served: None, tmp_path_factory: pytest.TempPathFactory) -> fx.HostLibrary:
+def library(tmp_path_factory: pytest.TempPathFactory) -> fx.HostLibrary:
     ops = {op.spec.name: op for op in map(FusedAttention, CASES.values())}
     path = tmp_path_factory.mktemp("library") / "attention.onnxbolt.so"
     return fx.host_library(path, list(ops.values()))

@@ -29,7 +29,7 @@ from onnxbolt.plan.cuts import cover
 from onnxbolt.precision import convert
 from onnxbolt.precision.widen import widen
 from onnxbolt.rewrite import rewrite
-from tests.support import Net, attention_matched
+from tests.support import Net
 
 ARCH, PRECISION = 90, "fp16"
 SAME = [1, 1, 1, 1]
@@ -55,8 +55,7 @@ def prepare(family: Family[Any], original: onnx.ModelProto | None = None) -> Pre
     infer(graph)
     canonicalize(graph)
     convert(graph, PRECISION)
-    with attention_matched():
-        chosen = plan(graph, cover(graph, [ARCH])[0], [ARCH], "all")
+    chosen = plan(graph, cover(graph, [ARCH])[0], [ARCH], "all")
     rewriter = rewrite(graph, chosen.assignment, _configs(chosen, family), [ARCH], chosen.sources)
     restore(graph)
     widen(graph)

@@ -17,31 +17,16 @@ from onnxbolt.dtypes import DType
 from onnxbolt.graph import weights
 from onnxbolt.inspection import inspect_model
 from onnxbolt.match import projections
+from onnxbolt.match.patterns import anchors
+from onnxbolt.ops import OPS
 from onnxbolt.plan.cost import predict
 from onnxbolt.problems import GemmProblem
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CPU
-from tests.extending import extended_by
-from tests.ops.attention_family import EXTENSION
-from tests.support import Net, attention_matched, feeds_of, prepare, run
+from tests.support import Net, feeds_of, prepare, run
 
 B, S, H, D = 2, 5, 4, 8  # batch, positions, heads, size
 WIDTH = H * D
-
-
-@pytest.fixture(autouse=True)
-def served(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A family serves attention, unless the test is marked `unserved`."""
-    if "unserved" in request.fixturenames:
-        yield
-        return
-    with extended_by(EXTENSION), attention_matched():
-        yield
-
-
-@pytest.fixture
-def unserved() -> None:
-    """No family serves attention."""
 
 
 class Layers:
@@ -217,7 +202,16 @@ def merged(model: ModelProto, precision: str = "keep") -> bool:
     return bool(log)
 
 
-@pytest.mark.usefixtures("unserved")
+@pytest.fixture
+def unmatched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Attention is not matched."""
+    monkeypatch.setattr(type(OPS["attention"]), "anchors", lambda op: ())
+    anchors.cache_clear()
+    yield
+    anchors.cache_clear()
+
+
+@pytest.mark.usefixtures("unmatched")
 def test_nothing_is_merged_where_no_kernel_reads_it() -> None:
     assert not merged(attention())
 

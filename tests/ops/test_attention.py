@@ -1,9 +1,9 @@
-"""Attention is recognized in all forms, planned with a family that has no kernels, exported, and
+"""Attention is recognized in all forms, planned, exported, and
 computed by its function body in plain ONNX Runtime."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,25 +15,8 @@ import onnxbolt
 from onnxbolt.ops import OPS
 from onnxbolt.ops.attention.found import AttentionAnchor, Masked, Masking, ScaledDotProduct
 from onnxbolt.ops.attention.views import HEADS, ROWS
-from tests.extending import extended_by
-from tests.ops.attention_family import EXTENSION
 from tests.ops.attention_form import ALL, SCALE, SOME, D, Form, H, S, T, answers, feeds
-from tests.support import Net, attention_matched, matched, prepare
-
-
-@pytest.fixture(autouse=True)
-def served(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A family serves attention, unless the test is marked `unserved`."""
-    if "unserved" in request.fixturenames:
-        yield
-        return
-    with extended_by(EXTENSION), attention_matched():
-        yield
-
-
-@pytest.fixture
-def unserved() -> None:
-    """No family serves attention."""
+from tests.support import Net, matched, prepare
 
 
 def found(graph: gs.Graph) -> list[ScaledDotProduct | str]:
@@ -619,11 +602,3 @@ def test_what_makes_the_mask_does_not_stay(form: type[Form], tmp_path: Path) -> 
 def test_a_softmax_without_products_is_nothing() -> None:
     net = Net({"x": (4, 8)})
     assert found(prepare(net.model(net.node("Softmax", "x")))) == [""]
-
-
-@pytest.mark.usefixtures("unserved")
-def test_without_a_family_nothing_is_matched() -> None:
-    candidates, refusals = matched(Added().model())
-    assert OPS["attention"].anchors() == ()
-    assert {c.anchor.op.name for c in candidates} == {"gemm"}
-    assert not [refusal for refusal in refusals if refusal.op == "Softmax"]

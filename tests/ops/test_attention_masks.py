@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,20 +11,11 @@ import pytest
 import onnxbolt
 from onnxbolt.ops import OPS
 from onnxbolt.ops.attention.found import AttentionAnchor, Band, Masked, Masking
-from tests.extending import extended_by
-from tests.ops.attention_family import EXTENSION
 from tests.ops.attention_form import ALL, SOME, Form, H, S, T, answers, feeds
-from tests.support import attention_matched, matched, prepare
+from tests.support import matched, prepare
 
 LOW = float(np.finfo(np.float32).min)
 CAUSAL = Band(last=0)
-
-
-@pytest.fixture(autouse=True)
-def served() -> Iterator[None]:
-    """A family serves attention."""
-    with extended_by(EXTENSION), attention_matched():
-        yield
 
 
 class Masks(Form):

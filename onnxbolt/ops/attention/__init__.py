@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from onnx import AttributeProto
 
 from onnxbolt.candidates import Anchor, Candidate
-from onnxbolt.families import solved
 from onnxbolt.ops.attention import pattern
 from onnxbolt.ops.attention.attributes import VIEWS, attributes, bounds
 from onnxbolt.ops.attention.body import Variant, attend
@@ -19,9 +18,6 @@ from onnxbolt.ops.body import AttributeType, Body
 from onnxbolt.patterns.types import AnchorPattern
 from onnxbolt.problems import AttentionProblem
 
-# attention is matched by default only once its kernels have been measured on a GPU
-ATTENTION_IS_MEASURED = False
-
 
 class Attention(FusedOp):
     """q, k, v and mask to y [B, S, H x E], or [B, S, H, E] where the reader is not known to want
@@ -31,10 +27,8 @@ class Attention(FusedOp):
     problem_type = AttentionProblem
 
     def anchors(self) -> Sequence[AnchorPattern]:
-        """The softmax, if there is any kernel: without one, its nodes must not be taken from
-        others."""
-        served = ATTENTION_IS_MEASURED and solved(AttentionProblem)
-        return pattern.anchors(self) if served else ()
+        """The softmax of several nodes, and operators that are attention by themselves."""
+        return pattern.anchors(self)
 
     def channels(self, anchor: Anchor) -> int:
         """The length of y's last axis."""
