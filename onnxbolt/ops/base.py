@@ -7,7 +7,7 @@
 | plan | `problem`: what a kernel solves |
 | rewrite | `operation`: the node's inputs and attributes; `body`: it in standard operators |
 | library | `kind_of`, `operands`: the node as C++ knows it |
-| verify, report | `in_both_layouts`, `positions` |
+| verify, report | `in_both_layouts`, `pieces`, `positions` |
 
 Stages have the op from an anchor, a signature or a kind in a file; they name none.
 """
@@ -137,6 +137,19 @@ class Described:
     attributes: Mapping[str, Any]
     chain: tuple[str, ...] = ()  # names of its steps
     to_nchw: bool = False  # the output is NCHW
+
+
+Slices: TypeAlias = tuple[slice, ...]  # of the first axes of a tensor
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a node's computation, which the same node computes from parts of its inputs, with
+    `attributes` in place of its own."""
+
+    inputs: tuple[Slices, ...]
+    output: Slices
+    attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Tensors(Protocol):
@@ -315,6 +328,13 @@ class FusedOp:
         """For an op with weights: the sizes of the positions at which each weight is multiplied
         once."""
         return list(node.output[:-1])
+
+    def pieces(
+        self, attributes: Mapping[str, Any], shapes: Sequence[Sequence[int]]
+    ) -> Sequence[Piece]:
+        """For a node whose reference takes much memory the pieces that it is computed in; none:
+        as a whole. `shapes` are those of the inputs."""
+        return ()
 
     def in_both_layouts(self, node: NodeProto) -> tuple[str, str] | None:
         """Names of a node's tensors that are the same as NCHW and as NHWC, where the attribute

@@ -62,6 +62,11 @@ class Bounded:
         found[~np.isfinite(found)] = FLOOR
         return found
 
+    def part(self, at: tuple[slice, ...]) -> Bounded:
+        """Some of its values."""
+        errors = (error[at] if isinstance(error, np.ndarray) else error for error in self.errors)
+        return Bounded(self.value[at], self.dtype, *errors)
+
     @property
     def exact(self) -> bool:
         """True if neither kind of error is possible."""

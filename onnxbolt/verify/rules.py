@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 from onnx import FunctionProto, NodeProto
 
+from onnxbolt import ops
+from onnxbolt.ops.base import Piece
 from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.verify.bounds import Bounded, Error, bounded, is_float, is_set
 from onnxbolt.verify.functions import functions
@@ -277,7 +279,37 @@ class Call:
 
     def _fused(self) -> list[Bounded]:
         """One of our nodes: its function body, with the node's attributes. For a node that writes a
-        part of its output, only that part."""
+        part of its output, only that part. Pieces by themselves where that takes much memory."""
+        op, shapes = ops.of_type(self.node.op_type), [x.value.shape for x in self.given]
+        if op is not None and (pieces := op.pieces(self.attributes, shapes)):
+            return [self._in_pieces(pieces)]
+        return self._as_whole()
+
+    def _in_pieces(self, pieces: Sequence[Piece]) -> Bounded:
+        """The result of one of our nodes, piece by piece."""
+        parts = [self._piece(piece) for piece in pieces]
+        ends = [[part.stop for part in piece.output] for piece in pieces]
+        shape = (*np.max(ends, axis=0), *parts[0].value.shape[len(ends[0]) :])
+        value = np.empty(shape)
+        errors = [np.empty(shape, np.float32) for _ in parts[0].errors]
+        for piece, part in zip(pieces, parts, strict=True):
+            value[piece.output] = part.value
+            for whole, error in zip(errors, part.errors, strict=True):
+                whole[piece.output] = part.absolute(error)
+        return Bounded(value, parts[0].dtype, *errors)
+
+    def _piece(self, piece: Piece) -> Bounded:
+        node = onnx.NodeProto()
+        node.CopyFrom(self.node)
+        del node.attribute[:]
+        attributes = {**self.attributes, **piece.attributes}
+        node.attribute.extend(onnx.helper.make_attribute(*item) for item in attributes.items())
+        inputs = [x.part(at) for x, at in zip(self.given, piece.inputs, strict=True)]
+        (result,) = Call(self.analysis, node, [*inputs], self.arithmetic, {})._as_whole()
+        return result
+
+    def _as_whole(self) -> list[Bounded]:
+        """One of our nodes by its function body."""
         function = self.analysis.functions[self.node.op_type]
         given = {attribute.name: attribute for attribute in self.node.attribute}
         nodes, results = list(function.node), list(function.output)
@@ -380,8 +412,8 @@ def _cast(call: Call) -> Bounded | None:
     if not is_float(target) or not is_float(x.dtype):
         return None if is_float(x.dtype) else Bounded.of(x.value.astype(target))
     rounding = unit(target) if unit(target) > unit(x.dtype) else 0.0
-    if call.arithmetic.kernel and x.value.ndim == 1:
-        rounding = 0.0  # kernels read vectors along the channels in fp32
+    if call.arithmetic.kernel and x.value.ndim <= 1:
+        rounding = 0.0  # kernels read numbers, and vectors along the channels, in fp32
     return (
         rounded(x, target, rounding)
         if call.arithmetic.kernel

@@ -4,16 +4,17 @@ written as the next projection reads it (ONNX MatMul, Softmax, MatMul and the no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from onnx import AttributeProto
 
 from onnxbolt.candidates import Anchor, Candidate
-from onnxbolt.ops.attention import pattern
+from onnxbolt.ops.attention import pattern, pieces
 from onnxbolt.ops.attention.attributes import VIEWS, attributes, bounds
 from onnxbolt.ops.attention.body import Variant, attend
 from onnxbolt.ops.attention.found import AttentionAnchor, Band, Masking, ScaledDotProduct
 from onnxbolt.ops.attention.views import ROWS, View
-from onnxbolt.ops.base import FusedOp, Operation, Signature, Sizes, Stored, Tensors
+from onnxbolt.ops.base import FusedOp, Operation, Piece, Signature, Sizes, Stored, Tensors
 from onnxbolt.ops.body import AttributeType, Body
 from onnxbolt.patterns.types import AnchorPattern
 from onnxbolt.problems import AttentionProblem
@@ -69,6 +70,12 @@ class Attention(FusedOp):
             [tensors.get(tensor, stored.reads) for tensor in (anchor.x, *anchor.further)],
             attributes(found),
         )
+
+    def pieces(
+        self, attributes: Mapping[str, Any], shapes: Sequence[Sequence[int]]
+    ) -> Sequence[Piece]:
+        """Some queries of some batches, where there are many scores."""
+        return pieces.cut(attributes, shapes)
 
     def letters(self, signature: Signature) -> str:
         """Keys, values and mask."""
