@@ -64,7 +64,8 @@ def test_width_follows_channels(channels: int, widest: int) -> None:
         ({"strides": (3, 3)}, (0, 0, 0)),
         ({"dilations": (2, 2)}, (0, 0, 0)),
         ({"r": 1, "s": 3}, (0, 0, 0)),
-        ({"r": 7, "s": 7}, (0, 0, 0)),
+        ({"r": 7, "s": 7}, (7, 7, 1)),
+        ({"r": 7, "s": 7, "strides": (2, 2)}, (0, 0, 0)),
     ],
 )
 def test_filters_that_are_fixed(change: dict[str, Any], expected: tuple[int, int, int]) -> None:

@@ -129,6 +129,7 @@ PROBLEMS: tuple[Problem, ...] = (
     _conv(3, 2, 3, 16, 16, (5, 5), (2, 2, 2, 2), "Bias", groups=16),
     _conv(1, 7, 7, 960, 960, (5, 5), (2, 2, 2, 2), "Bias", "Silu", "Mul", groups=960),
     _conv(2, 9, 30, 120, 120, (5, 5), (2, 2, 2, 2), "Bias", "Add", "Relu", groups=120),
+    _conv(2, 15, 13, 96, 96, (7, 7), (3, 3, 3, 3), "Bias", groups=96),
     _conv(1, 33, 5, 13, 13, (3, 3), (1, 1, 1, 1), "Bias", "Relu", groups=13),
     _conv(2, 12, 10, 72, 72, (7, 7), (3, 3, 3, 3), "Bias", groups=72),
     _conv(2, 14, 13, 20, 20, (3, 3), (0, 0, 1, 1), "Bias", strides=(2, 2), groups=20),

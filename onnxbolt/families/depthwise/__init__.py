@@ -17,12 +17,13 @@ from onnxbolt.problems import ConvProblem
 
 # threads of a block: few enough for several blocks to take turns in loading and computing
 _THREADS = 128
-_FIXED = (3, 5)  # sizes of square filters with kernels of their own; a loop walks all others
-_STRIDES = (1, 2)
+# size and stride of square filters with kernels of their own; a loop walks all others
+_FIXED = ((3, 1), (3, 2), (5, 1), (5, 2), (7, 1))
 _SUMS = 64  # the most sums of a thread, in registers
 # the most sums for filters (R, S, stride) where the compiler keeps more of the window in registers;
 # more would spill
-_FEWER_SUMS = {(5, 5, 1): 56, (5, 5, 2): 32}
+_FEWER_SUMS = {(5, 5, 1): 56, (5, 5, 2): 32, (7, 7, 1): 56}
+_SPILLED = {(7, 7, 1, 1, 4, 1)}  # filter, rows, columns and channels of tiles that spill as well
 _REGISTERS = 235  # the most per thread, as `registers` counts them; more would spill
 _BASE_REGISTERS = 25  # pointers, bounds, the epilogue's vector
 # the largest filter, in numbers, that stays in registers; larger ones are read from shared memory
@@ -110,8 +111,7 @@ class Depthwise(Family[DepthwiseConfig]):
 def fixed(problem: ConvProblem) -> tuple[int, int, int]:
     """R, S and stride if there are kernels compiled for them, else zeros."""
     square = problem.r == problem.s and problem.strides[0] == problem.strides[1]
-    known = problem.r in _FIXED and problem.strides[0] in _STRIDES
-    if square and known and problem.dilations == (1, 1):
+    if square and (problem.r, problem.strides[0]) in _FIXED and problem.dilations == (1, 1):
         return problem.r, problem.s, problem.strides[0]
     return _ANY
 
@@ -119,6 +119,8 @@ def fixed(problem: ConvProblem) -> tuple[int, int, int]:
 def _fits(config: DepthwiseConfig) -> bool:
     """True if the kernel compiles without spills."""
     sums = config.rows * config.columns * config.access
+    if (*config.filter, config.rows, config.columns, config.access) in _SPILLED:
+        return False
     return sums <= _FEWER_SUMS.get(config.filter, _SUMS) and config.registers <= _REGISTERS
 
 
