@@ -27,6 +27,7 @@ from onnxbolt.canonicalize import (
     noops,
     norm_form,
     pad_form,
+    reshaped_sums,
     resize_form,
     scale_shift,
     sum_form,
@@ -52,6 +53,8 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (sum_form.run, "Sum written as Add"),
     # a factor behind a normalization would be folded into the next weights
     (norm_form.run, "decomposed normalizations recognized"),
+    # it looks for normalizations, of which some were decomposed
+    (reshaped_sums.run, "Reshapes of sums moved in front of them"),
     # the foldings below look for one form of product
     (gemm_form.run, "Gemm written as MatMul and Add"),
     # scale_shift folds the constants in front of the Transpose
