@@ -100,8 +100,14 @@ def test_all_forms_are_compressed_graphs() -> None:
 # --- parts of a graph --------------------------------------------------------------------------
 
 _ATTENTION = """(float[2,4,S,8] q, float[2,4,8,S] k, float[2,4,S,8] v) => (float[2,4,S,8] y) {
-  s = MatMul(q, k)  t = Mul(s, scale)  p = Softmax(t)  n = IsNaN(p)  w = Where(n, zero, p)
-  y = MatMul(w, v)
+  s = MatMul(q, k)  t = Mul(s, scale)  p = Softmax(t)  n = IsNaN(p)  c = Where(n, zero, p)
+  y = MatMul(c, v)
+}"""
+_CROSS = """(float[2,4,8,S] k, float[2,4,S,8] v) => (float[2,4,5,8] y) {
+  s = MatMul(queries, k)  p = Softmax(s)  y = MatMul(p, v)
+}"""
+_FOLDED = """(float[2] x) => (float[2,4,5,8] y) {
+  s = MatMul(queries, keys)  p = Softmax(s)  y = MatMul(p, queries)
 }"""
 _CLASSES = "(float[2,64] x) => (float[2,9] y) { h = MatMul(x, w)  y = Softmax(h) }"
 _RMS = """(float[2,64] x) => (float[2,64] y) {
@@ -109,7 +115,7 @@ _RMS = """(float[2,64] x) => (float[2,64] y) {
 }"""
 _MEAN = "(float[2,64] x) => (float[2,1] y) { s = Mul(x, x)  y = ReduceMean<keepdims=1>(s) }"
 _SWIGLU = """(float[2,64] x) => (float[2,9] y) {
-  g = MatMul(x, w)  u = MatMul(x, v)  s = Sigmoid(g)  a = Mul(g, s)  y = Mul(a, u)
+  g = MatMul(x, w)  h = MatMul(x, w2)  s = Sigmoid(g)  a = Mul(g, s)  y = Mul(a, h)
 }"""
 _GEGLU = """(float[2,64] x) => (float[2,32] y) {
   g, u = Split<axis=1, num_outputs=2>(x)  a = Tanh(g)  y = Mul(a, u)
@@ -121,6 +127,8 @@ _SILU = "(float[2,64] x) => (float[2,9] y) { g = MatMul(x, w)  s = Sigmoid(g)  y
     ("body", "kinds"),
     [
         pytest.param(_ATTENTION, [ATTENTION], id="attention"),
+        pytest.param(_CROSS, [ATTENTION], id="attention of constant queries"),
+        pytest.param(_FOLDED, [], id="attention of constants"),
         pytest.param(_CLASSES, [], id="softmax of a classifier"),
         pytest.param(_RMS, [NORM], id="RMS norm"),
         pytest.param(_MEAN, [], id="mean of squares"),
@@ -133,4 +141,6 @@ def test_parts_of_a_graph(body: str, kinds: list[str]) -> None:
     w = np.ones((64, 9), np.float32)
     scalars = {"scale": 0.5, "zero": 0.0, "two": 2.0, "eps": 1e-5}
     constants = {name: np.array(value, np.float32) for name, value in scalars.items()}
-    assert [part.kind for part in parts(model_of(body, w=w, v=w, **constants))] == kinds
+    heads = {"queries": np.ones((4, 5, 8), np.float32), "keys": np.ones((4, 8, 5), np.float32)}
+    model = model_of(body, w=w, w2=w, **constants, **heads)
+    assert [part.kind for part in parts(model)] == kinds

@@ -84,28 +84,30 @@ class _Graph:
                 left += [(source, distance + 1) for source in node.input]
         return found
 
-    def reaches(self, names: Iterable[str], ends: Sequence[str], way: Sequence[str]) -> bool:
-        """True if nodes of the types `way` lead from `names` to one of the types `ends`."""
-        left = [(name, 0) for name in names]
+    def targets(
+        self, names: Iterable[str], ends: Sequence[str], way: Sequence[str]
+    ) -> list[NodeProto]:
+        """Nodes of the types `ends` to which nodes of the types `way` alone lead from `names`."""
+        found, left = list[NodeProto](), [(name, 0) for name in names]
         while left:
             name, distance = left.pop()
             for node in self.readers[name]:
                 if node.op_type in ends:
-                    return True
-                if node.op_type in way and distance < _FARTHEST:
+                    found.append(node)
+                elif node.op_type in way and distance < _FARTHEST:
                     left += [(output, distance + 1) for output in node.output]
-        return False
+        return found
 
-    def products(self, names: Iterable[str]) -> set[str]:
-        """The products of two variables among the tensors `names`."""
-        return {name for name in names if self.constants.isdisjoint(self.producers[name].input[:2])}
+    def is_constant(self, node: NodeProto) -> bool:
+        """True if a node computes a constant."""
+        return self.constants.issuperset(node.output)
 
 
 def parts(model: ModelProto) -> Iterator[Part]:
     """All attentions, norms and gated linear units of a model, in the nodes' order."""
     graph = _Graph(model)
     for node in graph.nodes:
-        if kind := _kind(graph, node):
+        if not graph.is_constant(node) and (kind := _kind(graph, node)):
             yield Part(kind, node.name)
 
 
@@ -120,10 +122,11 @@ def _kind(graph: _Graph, node: NodeProto) -> str:
 
 
 def _attends(graph: _Graph, softmax: NodeProto) -> bool:
-    """True if a softmax stands between two products."""
-    scores = graph.sources(softmax.input, _PRODUCTS, _AROUND_SOFTMAX)
-    return bool(graph.products(scores)) and graph.reaches(
-        softmax.output, _PRODUCTS, _AROUND_SOFTMAX
+    """True if a softmax stands between two products, the latter one of values that vary; queries
+    may be constants."""
+    return bool(graph.sources(softmax.input, _PRODUCTS, _AROUND_SOFTMAX)) and any(
+        graph.constants.isdisjoint(product.input)
+        for product in graph.targets(softmax.output, _PRODUCTS, _AROUND_SOFTMAX)
     )
 
 
@@ -134,7 +137,7 @@ def _normalizes(graph: _Graph, mean: NodeProto) -> bool:
         squares.op_type == "Pow"
         or (squares.op_type == "Mul" and squares.input[0] == squares.input[1])
     )
-    return squared and graph.reaches(mean.output, ("Sqrt", "Pow"), ("Add", "Cast"))
+    return squared and bool(graph.targets(mean.output, ("Sqrt", "Pow"), ("Add", "Cast")))
 
 
 def _gates(graph: _Graph, product: NodeProto) -> bool:
