@@ -166,9 +166,12 @@ class Block {
     int ahead = visits.first();
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < S::kAhead; ++i, ahead = visits.after(ahead)) load(visits, ahead, i);
-    wait<S::kAhead>();
-    __syncthreads();
-    if (is_first_) warp_.hold_queries();
+    // with one stage, the first tile's mask is read meanwhile
+    if constexpr (S::kStages > 1) {
+      wait<S::kAhead>();
+      __syncthreads();
+      if (is_first_) warp_.hold_queries();
+    }
     int at = 0;
     for (int tile = visits.first(); !visits.is_over(tile); tile = visits.after(tile)) {
       ScoreTiles<S> scores;
@@ -179,6 +182,7 @@ class Block {
         load(visits, ahead, at == 0 ? S::kStages - 1 : at - 1);
         ahead = visits.after(ahead);
       }
+      if (S::kStages == 1 && is_first_) warp_.hold_queries();
       if (has_work()) attend(scores, stage(at));
       if constexpr (S::kStages == 1) {
         if (visits.is_over(ahead)) continue;

@@ -47,7 +47,7 @@ struct Shape {
   // Queries stay in registers where these suffice, else they are read from shared memory for each
   // tile.
   static constexpr int kRegisters = kRowTiles * (4 * (kSizeSteps + kScoreTiles + kOutputTiles) + 4);
-  static constexpr bool kHeld = kRegisters <= 176;
+  static constexpr bool kHeld = kRegisters <= (kMask == kUnmasked ? 176 : 152);
 
   // shared memory: queries, which the output replaces; the stages' keys and values; a byte for each
   // tile of a mask

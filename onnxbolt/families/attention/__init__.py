@@ -31,10 +31,11 @@ _MOST_SIZE = 256  # the largest head
 _UNIT, _STEP = 16, 32  # bytes of a row of an instruction's matrix, and of a step along sizes
 _WARP, _MOST_THREADS = 32, 512
 _MOST_TILES = 1024  # tiles of keys whose being masked out is remembered (shape.h)
-_HELD_REGISTERS = 176  # with queries in registers, a thread's fragments are at most so many
+# with queries in registers, a thread's fragments are at most so many: without a mask, and with one
+_HELD_REGISTERS, _HELD_REGISTERS_MASKED = 176, 152
 # registers of a thread beside scores, sums and queries: operands under way, addresses, the mask's
 # addresses; and keys of a tile for which one more is needed
-_BASE_REGISTERS, _MASK_REGISTERS, _KEYS_OF_REGISTER = 50, 8, 16
+_BASE_REGISTERS, _MASK_REGISTERS, _KEYS_OF_REGISTER = 50, 27, 16
 _WARPS_TOGETHER = 4  # an SM's warps get registers in such groups
 _ROWS = (16, 32)  # queries of a warp
 _WARPS = (1, 2, 4, 8)  # warps of a block, where queries do not divide into few blocks
@@ -252,12 +253,14 @@ def _registers(config: AttentionConfig, dtype: DType) -> int:
     """The approximate registers of a thread: scores, sums, statistics, and queries where these are
     held."""
     tiles = config.rows // 16
-    starts = config.keys if config.resident else 0
-    fragments = (config.keys + starts + config.value_size) // 8 * 4 + 4
+    fragments = (config.keys + config.value_size) // 8 * 4 + 4
     queries = config.size * dtype.bytes // _STEP * 4
-    held = tiles * (fragments + queries) <= _HELD_REGISTERS
+    masked = config.mask is not MaskKind.NONE
+    most = _HELD_REGISTERS_MASKED if masked else _HELD_REGISTERS
+    held = tiles * (fragments + queries) <= most
     others = _BASE_REGISTERS + config.keys // _KEYS_OF_REGISTER
-    others += _MASK_REGISTERS if config.mask is not MaskKind.NONE else 0
+    if masked:  # its addresses, and later its values
+        others += tiles * max(_MASK_REGISTERS, config.keys // 2 if config.resident else 0)
     return tiles * (fragments + (queries if held else 0)) + others
 
 
