@@ -62,7 +62,6 @@ class Mask:
 
     kind: Masking = Masking.NONE
     tensor: gs.Tensor | None = None
-    made_by: tuple[gs.Node, ...] = ()  # the nodes between this tensor and the scores' Add
     band: Band = ALL
 
 
@@ -89,8 +88,6 @@ class AttentionAnchor(Anchor):
     """The softmax, and all that belongs to its attention."""
 
     attention: ScaledDotProduct
-    # nodes of its views that others read, too
-    shared: tuple[gs.Node, ...] = ()
 
     @property
     def further(self) -> tuple[gs.Tensor, ...]:
@@ -104,12 +101,6 @@ class AttentionAnchor(Anchor):
         """Queries, keys and values that lie in rows."""
         found = self.attention
         return tuple(view for view in (found.q, found.k, found.v) if view.order == views.ROWS)
-
-    @property
-    def bypassed(self) -> tuple[gs.Node, ...]:
-        """Nodes that several attentions may share: those of its views, and the Where that makes
-        numbers of a boolean mask."""
-        return (*self.shared, *self.attention.mask.made_by)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,18 +154,8 @@ def assembled(op: FusedOp, node: gs.Node, parts: Parts) -> AttentionAnchor | Ref
         q, k, v, *heads, scale, parts.mask, parts.masked, output.tensor, output.joined
     )
     middle = (*parts.nodes, *output.nodes)
-    own = _own(followed, {node, *middle})
-    shared = dict.fromkeys(n for operand in followed for n in operand.nodes if n not in own)
-    return AttentionAnchor(
-        op,
-        node,
-        q.tensor,
-        None,
-        dtype,
-        others=(*own, *middle),
-        attention=found,
-        shared=tuple(shared),
-    )
+    others = (*_own(followed, {node, *middle}), *middle)
+    return AttentionAnchor(op, node, q.tensor, None, dtype, others=others, attention=found)
 
 
 def _heads(q: View, k: View, v: View, grouped: bool) -> tuple[int, int] | str:
