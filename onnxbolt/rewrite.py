@@ -19,6 +19,7 @@ from onnxbolt.graph import promises
 from onnxbolt.graph.edit import Derived, Node, Weight, held_by, producer, prune
 from onnxbolt.graph.names import fresh
 from onnxbolt.graph.promises import stage
+from onnxbolt.graph.windows import Windows
 from onnxbolt.layout.assignment import Assignment, last_node
 from onnxbolt.layout.carry import Carry, Kernels, Origin, Result
 from onnxbolt.layout.convert import convert
@@ -274,6 +275,7 @@ class Rewriter:
             "channel_map": list(form.channels or ()),
             **({} if result.stored is None else self._stored_attributes(result.stored)),
             **self._joined_attributes(y),
+            "tensor_windows": _windows_of(y),
         }
         attributes = {name: value for name, value in attributes.items() if value != []}
         for node in covered:
@@ -389,3 +391,10 @@ class Rewriter:
 def _layout(tensor: gs.Tensor, form: Form) -> str:
     """The layout in which the source's tensor that `tensor` stands for is stored."""
     return "NHWC" if form.last or getattr(tensor, "channels_last", False) else ""
+
+
+def _windows_of(tensor: gs.Tensor) -> list[int]:
+    """The numbers of the windows in whose order the source has the rows of `tensor`, which are an
+    image's, and the number of the image's axes; empty if the order is the same."""
+    windows: Windows | None = getattr(tensor, "windows", None)
+    return [*windows.numbers, len(tensor.shape) - 2] if windows is not None else []

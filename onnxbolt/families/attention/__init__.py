@@ -77,9 +77,9 @@ _MASK_KINDS = {kind: int(kind) for kind in MaskKind}
 class AttentionConfig(KernelConfig):
     """`queries` of a block, `rows` of them of each warp; `keys` of a tile. `size` and `value_size`
     are a head's, as the kernel pads them. One of `stages` alone: all keys are expected in one
-    tile. `banded`: the kernel knows of bands. `resident`: a block takes several batches with the
-    same mask, which stays in registers; the next batch is loaded while it works on this one.
-    `access`: elements of an access to q, k, v and y."""
+    tile. `banded`: the kernel knows of bands. `windows`: it reads and writes windows of images.
+    `resident`: a block takes several batches with the same mask, which stays in registers; the next
+    batch is loaded while it works on this one. `access`: elements of an access to q, k, v and y."""
 
     queries: int = at("tile_m", sound=tile_size)
     keys: int = at("tile_n", sound=lambda keys: tile_size(keys) and keys % 8 == 0)
@@ -90,6 +90,7 @@ class AttentionConfig(KernelConfig):
     stages: int = at("stages", sound=lambda stages: stages > 0 and stage_count(stages))
     mask: MaskKind = at("schedule", default=MaskKind.NONE, numbers=_MASK_KINDS)
     banded: bool = at("iterator", default=False, numbers=FLAG)
+    windows: bool = at("consumers", default=False, numbers=FLAG)
     resident: bool = at("resident", default=False, numbers=FLAG)
     access: int = at("align_a", "align_b", "align_c", repeated=True, sound=access)
 
@@ -175,6 +176,7 @@ def _configs(problem: AttentionProblem, arch: Arch) -> Iterator[AttentionConfig]
             stages=stages,
             mask=mask_kind(problem),
             banded=bool(problem.band),
+            windows=bool(problem.windows),
             resident=resident,
             access=alignment(math.gcd(problem.size, problem.value_size), dtype),
         )
@@ -219,7 +221,8 @@ def _rings(problem: AttentionProblem, arch: Arch) -> list[tuple[int, int, bool]]
         rings.append((round_up(problem.keys, 8), 1))
     rings.append((16, 1))  # heads of 256 elements on an SM with little shared memory
     found = [(keys, stages, False) for keys, stages in dict.fromkeys(rings)]
-    shares_mask = problem.mask and (len(problem.mask_shape) < 4 or problem.mask_shape[0] == 1)
+    several = len(problem.mask_shape) == 4 and problem.mask_shape[0] == problem.batch
+    shares_mask = problem.mask and not several  # by all batches, or by those of a period
     if shares_mask and problem.batch > 1 and problem.keys <= _MOST_WHOLE:
         found.append((round_up(problem.keys, 8), 2, True))
     return found

@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Anchor, Refusal
 from onnxbolt.dtypes import DType
+from onnxbolt.graph.windows import Windows
 from onnxbolt.ops.attention import views
 from onnxbolt.ops.attention.scales import before, factor
 from onnxbolt.ops.attention.views import Arrange, Atom, Followed, Layout, View
@@ -58,11 +59,12 @@ ALL = Band()
 @dataclass(frozen=True, eq=False)
 class Mask:
     """A mask that broadcasts to the scores [batch, heads, queries, keys], and a band; a key that
-    either excludes is excluded."""
+    either excludes is excluded. One with a `period` has so many batches, and then begins again."""
 
     kind: Masking = Masking.NONE
     tensor: gs.Tensor | None = None
     band: Band = ALL
+    period: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +83,8 @@ class ScaledDotProduct:
     masked: Masked
     output: gs.Tensor
     joined: bool
+    # q, k, v and the output are images, whose windows are the batches
+    windows: Windows | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
