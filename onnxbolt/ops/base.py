@@ -139,7 +139,7 @@ class Described:
     to_nchw: bool = False  # the output is NCHW
 
 
-Slices: TypeAlias = tuple[slice, ...]  # of the first axes of a tensor
+Slices: TypeAlias = tuple[slice, ...]  # one for each of the first axes of a tensor
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from onnxbolt.graph.windows import Windows
 from onnxbolt.integers import round_up
 from onnxbolt.ops.base import Piece, Slices
 
-_MOST_SCORES = 2**23  # of a piece; a reference takes about 100 bytes for each
+_MOST_SCORES = 2**23  # a piece has at most so many; a reference takes about 100 bytes for each
 
 
 @dataclass(frozen=True)
