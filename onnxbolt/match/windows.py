@@ -123,7 +123,7 @@ def _block(graph: gs.Graph, candidate: Candidate) -> _Block | None:
 def _rowwise_before(graph: gs.Graph, result: gs.Tensor, reader: Candidate) -> _Rowwise | None:
     """The row-wise nodes that compute `result`, which `reader` alone reads."""
     nodes, tensor = list[gs.Node](), result
-    inside = {*reader.nodes, *reader.anchor.bypassed}
+    inside = set(reader.nodes)
     if pinned(graph, result) or not inside.issuperset(result.outputs) or len(result.shape) != 3:
         return None
     while (node := producer(tensor)) is not None:

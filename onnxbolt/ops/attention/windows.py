@@ -54,7 +54,7 @@ def _widened(anchor: AttentionAnchor) -> AttentionAnchor | None:
     if any(image.windows != q.windows for image in (k, v, after)):
         return None
     own = dict.fromkeys(node for image in (q, k, v) for node in image.nodes)
-    inside = {*anchor.nodes, *anchor.bypassed, *own}
+    inside = {*anchor.nodes, *own}
     if not all(inside.issuperset(node.outputs[0].outputs) for node in own):
         return None
     attention = dataclasses.replace(
