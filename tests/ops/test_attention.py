@@ -36,14 +36,14 @@ def found(graph: gs.Graph) -> list[ScaledDotProduct | str]:
 # attentions by hand count, mask, answer for rows without keys, y's heads and size as one axis
 ZOO = {
     "bert_base.dynamo": [(12, Masking.KEPT, Masked.PLAIN, True)],
-    "bert_base.ts": [(12, Masking.KEPT, Masked.ZERO, False)],
+    "bert_base.ts": [(12, Masking.KEPT, Masked.ZERO, True)],
     # 6 in the encoder, 6 across and 6 in the decoder, whose first has constant probabilities
     "detr_r50.dynamo": [
         (12, Masking.KEPT, Masked.PLAIN, True),
         (5, Masking.NONE, Masked.PLAIN, True),
     ],
     "detr_r50.ts": [
-        (12, Masking.KEPT, Masked.ZERO, False),
+        (12, Masking.KEPT, Masked.ZERO, True),
         (6, Masking.NONE, Masked.PLAIN, True),
     ],
     "segformer_b0.dynamo": [(8, Masking.NONE, Masked.PLAIN, True)],
@@ -432,12 +432,12 @@ FORMS = [
     (Kept, "FusedAttention_kept_nan_f32"),
     (Dropped, "FusedAttention_kept_f32"),
     (NothingMasked, "FusedAttention_f32"),
-    (Apart, "FusedAttention_apart_f32"),
+    (Apart, "FusedAttention_f32"),
     (Standard, "FusedAttention_f32"),
     (StandardKept, "FusedAttention_kept_zero_f32"),
     (StandardAdded, "FusedAttention_added_f32_zero_f32"),
     (StandardRows, "FusedAttention_f32"),
-    (StandardCausal, "FusedAttention_zero_banded_f32"),
+    (StandardCausal, "FusedAttention_nan_banded_f32"),
     (StandardCausalKept, "FusedAttention_kept_zero_banded_f32"),
     (StandardCausalAdded, "FusedAttention_added_f32_zero_banded_f32"),
     (StandardGrouped, "FusedAttention_grouped_f32"),

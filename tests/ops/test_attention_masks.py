@@ -156,6 +156,17 @@ class Part(Masks):
         return self.net.node("Where", whole, scores, self.net.const(LOW))
 
 
+class OneSequence(Masks):
+    """Hugging Face's: only keys of the same sequence, of which each batch has one."""
+
+    def masked(self, scores: str) -> str:
+        rows, columns = (self.net.const(np.zeros(shape), "int64") for shape in ((S, 1), (1, T)))
+        length = self.net.node("Shape", "x", start=1, end=2)
+        rows = self.net.node("Expand", rows, self.net.node("Concat", length, self.ints(1), axis=0))
+        same = self.net.node("Equal", rows, columns)
+        return self.add(scores, self.numbers(self.net.node("And", same, self.causal())))
+
+
 # --- padding --------------------------------------------------------------------------------------
 
 
@@ -266,12 +277,13 @@ FORMS = [
     (ConstantBlocks, ADDED, [S, T], Band(), NAN),
     (EverythingKept, NONE, None, Band(), PLAIN),
     (Finite, ADDED, [S, T], Band(), PLAIN),
-    (Computed, NONE, None, CAUSAL, PLAIN),
+    (Computed, NONE, None, CAUSAL, NAN),
     (Sliding, NONE, None, Band(-1, 0), PLAIN),
     (Around, NONE, None, Band(-2, 2), PLAIN),
     (Triangle, NONE, None, CAUSAL, NAN),
-    (Multiplied, NONE, None, CAUSAL, PLAIN),
-    (Part, NONE, None, CAUSAL, PLAIN),
+    (Multiplied, NONE, None, CAUSAL, NAN),
+    (OneSequence, NONE, None, CAUSAL, NAN),
+    (Part, NONE, None, CAUSAL, NAN),
     (Padding, ADDED, ["batch", 1, 1, T], Band(), NAN),
     (FinitePadding, ADDED, ["batch", 1, 1, T], Band(), NAN),
     (ExpandedPadding, DROPPED, ["batch", 1, 1, T], Band(), PLAIN),

@@ -163,7 +163,10 @@ def _compared(node: gs.Node, value: bool, frame: Frame) -> Condition | None:
 
 
 def _equal(node: gs.Node, value: bool, frame: Frame) -> Condition | None:
-    """One of two numbers is compared with a constant."""
+    """Numbers of sequences that are all the same, or one of two numbers and a constant."""
+    left, right = (positions.linear(tensor) for tensor in node.inputs)
+    if value and left is not None and right is not None and left.same_as(right):
+        return Condition()
     for x, other in (node.inputs, node.inputs[::-1]):
         constant, choice = scalar(other), two_valued(x, frame)
         if constant is not None and choice is not None:

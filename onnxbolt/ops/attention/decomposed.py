@@ -21,16 +21,15 @@ Einsum, and Reshapes between them may join and split batch and heads.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Refusal
 from onnxbolt.graph.edit import producer, scalar
 from onnxbolt.ops.attention import masks, views
-from onnxbolt.ops.attention.found import AttentionAnchor, Masked, Masking, Parts, assembled
+from onnxbolt.ops.attention.found import AttentionAnchor, Parts, assembled
 from onnxbolt.ops.attention.lengths import sizes
 from onnxbolt.ops.attention.masks import Masks, Operand, leads_to_product
 from onnxbolt.ops.attention.positions import Frame
@@ -52,6 +51,7 @@ class _Scores:
     product: Product
     nodes: tuple[gs.Node, ...]
     scale: float
+    frame: Frame
     masks: Masks
     heads: frozenset[int]  # as far as Reshapes on the way tell
 
@@ -99,7 +99,7 @@ def _attempt(
         ),
         scores.scale * scores.product.scale,
         scores.masks.mask,
-        _masked(scores, after),
+        scores.masks.masked(scores.frame, after.guarded),
         (*scores.nodes, softmax, *after.nodes),
         after.product.node.outputs[0],
         read.y,
@@ -155,12 +155,16 @@ def _found(
     if not all(masks.broadcasts(each.tensor, each.scores) for each, _ in masked):
         return "its mask makes more scores"
     queries, keys = sizes(nodes[0].outputs[0])[-2:]
+    frame = Frame(queries, keys)
     found = masks.joined(
-        [(each, after, Frame(queries, keys, len(each.scores.shape) == 3)) for each, after in masked]
+        [
+            (each, after, replace(frame, folded=len(each.scores.shape) == 3))
+            for each, after in masked
+        ]
     )
     if isinstance(found, str):
         return found
-    return _Scores(first, tuple(nodes), scale, found, heads)
+    return _Scores(first, tuple(nodes), scale, frame, found, heads)
 
 
 def _refolds(reshape: gs.Node) -> bool:
@@ -240,12 +244,3 @@ def _guard(tensor: gs.Tensor, readers: Sequence[gs.Node]) -> tuple[gs.Node, gs.N
     condition, yes, no = where.inputs
     ours = condition is isnan.outputs[0] and scalar(yes) == 0 and no is tensor
     return (isnan, where) if ours and len(condition.outputs) == 1 else None
-
-
-def _masked(scores: _Scores, after: _Probabilities) -> Masked:
-    """A finite mask leaves a row of equal scores, of which softmax makes no NaN."""
-    lowest = scores.masks.lowest
-    added = scores.masks.mask.kind is Masking.ADDED
-    if after.guarded and (added or not math.isfinite(lowest)):
-        return Masked.ZERO
-    return Masked.PLAIN if math.isfinite(lowest) else Masked.NAN

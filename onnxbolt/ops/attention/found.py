@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Anchor, Refusal
 from onnxbolt.dtypes import DType
-from onnxbolt.graph.windows import Windows
-from onnxbolt.ops.attention import views
-from onnxbolt.ops.attention.scales import before, factor
-from onnxbolt.ops.attention.views import Arrange, Atom, Followed, Layout, View
+from onnxbolt.ops.attention import results
+from onnxbolt.ops.attention.scales import factor
+from onnxbolt.ops.attention.views import ROWS, Arrange, Followed, View
 from onnxbolt.ops.base import FusedOp
-
-_REARRANGE = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 class Masking(enum.Enum):
@@ -59,12 +55,12 @@ ALL = Band()
 @dataclass(frozen=True, eq=False)
 class Mask:
     """A mask that broadcasts to the scores [batch, heads, queries, keys], and a band; a key that
-    either excludes is excluded. One with a `period` has so many batches, and then begins again."""
+    either excludes is excluded."""
 
     kind: Masking = Masking.NONE
     tensor: gs.Tensor | None = None
+    made_by: tuple[gs.Node, ...] = ()  # the nodes between this tensor and the scores' Add
     band: Band = ALL
-    period: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +79,6 @@ class ScaledDotProduct:
     masked: Masked
     output: gs.Tensor
     joined: bool
-    # q, k, v and the output are images, whose windows are the batches
-    windows: Windows | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -92,6 +86,8 @@ class AttentionAnchor(Anchor):
     """The softmax, and all that belongs to its attention."""
 
     attention: ScaledDotProduct
+    # nodes of its views that others read, too
+    shared: tuple[gs.Node, ...] = ()
 
     @property
     def further(self) -> tuple[gs.Tensor, ...]:
@@ -104,17 +100,13 @@ class AttentionAnchor(Anchor):
     def strided(self) -> tuple[View, ...]:
         """Queries, keys and values that lie in rows."""
         found = self.attention
-        return tuple(view for view in (found.q, found.k, found.v) if view.order == views.ROWS)
+        return tuple(view for view in (found.q, found.k, found.v) if view.order == ROWS)
 
-
-@dataclass(frozen=True, eq=False)
-class Output:
-    """The result in memory [batch, queries, heads, size], and the nodes that make it so of
-    [batch, heads, queries, size]."""
-
-    tensor: gs.Tensor
-    nodes: tuple[gs.Node, ...]
-    joined: bool  # heads and size are one axis
+    @property
+    def bypassed(self) -> tuple[gs.Node, ...]:
+        """Nodes that several attentions may share: those of its views, and the Where that makes
+        numbers of a boolean mask."""
+        return (*self.shared, *self.attention.mask.made_by)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +136,7 @@ def assembled(op: FusedOp, node: gs.Node, parts: Parts) -> AttentionAnchor | Ref
     if dtype is None or any(view.tensor.dtype != q.tensor.dtype for view in (k, v)):
         reason = f"no kernel for its element type: {q.tensor.dtype}"
         return Refusal(node.name, node.op, reason, q.tensor.name)
-    output = _output(parts, q, heads[0])
+    output = results.output(parts.y, parts.arrange, q, heads[0])
     if output is None:
         reason = "its result is not brought to [batch, queries, heads, size]"
         return Refusal(node.name, node.op, reason)
@@ -158,8 +150,18 @@ def assembled(op: FusedOp, node: gs.Node, parts: Parts) -> AttentionAnchor | Ref
         q, k, v, *heads, scale, parts.mask, parts.masked, output.tensor, output.joined
     )
     middle = (*parts.nodes, *output.nodes)
-    others = (*_own(followed, {node, *middle}), *middle)
-    return AttentionAnchor(op, node, q.tensor, None, dtype, others=others, attention=found)
+    own = _own(followed, {node, *middle})
+    shared = dict.fromkeys(n for operand in followed for n in operand.nodes if n not in own)
+    return AttentionAnchor(
+        op,
+        node,
+        q.tensor,
+        None,
+        dtype,
+        others=(*own, *middle),
+        attention=found,
+        shared=tuple(shared),
+    )
 
 
 def _heads(q: View, k: View, v: View, grouped: bool) -> tuple[int, int] | str:
@@ -178,58 +180,6 @@ def _heads(q: View, k: View, v: View, grouped: bool) -> tuple[int, int] | str:
     if key_heads * k.copies != heads and not shared:
         return "its queries, keys and values differ in heads"
     return (heads, key_heads)
-
-
-def _output(parts: Parts, q: View, heads: int) -> Output | None:
-    """The first tensor behind y that lies in memory as a kernel writes it, with heads and size as
-    one axis and in the operands' element type if there is one so."""
-    layout, dtype = _result(parts.y, q, heads), q.tensor.dtype
-    axes = None if layout is None else parts.arrange(layout)
-    if axes is None:
-        return None
-    batch, head, row, element = axes
-    both = *head, *element
-    even = views.merged(both)
-    wanted = {
-        (batch, row, head, element): False,
-        (batch, row, both): True,
-        (batch, row, both if even is None else (even,)): True,
-    }
-    found = [
-        Output(tensor, nodes, wanted[layout.axes])
-        for tensor, layout, nodes in _behind(parts.y, layout)
-        if layout.axes in wanted
-    ]
-    return next(iter(sorted(found, key=lambda o: (o.tensor.dtype != dtype, not o.joined))), None)
-
-
-def _result(y: gs.Tensor, q: View, heads: int) -> Layout | None:
-    """The layout of y, in which a first axis for batch and heads is divided."""
-    layout = views.of(y)
-    if layout is None or len(layout.axes) != 3 or isinstance(y.shape[0], int):
-        return layout
-    (both,) = layout.axes[0]
-    parted = Atom(q.batch, both.stride * heads), Atom(heads, both.stride)
-    first = parted if heads > 1 else layout.axes[0]
-    return Layout((first, *layout.axes[1:]))
-
-
-def _behind(
-    tensor: gs.Tensor, layout: Layout | None
-) -> Iterator[tuple[gs.Tensor, Layout, tuple[gs.Node, ...]]]:
-    """A tensor, and those behind it that are only rearranged or cast to 16 bits for one reader,
-    each with its layout and the nodes before it."""
-    nodes: tuple[gs.Node, ...] = ()
-    while layout is not None:
-        yield tensor, layout, nodes
-        if len(tensor.outputs) != 1:
-            return
-        node = tensor.outputs[0]
-        if node.op in _REARRANGE and not node.domain:
-            layout = views.through(node, layout, node.outputs[0])
-        elif node.op != "Cast" or before(node) is None or tensor.dtype != np.float32:
-            return
-        tensor, nodes = node.outputs[0], (*nodes, node)
 
 
 def _own(operands: Sequence[Followed], taken: set[gs.Node]) -> tuple[gs.Node, ...]:

@@ -23,11 +23,12 @@ import onnx_graphsurgeon as gs
 from onnxbolt.dtypes import DType
 from onnxbolt.graph.edit import constant_values, producer, scalar
 from onnxbolt.ops.attention.conditions import Condition, Leaf, kept, moved, two_valued
-from onnxbolt.ops.attention.found import ALL, Band, Mask, Masking
-from onnxbolt.ops.attention.positions import Frame
+from onnxbolt.ops.attention.found import ALL, Band, Mask, Masked, Masking
+from onnxbolt.ops.attention.positions import Frame, leaves_a_key
 from onnxbolt.ops.attention.scales import before
 
 _ABSORBS = -1e30  # a score plus such a value, or a lower one, is this value
+_ABSORBS_F16 = -6.5e4  # in fp16, whose numbers lie 32 apart there
 _EXCLUDES = -6.5e4  # a key with such a score, or a lower one, has no weight: fp16 ends at -65504
 _BOUNDED = -1e4  # values that are added and not lower exclude no key
 
@@ -49,6 +50,18 @@ class Masks:
 
     mask: Mask
     lowest: float
+
+    def masked(self, frame: Frame, guarded: bool) -> Masked:
+        """The answer for a query without keys, `guarded`: if NaN becomes 0. A finite mask leaves a
+        row of equal scores, of which softmax makes no NaN. Where every query has a key, all answers
+        are the same, and NaN is the one that costs a kernel nothing."""
+        band = self.mask.band
+        if band and self.mask.kind is Masking.NONE and leaves_a_key(band, frame):
+            return Masked.NAN
+        added = self.mask.kind is Masking.ADDED
+        if guarded and (added or not math.isfinite(self.lowest)):
+            return Masked.ZERO
+        return Masked.PLAIN if math.isfinite(self.lowest) else Masked.NAN
 
 
 def operand(node: gs.Node) -> Operand | None:
@@ -106,6 +119,7 @@ class _Excluded:
     kept: Condition
     low: float
     put: bool  # by Where; else it was added
+    made_by: gs.Node | None  # computes the values that are added
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,15 +138,17 @@ def _read(found: Operand, scale: float, frame: Frame) -> _Excluded | _Added | st
         if not low <= _EXCLUDES:
             return f"its mask puts a number that scores may have: {low:g}"
         condition = kept(found.tensor, found.keeps, frame)
-        return _Excluded(_usable(condition, found.tensor, found.keeps, frame), low, True)
+        return _Excluded(_usable(condition, found.tensor, found.keeps, frame), low, True, None)
     choice = two_valued(found.tensor, frame)
     if choice is not None and choice.uniform and choice.numbers[0] == 0:
-        return _Excluded(Condition(), 0.0, False)
-    if choice is not None and 0 in choice.numbers and min(choice.numbers) * scale <= _ABSORBS:
+        return _Excluded(Condition(), 0.0, False, None)
+    f16 = found.node.outputs[0].dtype == np.float16
+    absorbs = _ABSORBS_F16 if f16 and scale == 1 else _ABSORBS
+    if choice is not None and 0 in choice.numbers and min(choice.numbers) * scale <= absorbs:
         zeros = choice.where([number == 0 for number in choice.numbers])
         if zeros is not None and len(zeros.leaves) < 2:
             low = min(choice.numbers) * scale
-            return _Excluded(zeros, low, False)
+            return _Excluded(zeros, low, False, producer(found.tensor))
     if scale != 1:
         return "its mask is scaled"
     return _added(found.tensor, frame)
@@ -173,7 +189,7 @@ def joined(operands: Sequence[tuple[Operand, float, Frame]], band: Band = ALL) -
     on, as one; a str is a refusal's reason. Keys beyond `band` are excluded for good."""
     excluded, added = list[_Excluded](), list[_Added]()
     if band:
-        excluded.append(_Excluded(Condition(band), -math.inf, True))
+        excluded.append(_Excluded(Condition(band), -math.inf, True, None))
     for each, scale, frame in operands:
         found = _read(each, scale, frame)
         if isinstance(found, str):
@@ -196,15 +212,15 @@ def _one(excluded: Sequence[_Excluded], added: Sequence[_Added]) -> Masks | str:
     leaves = (*condition.leaves, *(each.leaf for each in added))
     if any(not _is_placed(leaf) for leaf in leaves):
         return "its mask has one axis for batch and heads"
-    low = min(lows, default=0.0)
+    low, made_by = min(lows, default=0.0), tuple(e.made_by for e in excluded if e.made_by)
     if not leaves:
-        return Masks(Mask(band=condition.band), low if condition.band else 0.0)
+        return Masks(Mask(made_by=made_by, band=condition.band), low if condition.band else 0.0)
     tensor, kind = leaves[0].tensor, Masking.KEPT if leaves[0].value else Masking.DROPPED
     if not added:
-        return Masks(Mask(kind, tensor, condition.band), low)
+        return Masks(Mask(kind, tensor, made_by, condition.band), low)
     if low and math.isfinite(low) and not added[0].lowest >= _BOUNDED:
         return "it has several masks"
-    return Masks(Mask(Masking.ADDED, tensor, condition.band), low or added[0].lowest)
+    return Masks(Mask(Masking.ADDED, tensor, made_by, condition.band), low or added[0].lowest)
 
 
 def _is_placed(leaf: Leaf) -> bool:

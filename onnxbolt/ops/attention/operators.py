@@ -11,9 +11,9 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Refusal
 from onnxbolt.ops.attention import masks, views
-from onnxbolt.ops.attention.found import Band, Masked, Parts, assembled
+from onnxbolt.ops.attention.found import Band, Mask, Masked, Parts, assembled
 from onnxbolt.ops.attention.lengths import Size, sizes
-from onnxbolt.ops.attention.masks import Masks, Operand
+from onnxbolt.ops.attention.masks import Operand
 from onnxbolt.ops.attention.positions import Frame
 from onnxbolt.ops.attention.scales import before, widened
 from onnxbolt.ops.attention.views import Followed
@@ -72,27 +72,31 @@ def _matched(op: FusedOp, node: gs.Node, given: _Given) -> Match:
         return Refusal(node.name, node.op, found)
     size = operands[0].view.size if operands[0] is not None else 1
     scale = float(node.attrs.get("scale", 0.0)) or size**-0.5
-    plain = math.isfinite(found.lowest) and found.lowest != _LOWEST
-    masked = Masked.PLAIN if plain else Masked.ZERO
     y = node.outputs[0]
-    parts = Parts(operands, scale, found.mask, masked, (node,), y, rows[0], grouped=True)
+    parts = Parts(operands, scale, *found, (node,), y, rows[0], grouped=True)
     anchor = assembled(op, node, parts)
     return anchor if isinstance(anchor, Refusal) else (anchor, ())
 
 
 def _masks(
     node: gs.Node, given: _Given, operands: tuple[Followed | None, Followed | None, Followed | None]
-) -> Masks | str:
-    """The mask and the band; a str is a refusal's reason."""
+) -> tuple[Mask, Masked] | str:
+    """The mask with the band, and the answer for a query without keys; a str is a refusal's
+    reason."""
     q, k, _ = operands
-    if given.mask is None or q is None or k is None:
-        return masks.joined([], given.band)
-    queries, keys = q.view.positions, k.view.positions
-    if not _as_long(given.mask, keys):
-        return "its mask may be shorter than its keys"
-    puts = -math.inf if given.mask.dtype == np.bool_ else None
-    mask = Operand(node, node.outputs[0], given.mask, puts)
-    return masks.joined([(mask, 1.0, Frame(queries, keys))], given.band)
+    queries, keys = ("" if each is None else each.view.positions for each in (q, k))
+    frame = Frame(queries, keys)
+    given_masks = list[tuple[Operand, float, Frame]]()
+    if given.mask is not None:
+        if not _as_long(given.mask, keys):
+            return "its mask may be shorter than its keys"
+        puts = -math.inf if given.mask.dtype == np.bool_ else None
+        given_masks = [(Operand(node, node.outputs[0], given.mask, puts), 1.0, frame)]
+    found = masks.joined(given_masks, given.band)
+    if isinstance(found, str):
+        return found
+    masked = found.masked(frame, guarded=True)
+    return found.mask, Masked.ZERO if found.lowest == _LOWEST else masked
 
 
 def _as_long(mask: gs.Tensor, keys: Size) -> bool:

@@ -40,6 +40,12 @@ class Linear:
         factors = {a: self.factors.get(a, 0) + other.factors.get(a, 0) for a in axes}
         return Linear(self.offset + other.offset, factors, {**self.sizes, **other.sizes})
 
+    def same_as(self, other: Linear) -> bool:
+        """True if both are the same number everywhere."""
+        return not any((*self.factors.values(), *other.factors.values())) and (
+            self.offset == other.offset
+        )
+
     def moved(self, axes: Mapping[int, int]) -> Linear | None:
         """The same values with axes at other places; None if one of them has no place."""
         if any(axis not in axes for axis in self.factors):
@@ -166,6 +172,12 @@ def joined(a: Band, b: Band) -> Band:
     firsts = [each.first for each in (a, b) if each.first is not None]
     lasts = [each.last for each in (a, b) if each.last is not None]
     return Band(max(firsts, default=None), min(lasts, default=None))
+
+
+def leaves_a_key(band: Band, frame: Frame) -> bool:
+    """True if every query has a key in the band."""
+    first, last = band.first or 0, band.last or 0
+    return first <= 0 <= last and (band.first is None or frame.queries == frame.keys)
 
 
 def compared(op: str, left: gs.Tensor, right: gs.Tensor, frame: Frame) -> Band | None:
