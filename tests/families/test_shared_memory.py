@@ -14,7 +14,7 @@ from onnxbolt.archs import ARCHS, Arch, get
 from onnxbolt.codegen.render import Instance, instance_name, render_unit
 from onnxbolt.dtypes import DType
 from onnxbolt.families import FAMILIES, candidates, config_from, named
-from onnxbolt.problems import ConvProblem, GemmProblem
+from onnxbolt.problems import AttentionProblem, ConvProblem, GemmProblem, Problem
 from tests.codegen.compilation import compile_program
 from tests.same_results import units
 
@@ -50,7 +50,7 @@ def conv(n: int, h: int, c: int, k: int, r: int, stride: int, **fields: object) 
     return dataclasses.replace(base, **fields)  # type: ignore[arg-type]
 
 
-def problems() -> Iterator[GemmProblem | ConvProblem]:
+def problems() -> Iterator[Problem]:
     """Problems of all families, with residuals, stored results and both widths of results."""
     for out in (F16, F32):
         for steps in STEPS:
@@ -68,6 +68,19 @@ def problems() -> Iterator[GemmProblem | ConvProblem]:
         yield conv(8, 224, 3, 64, 7, 2, out=out, nchw=True)
         yield conv(8, 224, 3, 64, 3, 2, out=out, nchw=True, chain=layers, inner=(32,))
         yield conv(8, 28, 64, 64, 1, 1, out=out, y_nchw=True)
+    yield from attentions()
+
+
+def attentions() -> Iterator[AttentionProblem]:
+    """Few and many keys, heads of 40 and of 128 elements, masks, and a band."""
+    plain = AttentionProblem(32, 4, 4, 197, 197, 64, 64, F16, F16)
+    few, many = ({"queries": n, "keys": n} for n in (49, 2048))
+    bias = {"mask": ("added", "f16"), "mask_shape": (1, 4, 49, 49)}
+    kept = {"mask": ("kept",), "mask_shape": (32, 1, 1, 2048)}
+    for change in ({}, {"size": 40, "value_size": 40}, {**few, **bias}, {**many, **kept}):
+        yield dataclasses.replace(plain, **change)  # type: ignore[arg-type]
+    sizes = {"size": 128, "value_size": 96, "band": (-(2**31), 0, 0)}
+    yield dataclasses.replace(plain, **many, **sizes)  # type: ignore[arg-type]
 
 
 def instances(arch: Arch) -> list[Instance]:
