@@ -55,6 +55,7 @@ def _instance(arch: int, dtype: DType, *numbers: int) -> Instance:
 
 def _resident(instance: Instance) -> Instance:
     """The same, whose blocks take several batches."""
+    assert isinstance(instance.config, AttentionConfig)
     return dataclasses.replace(instance, config=dataclasses.replace(instance.config, resident=True))
 
 
