@@ -15,6 +15,7 @@ import pytest
 import onnxbolt
 from onnxbolt import Report
 from onnxbolt.domains import CONTRIB
+from onnxbolt.inspection import inspect_model
 from onnxbolt.match.patterns import anchors
 from onnxbolt.ops.norm import LayerNorm, RmsNorm
 from tests.support import Net
@@ -235,3 +236,33 @@ def test_one_that_no_kernel_takes_is_written_in_fp16(
     standard = build is _decomposed and opset >= 17
     assert ("LayerNormalization" in operators) == standard == ("Sqrt" not in operators)
     np.testing.assert_allclose(_run(out), _run(source), rtol=2e-2, atol=2e-2)
+
+
+def _symbolic() -> onnx.ModelProto:
+    net = Net({"x": ("rows", WIDTH), "r": ("rows", WIDTH)})
+    return net.model(_residual(net))
+
+
+RANGES: dict[str, Any] = {
+    "min_shapes": {"x": (1, WIDTH), "r": (1, WIDTH)},
+    "opt_shapes": {"x": (1280, WIDTH), "r": (1280, WIDTH)},
+    "max_shapes": {"x": (100352, WIDTH), "r": (100352, WIDTH)},
+    "archs": "sm_90a",
+    "precision": "fp16",
+    "fuse": "all",
+    "library": False,
+    "verify": False,
+}
+
+
+def test_symbolic_rows_have_a_kernel_for_each_size(tmp_path: Path) -> None:
+    """The table is in the node, in its inspection, and kept by a lock file."""
+    out, again, lock = (tmp_path / name for name in ("out.onnx", "again.onnx", "bolt.lock"))
+    report = onnxbolt.optimize(_symbolic(), out, lock=lock, **RANGES)
+    assert [node.rule for node in report.fused] == ["layer_norm+Add+Scale+Bias"]
+    (node,) = inspect_model(onnx.load(out)).nodes
+    assert [config.family.name for config in node.configs] == ["norm"] * len(node.configs)
+    assert node.configs[0].min_m <= 1 < node.configs[-1].max_m
+    onnxbolt.optimize(_symbolic(), again, lock=lock, frozen=True, **RANGES)
+    (frozen,) = inspect_model(onnx.load(again)).nodes
+    assert frozen.configs == node.configs
