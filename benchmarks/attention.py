@@ -92,6 +92,16 @@ class Mask(ctypes.Structure):
         ("fp32", ctypes.c_bool),
         ("data", _P),
         *((name, _L) for name in ("batch", "head", "query", "key")),
+        ("period", _I),
+    )
+
+
+class Windows(ctypes.Structure):
+    """Windows."""
+
+    _fields_ = tuple(
+        (name, _I)
+        for name in ("height", "width", "window_height", "window_width", "shift_y", "shift_x")
     )
 
 
@@ -105,6 +115,7 @@ class Attention(ctypes.Structure):
         *((name, Heads) for name in ("q", "k", "v", "y")),
         ("mask", Mask),
         *((name, _I) for name in ("masked", "first", "last", "shift")),
+        ("windows", Windows),
     )
 
 

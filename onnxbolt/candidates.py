@@ -67,12 +67,6 @@ class Anchor:
         return ()
 
     @property
-    def bypassed(self) -> tuple[gs.Node, ...]:
-        """Nodes whose inputs the op reads in place of their results; they are removed if nobody
-        else reads these."""
-        return ()
-
-    @property
     def strided(self) -> tuple[Strided, ...]:
         """The operands that the op reads by strides, in its order."""
         return ()

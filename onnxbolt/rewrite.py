@@ -16,9 +16,10 @@ from onnxbolt.dtypes import DType
 from onnxbolt.families import KernelConfig, only
 from onnxbolt.forms import PLAIN, Form, stored_shape
 from onnxbolt.graph import promises
-from onnxbolt.graph.edit import Derived, Node, Weight, held_by, pinned, producer, remove
+from onnxbolt.graph.edit import Derived, Node, Weight, held_by, producer, prune
 from onnxbolt.graph.names import fresh
 from onnxbolt.graph.promises import stage
+from onnxbolt.graph.windows import Windows
 from onnxbolt.layout.assignment import Assignment, last_node
 from onnxbolt.layout.carry import Carry, Kernels, Origin, Result
 from onnxbolt.layout.convert import convert
@@ -77,20 +78,8 @@ def rewrite(
     for tensor in graph.outputs:
         rewriter.settle(tensor)
     graph.nodes = rewriter.nodes
-    remove(graph, _unread(graph, rewriter.passed))
+    prune(graph)  # nodes that fused nodes read past: Casts, and what moves an op's operands
     return rewriter
-
-
-def _unread(graph: gs.Graph, nodes: Sequence[gs.Node]) -> list[gs.Node]:
-    """Those of `nodes`, in the graph's order, whose results only others of them read."""
-    found = dict[gs.Node, None]()
-    for node in reversed(nodes):
-        readers = (reader for tensor in node.outputs for reader in tensor.outputs)
-        if all(reader in found for reader in readers) and not any(
-            pinned(graph, tensor) for tensor in node.outputs
-        ):
-            found[node] = None
-    return list(found)
 
 
 class Rewriter:
@@ -110,9 +99,6 @@ class Rewriter:
         self.nodes: list[gs.Node] = []
         self.functions: dict[Signature, FunctionProto] = {}
         self.instances: set[Instance] = set()
-        # Casts that readers do themselves, and what fused ops read past; without other readers
-        # they are removed
-        self.passed: list[gs.Node] = []
         self._slices, self._excerpts = concats.by_tensor(), concats.excerpts
         self._packed: list[gs.Constant] = []
         self._stored: dict[tuple[str, Form], gs.Tensor] = {}
@@ -193,7 +179,6 @@ class Rewriter:
             and before.inputs[0].dtype == cast.outputs[0].dtype
         ):
             return stored
-        self.passed.append(cast)
         return cast.inputs[0]
 
     def constant(self, base: str, values: np.ndarray) -> gs.Constant:
@@ -290,6 +275,7 @@ class Rewriter:
             "channel_map": list(form.channels or ()),
             **({} if result.stored is None else self._stored_attributes(result.stored)),
             **self._joined_attributes(y),
+            "tensor_windows": _windows_of(y),
         }
         attributes = {name: value for name, value in attributes.items() if value != []}
         for node in covered:
@@ -367,13 +353,8 @@ class Rewriter:
         """Replace a candidate's nodes by one fused node."""
         anchor, stored = candidate.anchor, self._assignment.stored(candidate)
         operation = anchor.op.operation(candidate, stored, self)
-        self.passed += anchor.bypassed
         result = Result(candidate.output, stored.writes, candidate.stored)
         if (plain := stored.both) is not None:
-            # a Cast that the fused node replaces
-            self.passed += [
-                node for node in candidate.output.outputs if any(t is plain for t in node.outputs)
-            ]
             result = Result(plain, PLAIN, candidate.output)
         origin = Origin(candidate.rule, anchor.node, candidate.nodes)
         self.own(operation, result, origin, self._kernels.get(anchor.node, Kernels()))
@@ -410,3 +391,10 @@ class Rewriter:
 def _layout(tensor: gs.Tensor, form: Form) -> str:
     """The layout in which the source's tensor that `tensor` stands for is stored."""
     return "NHWC" if form.last or getattr(tensor, "channels_last", False) else ""
+
+
+def _windows_of(tensor: gs.Tensor) -> list[int]:
+    """The numbers of the windows in whose order the source has the rows of `tensor`, which are an
+    image's, and the number of the image's axes; empty if the order is the same."""
+    windows: Windows | None = getattr(tensor, "windows", None)
+    return [*windows.numbers, len(tensor.shape) - 2] if windows is not None else []

@@ -27,10 +27,10 @@ __device__ void Copy(char* to, const void* from, bool inside) {
   }
 }
 
-// Rows of `Units` units of 16 bytes; a row has `columns` elements and `rows` are inside. An access
-// has Width elements. Called by all threads of the block.
-template <class Element, int Threads, int Rows, int Units, int Width, bool Async>
-__device__ void CopyRows(char* to, const Element* from, int64_t pitch, int rows, int columns) {
+// Rows of `Units` units of 16 bytes; a row has `columns` elements and `rows` are inside, of which
+// row i begins at from(i). An access has Width elements. Called by all threads of the block.
+template <class Element, int Threads, int Rows, int Units, int Width, bool Async, class From>
+__device__ void CopyRows(char* to, const From& from, int rows, int columns) {
   constexpr int kOfUnit = kUnit / int(sizeof(Element)), kAccess = Width * int(sizeof(Element));
   constexpr int kRows = Threads / Units, kPasses = (Rows + kRows - 1) / kRows;
   static_assert(kRows > 0, "a row has a unit for each thread at most");
@@ -38,16 +38,15 @@ __device__ void CopyRows(char* to, const Element* from, int64_t pitch, int rows,
   if (kRows * Units < Threads && first >= kRows) return;
   const int left = columns - unit * kOfUnit;  // elements of the unit that are inside
   to += first * RowPitch(Units * kUnit) + unit * kUnit;
-  from += first * pitch + unit * kOfUnit;
   CUTLASS_PRAGMA_UNROLL
   for (int pass = 0; pass < kPasses; ++pass) {
     const int row = first + pass * kRows;
     if (kPasses * kRows > Rows && row >= Rows) return;
+    const Element* begin = from(row) + unit * kOfUnit;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < kOfUnit; i += Width)
       Copy<kAccess, Async>(to + pass * kRows * RowPitch(Units * kUnit) + i * int(sizeof(Element)),
-                           from + i, row < rows && i < left);
-    from += kRows * pitch;
+                           begin + i, row < rows && i < left);
   }
 }
 

@@ -76,7 +76,7 @@ def _groups(graph: gs.Graph) -> Iterator[list[_Projection]]:
     candidates = partition(match(graph).candidates)
     made = {candidate.output.name: candidate for candidate in candidates}
     readers = [candidate for candidate in candidates if candidate.anchor.strided]
-    inside = {node for reader in readers for node in reader.nodes}
+    inside = _left_over(graph, readers)
     reads = defaultdict[str, list[Strided]](list)
     for operand in (operand for reader in readers for operand in reader.anchor.strided):
         reads[operand.tensor.name].append(operand)
@@ -86,6 +86,24 @@ def _groups(graph: gs.Graph) -> Iterator[list[_Projection]]:
         if found and inside.issuperset(found.result.outputs) and not pinned(graph, found.result):
             groups[found.x.name, found.dtype].append(found)
     return (group for group in groups.values() if len(group) > 1 and _can_be_read(group))
+
+
+def _left_over(graph: gs.Graph, candidates: Sequence[Candidate]) -> set[gs.Node]:
+    """The nodes that nobody needs if these candidates are fused: their own, and others that only
+    move their operands or compute the sizes for that."""
+    found = {node for candidate in candidates for node in candidate.nodes}
+    anchors = [candidate.anchor for candidate in candidates]
+    read = {tensor.name for anchor in anchors for tensor in (anchor.x, *anchor.further)}
+    for node in reversed(graph.nodes):
+        if node not in found and all(
+            tensor.outputs
+            and tensor.name not in read
+            and not pinned(graph, tensor)
+            and found.issuperset(tensor.outputs)
+            for tensor in node.outputs
+        ):
+            found.add(node)
+    return found
 
 
 def _projection(candidate: Candidate | None, reads: Sequence[Strided]) -> _Projection | None:

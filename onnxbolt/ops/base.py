@@ -139,7 +139,7 @@ class Described:
     to_nchw: bool = False  # the output is NCHW
 
 
-Slices: TypeAlias = tuple[slice, ...]  # of the first axes of a tensor
+Slices: TypeAlias = tuple[slice, ...]  # one for each of the first axes of a tensor
 
 
 @dataclass(frozen=True)
@@ -199,6 +199,7 @@ class FusedOp:
     # ONNX operators whose nodes it replaces if their x [N, C, H, W] is stored as NHWC
     operators: ClassVar[tuple[str, ...]] = ()
     takes_cast: ClassVar[bool] = False  # such a replacement includes a Cast behind the node
+    takes_windows: ClassVar[bool] = False  # it reads and writes windows of images within these
     any_order: ClassVar[bool] = False  # x's columns may be stored in any order, as its weight's are
 
     def __repr__(self) -> str:

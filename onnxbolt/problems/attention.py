@@ -43,6 +43,8 @@ class AttentionProblem(Problem):
     # first, last and shift: query i reads key j only if first <= j - i - shift <= last, where
     # BAND_LEAST and BAND_MOST are no bound; empty: no band. A kernel takes them at run time.
     band: tuple[int, ...] = ()
+    # the numbers of graph/windows.py: q, k, v and y are images, whose windows are the batches
+    windows: tuple[int, ...] = ()
     chain: tuple[str, ...] = ()
 
     @property
@@ -67,6 +69,11 @@ class AttentionProblem(Problem):
         query = np.arange(self.queries, dtype=np.int64) + shift
         begin, end = np.maximum(query + first, 0), np.minimum(query + last, self.keys - 1)
         return int(np.maximum(end - begin + 1, 0).sum())
+
+    @property
+    def periodic(self) -> bool:
+        """True if the mask has several batches, but not all, and begins again behind them."""
+        return len(self.mask_shape) == 4 and self.mask_shape[0] not in (1, self.batch)
 
     @property
     def flops(self) -> int:
@@ -95,7 +102,8 @@ class AttentionProblem(Problem):
             )
         )
         words = (f"attention {self.batch}x{heads}x{lengths}x{sizes}", *self.mask[:1])
-        return ", ".join([*words, *(["banded"] if self.band else [])])
+        further = {"banded": self.band, "windows": self.windows}
+        return ", ".join([*words, *(word for word, given in further.items() if given)])
 
     @property
     def _bytes_of_operands(self) -> int:

@@ -13,7 +13,7 @@ from onnxbolt import precision as precisions
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
-from onnxbolt.match import projections
+from onnxbolt.match import projections, windows
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.options import Options
 from onnxbolt.plan.choose import Plan, plan
@@ -70,4 +70,5 @@ def _prepared(original: ModelProto, precision: str, kernels: Kernels) -> gs.Grap
     canonicalize(graph)
     precisions.convert(graph, precision, kernels)
     projections.merge(graph)
+    windows.move(graph)
     return graph

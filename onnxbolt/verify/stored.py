@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ from onnx import NodeProto
 
 from onnxbolt.forms import FIRST_TO_LAST, take
 from onnxbolt.graph.exporter import FUSED_DOMAIN
+from onnxbolt.graph.windows import Windows
 from onnxbolt.ops.base import Part
 
 
@@ -27,6 +29,9 @@ class Piece:
     channels: tuple[int, ...] | None = None
     begin: int = 0
     end: int | None = None
+    # the original's rows are windows of the stored image, which has so many axes for its pixels
+    windows: Windows | None = None
+    image_axes: int = 2
 
     @property
     def whole(self) -> bool:
@@ -42,6 +47,8 @@ class Piece:
         if self.last and original.ndim not in FIRST_TO_LAST:
             raise ValueError(f"NHWC does not fit a tensor of shape {original.shape}")
         turned = original.transpose(FIRST_TO_LAST[original.ndim]) if self.last else original
+        if self.windows is not None:
+            turned = self.windows.image(turned, self.image_axes)
         if self.channels is not None and sorted(c for c in self.channels if c >= 0) != list(
             range(turned.shape[-1])
         ):
@@ -135,8 +142,10 @@ def _written(node: NodeProto) -> Iterator[tuple[str, Sequence[Piece]]]:
     values = {
         attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute
     }
+    order = _order(values.get("tensor_windows", []))
     if joined := values.get("joined_tensors"):
-        yield node.output[0], _side_by_side(joined, values.get("joined_widths", []))
+        pieces = _side_by_side(joined, values.get("joined_widths", []))
+        yield node.output[0], [replace(piece, **order) for piece in pieces]
     if part := values.get("part_tensor", b"").decode():
         around = values["around"]  # as pads of Pad: of the last axis the channels before and behind
         begin, behind = int(around[len(around) // 2 - 1]), int(around[-1])
@@ -153,9 +162,17 @@ def _written(node: NodeProto) -> Iterator[tuple[str, Sequence[Piece]]]:
                         name,
                         values.get(f"{prefix}layout") == b"NHWC",
                         _channels(values, f"{prefix}channel_map"),
+                        **({} if prefix else order),
                     )
                 ],
             )
+
+
+def _order(numbers: Sequence[int]) -> dict[str, Any]:
+    """The fields of a piece for the attribute `tensor_windows`."""
+    if len(numbers) != 7:
+        return {}
+    return {"windows": Windows(*numbers[:6]), "image_axes": numbers[6]}
 
 
 def _side_by_side(names: Sequence[bytes], widths: Sequence[int]) -> list[Piece]:

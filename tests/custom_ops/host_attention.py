@@ -15,6 +15,7 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.render import Instance, arch_source, instance_name, render_unit
 from onnxbolt.codegen.resources import resource_dir
+from onnxbolt.graph.windows import Windows
 from onnxbolt.ops.attention.found import Masked, Masking
 
 HOST = Path(__file__).with_name("host")
@@ -45,6 +46,20 @@ class _Mask(ctypes.Structure):
         ("head", _L),
         ("query", _L),
         ("key", _L),
+        ("period", _I),
+    )
+
+
+class _Windows(ctypes.Structure):
+    """Windows."""
+
+    _fields_ = (
+        ("height", _I),
+        ("width", _I),
+        ("window_height", _I),
+        ("window_width", _I),
+        ("shift_y", _I),
+        ("shift_x", _I),
     )
 
 
@@ -69,12 +84,14 @@ class Arguments(ctypes.Structure):
         ("first", _I),
         ("last", _I),
         ("shift", _I),
+        ("windows", _Windows),
     )
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """q [B, S, H, D], k [B, T, G, D], v [B, T, G, E], and all else that decides the answer."""
+    """q [B, S, H, D], k [B, T, G, D], v [B, T, G, E], and all else that decides the answer. With
+    `windows` the kernel has them as images, with a `period` a mask of so many batches."""
 
     q: np.ndarray
     k: np.ndarray
@@ -84,6 +101,14 @@ class Case:
     mask: np.ndarray = field(default_factory=lambda: np.zeros((1, 1, 1, 1), np.float32))
     masked: Masked = Masked.PLAIN
     band: tuple[int, int, int] = (NO_FIRST, NO_LAST, 0)  # first, last, shift
+    windows: Windows | None = None
+    period: int = 0
+
+    @property
+    def whole_mask(self) -> np.ndarray:
+        """The mask without a period."""
+        copies = len(self.q) // self.period if self.period else 1
+        return np.tile(self.mask, (copies, 1, 1, 1))
 
     def expected(self) -> np.ndarray:
         """y [B, S, H, E] in float64."""
@@ -93,9 +118,9 @@ class Case:
         scores = np.einsum("bshd,bthd->bhst", q, k) * np.float32(self.scale)
         least = LEAST if self.masked is Masked.PLAIN else -np.inf
         if self.masking is Masking.ADDED:
-            scores = scores + self.mask.astype(np.float64)
+            scores = scores + self.whole_mask.astype(np.float64)
         elif self.masking is not Masking.NONE:
-            kept = self.mask.astype(bool) ^ (self.masking is Masking.DROPPED)
+            kept = self.whole_mask.astype(bool) ^ (self.masking is Masking.DROPPED)
             scores = np.where(kept, scores, least)
         first, last, shift = self.band
         distance = np.arange(t) - np.arange(s)[:, None] - shift
@@ -119,11 +144,11 @@ class HostAttention:
         """y of the instance at `index`; `gap`: elements between heads. Raises ValueError with the
         text of a refusal. `eager`: asynchronous copies are done as soon as they are issued, else
         as late as they may be."""
-        inputs = [_apart(x, gap) for x in (case.q, case.k, case.v)]
-        y = _apart(np.zeros((*case.q.shape[:3], case.v.shape[3]), case.q.dtype), gap)
+        y = np.zeros((*case.q.shape[:3], case.v.shape[3]), case.q.dtype)
+        *inputs, y = (_apart(_image(x, case.windows), gap) for x in (case.q, case.k, case.v, y))
         y[...] = np.nan
         (b, s, h, d), (_, t, g, e) = case.q.shape, case.v.shape
-        mask = np.broadcast_to(case.mask, (b, h, s, t))
+        mask = np.broadcast_to(case.mask, (case.period or b, h, s, t))
         strides = [stride // mask.itemsize for stride in mask.strides]
         arguments = Arguments(
             *(b, h, g, s, t, d, e, case.scale),
@@ -133,13 +158,22 @@ class HostAttention:
                 mask.dtype == np.float32,
                 case.mask.ctypes.data,
                 *strides,
+                case.period,
             ),
             MASKED.index(case.masked),
             *case.band,
+            _Windows(*(case.windows.numbers if case.windows else ())),
         )
         if error := self._library.host_attend(index, eager, ctypes.byref(arguments)):
             raise ValueError(error.decode())
+        if case.windows:
+            y = y[:, case.windows.rows()].reshape(b, s, *y.shape[2:])
         return y.astype(np.float64)
+
+
+def _image(x: np.ndarray, windows: Windows | None) -> np.ndarray:
+    """Windows as the image that they are of, with one axis for its pixels."""
+    return windows.image(x, 1) if windows else x
 
 
 def _apart(x: np.ndarray, gap: int) -> np.ndarray:

@@ -14,6 +14,7 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.families.attention import AttentionConfig, MaskKind
+from onnxbolt.graph.windows import Windows
 from onnxbolt.ops.attention.found import Masked, Masking
 from tests.custom_ops.host_attention import LEAST, NO_FIRST, NO_LAST, Case, HostAttention, build
 
@@ -32,11 +33,16 @@ _SHAPES = (
     (90, DType.F16, 16, 16, 256, 256, 16, 2, BOOLEANS, False, 8),
     (86, DType.F32, 32, 40, 64, 16, 32, 3, FLOATS, False, 2),
     (90, DType.BF16, 64, 16, 128, 128, 32, 2, PLAIN, False, 4),
+    # windows of images
+    (90, DType.F16, 64, 56, 32, 32, 16, 1, FLOATS, False, 8, True),
+    (80, DType.F32, 16, 16, 8, 24, 16, 2, PLAIN, True, 2, True),
 )
+SWIN = Windows(14, 28, 7, 7, 3, 4)
+WINDOWS = (Windows(4, 6, 2, 3, 1, 2), Windows(3, 8, 3, 4, 0, 0), Windows(12, 5, 4, 5, 3, 0), SWIN)
 
 
 def _instance(arch: int, dtype: DType, *numbers: int) -> Instance:
-    queries, keys, size, value_size, rows, stages, mask, banded, access = numbers
+    queries, keys, size, value_size, rows, stages, mask, banded, access, *windows = numbers
     config = AttentionConfig(
         arch=arch,
         queries=queries,
@@ -49,6 +55,7 @@ def _instance(arch: int, dtype: DType, *numbers: int) -> Instance:
         mask=MaskKind(mask),
         banded=bool(banded),
         access=access,
+        windows=bool(windows),
     )
     return Instance(config.instance(), dtype, dtype)
 
@@ -60,11 +67,12 @@ def _resident(instance: Instance) -> Instance:
 
 
 INSTANCES = [_instance(*shape) for shape in _SHAPES]
-# floats with a band, elements without asynchronous copies, elements of 128 values
+# floats with a band, elements without asynchronous copies, elements of 128 values, windows
 INSTANCES += [
     _resident(_instance(90, DType.F16, 64, 96, 48, 16, 32, 2, FLOATS, True, 8)),
     _resident(_instance(75, DType.F16, 64, 40, 16, 32, 16, 2, ELEMENTS, False, 2)),
     _resident(_instance(80, DType.BF16, 32, 64, 32, 128, 16, 2, BOOLEANS, False, 4)),
+    _resident(_instance(90, DType.F16, 64, 56, 32, 32, 16, 2, FLOATS, False, 8, True)),
 ]
 
 
@@ -81,15 +89,22 @@ def cases(instance: Instance, count: int) -> Iterator[Case]:
         rng, element = np.random.default_rng(seed), instance.dtype.numpy
         b, g, per_group = (chosen.choice(values) for values in ((1, 2, 3), (1, 2), (1, 3)))
         s, t = chosen.choice((1, 3, 16, 33, 70)), chosen.choice((1, 7, 16, 40, 65, 90))
+        windows = chosen.choice(WINDOWS) if config.windows else None
+        if windows is not None:
+            b, s, t = b * windows.count, windows.positions, windows.positions
+        period = windows.count if windows is not None else 0
         sizes = (config.size, config.value_size)
         d, e = (chosen.randrange(config.access, size + 1, config.access) for size in sizes)
         shapes = ((b, s, g * per_group, d), (b, t, g, d), (b, t, g, e))
         q, k, v = (rng.normal(0, 1, shape).astype(element) for shape in shapes)
-        broadcast = [chosen.choice((1, n)) for n in (b, g * per_group, s, t)]
+        broadcast = [chosen.choice((1, n)) for n in (period or b, g * per_group, s, t)]
+        period *= broadcast[0] > 1
         masked = chosen.choice(list(Masked))
         masking, mask = _mask(config.mask, broadcast, masked, instance.dtype, rng)
         band = _band(chosen, s, t) if config.banded else (NO_FIRST, NO_LAST, 0)
-        yield Case(q, k, v, d**-0.5, masking, mask, masked, band)
+        if masking is Masking.NONE:
+            period = 0
+        yield Case(q, k, v, d**-0.5, masking, mask, masked, band, windows, period)
 
 
 def _mask(
@@ -143,6 +158,8 @@ def _changed(**fields: object) -> Case:
         (0, _changed(v=np.ones((1, 4, 2, 24), np.float16)), "not in the kernel's range"),
         (0, _changed(v=np.ones((1, 4, 2, 12), np.float16)), "not aligned to align_a"),
         (7, _changed(masking=Masking.KEPT, band=(NO_FIRST, 0, 0)), "knows no band"),
+        (9, _changed(windows=Windows(2, 2, 2, 2)), "not for these windows"),
+        (10, _changed(masking=Masking.ADDED), "not for these windows"),
     ],
 )
 def test_refusals(kernels: HostAttention, index: int, case: Case, text: str) -> None:

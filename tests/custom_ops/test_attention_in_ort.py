@@ -14,6 +14,7 @@ import onnxruntime as ort
 import pytest
 
 from onnxbolt.families import named
+from onnxbolt.graph.windows import Windows
 from onnxbolt.ops.attention.found import Band, Masked, Masking
 from onnxbolt.opspec import OpSpec
 from tests import library_fixtures as fx
@@ -22,6 +23,7 @@ from tests.ops.attention_cases import ORDERS, Case
 FAMILY = named("attention")
 CROSS = Case(batch=3, queries=6, keys=9, value_size=16)
 GROUPED = Case(order="packed", heads=6, key_heads=2)
+SWIN = Case(batch=8, queries=6, keys=6, windows=Windows(4, 6, 2, 3, 1, 2))
 MASKED = replace(CROSS, masking=Masking.KEPT, mask_shape=(9,))
 MASKS: dict[Masking, list[tuple[int, ...]]] = {
     Masking.KEPT: [(9,), (6, 9), (6, 1), (1,), (3, 1, 1, 9), (1, 4, 6, 9), (3, 4, 6, 9)],
@@ -53,6 +55,17 @@ CASES = {
         )
         for masked in Masked
     },
+    **{
+        f"windows {order}": replace(SWIN, order=order)
+        for order in ("rows", "packed", "interleaved", "keys with values")
+    },
+    "windows, one axis for pixels": replace(SWIN, image_axes=1),
+    "windows, masked": replace(
+        SWIN, masking=Masking.ADDED, mask_shape=(4, 4, 6, 6), period=4, order="packed"
+    ),
+    "a mask with a period": replace(
+        CROSS, batch=6, masking=Masking.KEPT, mask_shape=(3, 1, 6, 9), period=3
+    ),
     "added -inf": replace(
         CROSS, masking=Masking.ADDED, mask_shape=(3, 1, 6, 9), masked=Masked.ZERO
     ),
@@ -116,14 +129,19 @@ def test_kernels_get_what_the_node_says(name: str, library: fx.HostLibrary) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["packed", "cross mixed", "keys of one batch, rows", "kept [3, 4, 6, 9]", "kept [6, 9]"]
+    "name",
+    [
+        *("packed", "cross mixed", "keys of one batch, rows", "kept [3, 4, 6, 9]", "kept [6, 9]"),
+        *("windows packed", "windows, masked", "windows, one axis for pixels"),
+    ],
 )
 def test_slices_of_batches(name: str, library: fx.HostLibrary) -> None:
     case, before = CASES[name], library.launches
     drawn = case.draw()
-    library.limit(1)
+    together = case.windows.count if case.windows else 1
+    library.limit(together)
     (y,) = session(case, library).run(None, drawn)
-    assert library.launches == before + case.batch
+    assert library.launches == before + case.batch // together
     np.testing.assert_allclose(y, case.answer(drawn), rtol=1e-5, atol=1e-5)
 
 
@@ -219,6 +237,10 @@ def test_shapes_that_do_not_fit(
         ({"q_view": [8, 0, 0, 4]}, "attribute q_view is damaged"),
         ({"q_view": [8, 0, 0, 5, 8]}, "attribute q_view is damaged"),
         ({"k_view": [8, 0, 1, 4, 9]}, "attribute k_view is damaged"),
+        ({"windows": [1, 5, 1, 5]}, "attribute windows is damaged"),
+        ({"windows": [1, 5, 1, 2, 0, 0]}, "attribute windows is damaged"),
+        ({"windows": [1, 5, 1, 5, 0, 5]}, "attribute windows is damaged"),
+        ({"mask_period": -1}, "attribute mask_period is negative"),
     ],
 )
 def test_damaged_attributes(

@@ -19,6 +19,7 @@ MIRRORS = {
     "HeadsView": device.HeadsView,
     "HeadsOutput": device.HeadsView,
     "ScoreMask": device.ScoreMask,
+    "Windows": device.Windows,
     "AttentionArguments": device.Attention,
     "EpilogueArguments": device.Epilogue,
     "GemmArguments": device.Gemm,

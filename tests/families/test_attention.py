@@ -115,6 +115,12 @@ def test_bands_have_kernels_of_their_own_and_cost_less() -> None:
     assert fastest[0] < 0.9 * fastest[1]
 
 
+def test_windows_of_images_have_kernels_of_their_own() -> None:
+    swin = dataclasses.replace(VIT, batch=128, queries=49, keys=49, windows=(56, 56, 7, 7, 3, 3))
+    assert {config.windows for config in _candidates(swin)} == {True}
+    assert {config.windows for config in _candidates(VIT)} == {False}
+
+
 def test_architectures_without_asynchronous_copies_have_at_most_two_stages() -> None:
     assert {config.stages for config in _candidates(VIT, 75)} <= {1, 2}
     assert {config.instruction for config in _candidates(VIT, 75)} == {(16, 8, 8)}

@@ -84,6 +84,8 @@ def test_forms_of_masks(
         {"size": 12},
         {"value_size": 264},
         {"out": DType.F32},
+        {"windows": (14, 14, 7, 7, 3, 3)},
+        {"mask": ("kept",), "mask_shape": (8, 1, 197, 197)},
     ],
 )
 def test_problems_without_kernels(change: dict[str, Any]) -> None:

@@ -170,7 +170,14 @@ class ScoreMask(ctypes.Structure):
         ("fp32", ctypes.c_bool),
         ("data", _P),
         *_fields(_L, "batch head query key"),
+        ("period", _I),
     ]
+
+
+class Windows(ctypes.Structure):
+    """Windows."""
+
+    _fields_ = _fields(_I, "height width window_height window_width shift_y shift_x")
 
 
 class Attention(ctypes.Structure):
@@ -182,6 +189,7 @@ class Attention(ctypes.Structure):
         *_fields(HeadsView, "q k v y"),
         ("mask", ScoreMask),
         *_fields(_I, "masked first last shift"),
+        ("windows", Windows),
     ]
 
 

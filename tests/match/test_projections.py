@@ -169,6 +169,31 @@ def test_keys_and_values_of_several_layers(tmp_path: Path) -> None:
     assert "Split" not in ops(new)
 
 
+def test_keys_whose_sizes_are_asked_for(tmp_path: Path) -> None:
+    """Dynamo's keys with symbolic sizes: through three axes, whose sizes are computed of the keys
+    by heads."""
+
+    class Asked(Layers):
+        def by_heads(self, x: str, *perm: int) -> str:
+            if perm != (0, 2, 3, 1):
+                return super().by_heads(x, *perm)
+            k = super().by_heads(x, 0, 2, 1, 3)
+            size = self.net.node("Shape", k, start=2, end=3)
+            one, rest = self.net.const([-1], np.int64), self.net.const([D], np.int64)
+            shape = self.net.node("Concat", one, size, rest, axis=0)
+            k = self.net.node("Transpose", self.net.node("Reshape", k, shape), perm=[0, 2, 1])
+            batch = self.net.node("Shape", x, start=0, end=1)
+            heads = self.net.const([H, D], np.int64)
+            shape = self.net.node("Concat", batch, heads, size, axis=0)
+            return self.net.node("Reshape", k, shape)
+
+    layers = Asked("batch")
+    y = layers.attended(*(layers.projected("x") for _ in "qkv"))
+    new = optimized(layers.model(y), tmp_path / "out.onnx")
+    assert joined(new) == [["add1", "add3", "add5"]]
+    assert ops(new) == ["FusedGemm_Bias_f32", "FusedAttention_qkv_packed_f32", "Relu"]
+
+
 def test_values_of_another_width(tmp_path: Path) -> None:
     layers = Layers()
     q, k, v = layers.projected("x"), layers.projected("x"), layers.projected("x", size=2 * D)

@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 from onnx import FunctionProto, TensorProto, helper
 
 from onnxbolt.dtypes import DType
+from onnxbolt.graph.windows import Windows
 from onnxbolt.ops import OPS
 from onnxbolt.ops.attention.attributes import attributes, bounds
 from onnxbolt.ops.attention.body import Variant
@@ -48,6 +49,10 @@ class Case:
     band: Band = NO_BAND
     joined: bool = True
     dtype: DType = DType.F32
+    # the batches are windows of images, which have so many axes for their pixels
+    windows: Windows | None = None
+    image_axes: int = 2
+    period: int = 0  # the mask has so many batches, and begins again; 0: no period
 
     # --- the node ---------------------------------------------------------------------------------
 
@@ -68,10 +73,11 @@ class Case:
             self.heads,
             self.key_heads,
             self.scale,
-            Mask(self.masking, mask, band=self.band),
+            Mask(self.masking, mask, band=self.band, period=self.period),
             self.masked,
             gs.Variable("y"),
             self.joined,
+            self.windows,
         )
 
     @property
@@ -139,6 +145,9 @@ class Case:
                 shapes[tensor] = (batch, heads[tensor], positions, sizes[tensor])
             elif self.order == "mixed" and tensor == "v":  # rows of two axes
                 shapes[tensor] = (batch, positions, heads[tensor], sizes[tensor])
+            if self.windows is not None:
+                rows = np.empty((batch, positions, width), bool)
+                shapes[tensor] = self.windows.image(rows, self.image_axes).shape
         if self.masking is not Masking.NONE:
             shapes["mask"] = self.mask_shape
         return shapes
@@ -200,11 +209,14 @@ class Case:
             scores = np.where(kept, scores, -np.inf)
         y = softmax(np.where(self._in_band()[queries], scores, -np.inf), self.masked) @ v
         y = y.swapaxes(1, 2)
-        return y.reshape(*y.shape[:2], -1) if self.joined else y
+        y = y.reshape(*y.shape[:2], -1) if self.joined else y
+        return self.windows.image(y, self.image_axes) if self.windows else y
 
     def _mask(self, drawn: Mapping[str, np.ndarray], queries: slice | Sequence[int]) -> np.ndarray:
         """Rows of the mask."""
         mask = drawn["mask"]
+        if self.period:
+            mask = np.tile(mask, (self.batch // self.period, 1, 1, 1))
         return mask[..., queries, :] if mask.ndim > 1 and mask.shape[-2] > 1 else mask
 
     @property
@@ -247,6 +259,9 @@ class Case:
 
     def _operand(self, name: str, drawn: Mapping[str, np.ndarray]) -> np.ndarray:
         values = drawn[self._tensor(name)].astype(np.float64)
+        if self.windows is not None:
+            pixels = values.reshape(len(values), self.windows.pixels, -1)
+            values = pixels[:, self.windows.rows()].reshape(self.batch, self.queries, -1)
         if self._by_heads(name):
             return values
         heads = self.heads if name == "q" else self.key_heads

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxbolt.graph.windows import Windows
 from onnxbolt.ops.attention import pieces
 from onnxbolt.ops.attention.found import Band, Masked, Masking
 from onnxbolt.ops.functions import DOMAIN
@@ -19,6 +20,7 @@ from onnxbolt.verify.standard import Standard
 from tests.ops.attention_cases import ORDERS, Case
 
 CROSS = Case(batch=3, queries=6, keys=9, value_size=16, masking=Masking.KEPT, mask_shape=(6, 9))
+SWIN = Case("packed", batch=12, queries=6, keys=6, windows=Windows(4, 6, 2, 3, 1, 2))
 CASES = {
     **{order: Case(order, batch=3) for order in ORDERS},
     **{
@@ -32,6 +34,9 @@ CASES = {
     "causal at the end": Case(queries=6, keys=9, band=Band(None, 0, at_end=True)),
     "a band": Case(queries=9, keys=6, band=Band(-3, 1, at_end=True), masked=Masked.NAN),
     "apart": Case(joined=False),
+    "windows": SWIN,
+    "windows, masked": replace(SWIN, masking=Masking.ADDED, mask_shape=(4, 4, 6, 6), period=4),
+    "a mask with a period": replace(CROSS, batch=6, mask_shape=(2, 1, 6, 9), period=2),
 }
 
 

@@ -73,6 +73,8 @@ class Block {
   }
 
  private:
+  using Rows = BatchRows<S::kWindows>;
+
   // Queries and outputs share rows.
   static constexpr int kRowPitch = S::kQueryBytes / S::kQueries;
   static constexpr int kBatchBytes = S::kQueryBytes + S::kStageBytes;
@@ -96,20 +98,23 @@ class Block {
 
   __device__ void store(int batch) {
     const HeadsOutput& y = params_.y;
-    warp_.store(
-        static_cast<Element*>(y.data) + batch * y.batch + place_.head * y.head + first_ * y.row,
-        y.row, params_.queries - first_, params_.value_size);
+    const Rows rows(params_, batch);
+    const auto row = [&](int i) {
+      return static_cast<Element*>(y.data) + place_.head * y.head + rows.at(y, first_ + i);
+    };
+    warp_.store(row, params_.queries - first_, params_.value_size);
   }
 
   __device__ bool has_work() const { return first_ < params_.queries; }
 
-  template <int Rows, int Columns>
-  __device__ static void copy(char* to, const HeadsView& from, int batch, int head, int begin,
-                              int rows, int columns) {
-    const Element* data = static_cast<const Element*>(from.data) + batch * from.batch +
-                          head * from.head + begin * from.row;
-    mma::CopyRows<Element, S::kThreads, Rows, Columns / S::kOfUnit, S::kWidth, S::kAsync>(
-        to, data, from.row, rows - begin, columns);
+  template <int Count, int Columns>
+  __device__ void copy(char* to, const HeadsView& from, const Rows& batch, int head, int begin,
+                       int rows, int columns) const {
+    const auto row = [&](int i) {
+      return static_cast<const Element*>(from.data) + head * from.head + batch.at(from, begin + i);
+    };
+    mma::CopyRows<Element, S::kThreads, Count, Columns / S::kOfUnit, S::kWidth, S::kAsync>(
+        to, row, rows - begin, columns);
   }
 
   // Copies that are not asynchronous are complete at once.
@@ -124,17 +129,19 @@ class Block {
   __device__ void load_queries(int batch, char* to) const {
     // rows are further apart where those of the output are longer
     constexpr int kRows = kRowPitch == S::kPitch ? S::kQueries : S::kRows;
+    const Rows rows(params_, batch);
     CUTLASS_PRAGMA_UNROLL
     for (int row = 0; row < S::kQueries; row += kRows)
-      copy<kRows, S::kSize>(to + row * kRowPitch, params_.q, batch, place_.head, place_.query + row,
+      copy<kRows, S::kSize>(to + row * kRowPitch, params_.q, rows, place_.head, place_.query + row,
                             params_.queries, params_.size);
   }
 
   // A tile's keys, and its values behind them.
   __device__ void load_keys(int batch, int tile, char* to) const {
     const int head = place_.head / (params_.heads / params_.key_heads), key = tile * S::kKeys;
-    copy<S::kKeyRows, S::kSize>(to, params_.k, batch, head, key, params_.keys, params_.size);
-    copy<S::kKeyRows, S::kValueSize>(to + S::kKeyBytes, params_.v, batch, head, key, params_.keys,
+    const Rows rows(params_, batch);
+    copy<S::kKeyRows, S::kSize>(to, params_.k, rows, head, key, params_.keys, params_.size);
+    copy<S::kKeyRows, S::kValueSize>(to + S::kKeyBytes, params_.v, rows, head, key, params_.keys,
                                      params_.value_size);
   }
 
@@ -166,9 +173,12 @@ class Block {
     int ahead = visits.first();
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < S::kAhead; ++i, ahead = visits.after(ahead)) load(visits, ahead, i);
-    wait<S::kAhead>();
-    __syncthreads();
-    if (is_first_) warp_.hold_queries();
+    // with one stage, the first tile's mask is read meanwhile
+    if constexpr (S::kStages > 1) {
+      wait<S::kAhead>();
+      __syncthreads();
+      if (is_first_) warp_.hold_queries();
+    }
     int at = 0;
     for (int tile = visits.first(); !visits.is_over(tile); tile = visits.after(tile)) {
       ScoreTiles<S> scores;
@@ -179,6 +189,7 @@ class Block {
         load(visits, ahead, at == 0 ? S::kStages - 1 : at - 1);
         ahead = visits.after(ahead);
       }
+      if (S::kStages == 1 && is_first_) warp_.hold_queries();
       if (has_work()) attend(scores, stage(at));
       if constexpr (S::kStages == 1) {
         if (visits.is_over(ahead)) continue;
@@ -256,6 +267,7 @@ struct Attention {
     if (!(args.scale > 0) || args.scale * args.scale == INFINITY)
       return "the scale is not positive and finite";
     if (const char* error = check_mask(args)) return error;
+    if (const char* error = check_windows(args)) return error;
     const int64_t tiles = CeilDivide(int64_t(args.queries), Shape::kQueries);
     if (int64_t(args.batch) * args.heads * tiles > INT_MAX ||
         int64_t(args.queries) + args.keys > INT_MAX / 2)
@@ -276,9 +288,10 @@ struct Attention {
     attention::Params params(args, Shape::kQueries, Shape::kKeys);
     const int of_batch = args.heads * params.query_tiles;
     if constexpr (Shape::kResident) {
-      if (args.mask.batch == 0 && params.key_tiles == 1) {
-        const int most = std::max(launch.sm_count * Shape::kBlocksOfSm / of_batch, 1);
-        params.strides = CeilDivide(args.batch, CeilDivide(args.batch, most));
+      const bool is_same =
+          args.mask.batch == 0 || (0 < args.mask.period && args.mask.period < args.batch);
+      if (is_same && params.key_tiles == 1) {
+        params.strides = strides(args, launch.sm_count * Shape::kBlocksOfSm / of_batch);
         return start(attention::attend_batches<Shape>, params.strides * of_batch, params, launch);
       }
     }
@@ -286,6 +299,13 @@ struct Attention {
   }
 
  private:
+  // About as many batches as there is room for, apart by multiples of which the mask is the same.
+  static int strides(const AttentionArguments& args, int room) {
+    const int period = args.mask.batch == 0 ? 1 : args.mask.period;
+    const int groups = CeilDivide(args.batch, period), most = std::max(room / period, 1);
+    return CeilDivide(groups, CeilDivide(groups, most)) * period;
+  }
+
   static const char* start(void (*kernel)(attention::Params), int blocks,
                            const attention::Params& params, const Launch& launch) {
     return LaunchDependent(kernel, blocks, Shape::kThreads, launch.stream, params,
@@ -298,6 +318,15 @@ struct Attention {
     if (view.batch % Shape::kWidth || view.row % Shape::kWidth || view.head % Shape::kWidth ||
         !IsAligned(view.data, Shape::kWidth * sizeof(Element)))
       return "q, k, v or y is not aligned to align_a elements";
+    return nullptr;
+  }
+
+  static const char* check_windows(const AttentionArguments& args) {
+    const Windows& windows = args.windows;
+    if (Shape::kWindows != (windows.height > 0)) return "the kernel is not for these windows";
+    const int positions = windows.window_height * windows.window_width;
+    if (Shape::kWindows && (args.queries != positions || args.keys != positions))
+      return "there are other queries or keys than a window's positions";
     return nullptr;
   }
 
@@ -314,6 +343,7 @@ struct Attention {
     if (args.mask.key < 0 || args.mask.key > INT_MAX) return "a mask's keys are too far apart";
     if (!Shape::kBanded && (args.first != INT_MIN || args.last != INT_MAX))
       return "the kernel knows no band";
+    if (args.mask.period < 0) return "the mask's period is negative";
     return nullptr;
   }
 };

@@ -27,7 +27,8 @@ class Masks {
   __device__ Masks(const Params& params, const Place& place, int first_query)
       : params_(params),
         first_(first_query),
-        base_(place.batch * params.mask.batch + place.head * params.mask.head) {}
+        base_(place.batch % params.mask.period * params.mask.batch +
+              place.head * params.mask.head) {}
 
   // The values at which the scores of a tile of keys begin.
   __device__ void begin(ScoreTiles<S>& scores, int tile) const {

@@ -30,6 +30,7 @@ struct Shape {
   static constexpr int kStages = Row::at(onnxbolt::kStages);
   static constexpr int kMask = Row::at(kSchedule);
   static constexpr bool kBanded = Row::at(kIterator);
+  static constexpr bool kWindows = Row::at(kConsumers);
   static constexpr int kWidth = Row::at(kAlignA);                  // elements of an access
   static constexpr bool kResident = Row::at(onnxbolt::kResident);  // see Block::run_batches
   static constexpr bool kAsync = ArchOf<Row>::kCpAsync;
@@ -47,7 +48,7 @@ struct Shape {
   // Queries stay in registers where these suffice, else they are read from shared memory for each
   // tile.
   static constexpr int kRegisters = kRowTiles * (4 * (kSizeSteps + kScoreTiles + kOutputTiles) + 4);
-  static constexpr bool kHeld = kRegisters <= 176;
+  static constexpr bool kHeld = kRegisters <= (kMask == kUnmasked ? 176 : 152);
 
   // shared memory: queries, which the output replaces; the stages' keys and values; a byte for each
   // tile of a mask
@@ -78,6 +79,7 @@ struct Params : AttentionArguments {
   float c, inverse_scale, excluded, unread;
   int query_tiles, key_tiles;
   int strides;  // a block that takes several batches takes every `strides`-th
+  cutlass::FastDivmod window_width;
 
   // A power of two: its product with c is exact, so that all excluded keys weigh the same. No score
   // moves it.
@@ -91,7 +93,10 @@ struct Params : AttentionArguments {
         unread(masked == Masked::kZero || keys == 0 ? 0.f : NAN),
         query_tiles(CeilDivide(queries, query_tile)),
         key_tiles(CeilDivide(keys, key_tile)),
-        strides(0) {}
+        strides(0),
+        window_width(windows.width ? windows.window_width : 1) {
+    if (mask.period == 0) mask.period = INT_MAX;
+  }
 };
 
 // The part of the problem that a block has: some queries of one head.
@@ -104,6 +109,44 @@ struct Place {
     batch = pair / params.heads;
     query = (params.query_tiles - 1 - tile) * query_tile;  // causal: the longest ones first
   }
+};
+
+// The rows of a batch. Element `position` of the batch begins at `at(view, position)`.
+template <bool IsWindow>
+class BatchRows {
+ public:
+  __device__ BatchRows(const Params& params, int batch) : params_(params), batch_(batch) {
+    if constexpr (IsWindow) {
+      const Windows& windows = params.windows;
+      const int across = windows.width / windows.window_width;
+      const int count = windows.height / windows.window_height * across;
+      batch_ = batch / count;
+      top_ = batch % count / across * windows.window_height + windows.shift_y;
+      left_ = batch % count % across * windows.window_width + windows.shift_x;
+    }
+  }
+
+  template <class View>
+  __device__ int64_t at(const View& view, int position) const {
+    return batch_ * view.batch + row(position) * view.row;
+  }
+
+ private:
+  __device__ int64_t row(int position) const {
+    if constexpr (IsWindow) {
+      const Windows& windows = params_.windows;
+      int i, j;
+      params_.window_width(i, j, position);
+      const int y = top_ + i, x = left_ + j;
+      return (y < windows.height ? y : y - windows.height) * windows.width +
+             (x < windows.width ? x : x - windows.width);
+    } else {
+      return position;
+    }
+  }
+
+  const Params& params_;
+  int batch_, top_, left_;
 };
 
 }  // namespace attention

@@ -154,9 +154,11 @@ class Warp {
     return lacks;
   }
 
-  // Divides by the sums, and writes the warp's first `rows` rows of `columns` elements. The rows in
-  // shared memory, whose queries are not read any more, make accesses of 16 bytes of them.
-  __device__ void store(Element* y, int64_t pitch, int rows, int columns) {
+  // Divides by the sums, and writes the warp's first `rows` rows of `columns` elements, of which
+  // row i begins at y(i). The rows in shared memory, whose queries are not read any more, make
+  // accesses of 16 bytes of them.
+  template <class Rows>
+  __device__ void store(const Rows& y, int rows, int columns) {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < S::kRowTiles * 2; ++i) {
       const int t = i / 2, r = i % 2;
@@ -174,7 +176,7 @@ class Warp {
       const int row = i / kUnits, unit = i % kUnits;
       if (row >= rows) break;
       const char* from = queries_ + row * S::kValuePitch + unit * mma::kUnit;
-      Element* to = y + row * pitch + unit * S::kOfUnit;
+      Element* to = y(row) + unit * S::kOfUnit;
       CUTLASS_PRAGMA_UNROLL
       for (int part = 0; part < S::kOfUnit; part += S::kWidth) {
         using Access = cutlass::AlignedArray<Element, S::kWidth>;

@@ -138,6 +138,8 @@ struct AttentionSm90 {
       return "the kernel is for smaller heads";
     if (!K::kBand && (args.first != INT32_MIN || args.last != INT32_MAX))
       return "the kernel is not for bands";
+    if (args.windows.height != 0 || args.mask.period != 0)
+      return "the kernel is neither for windows of images nor for masks with a period";
     for (const HeadsView& view : {args.q, args.k, args.v})
       if (const char* error = CheckView(view.data, view.batch, view.row, view.head)) return error;
     if (const char* error = CheckView(args.y.data, args.y.batch, args.y.row, args.y.head))

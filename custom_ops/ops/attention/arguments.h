@@ -39,6 +39,14 @@ struct ScoreMask {
   bool fp32;  // values that are added are fp32, else of the operands' type; a boolean takes a byte
   const void* data;
   int64_t batch, head, query, key;  // strides in elements
+  int period;  // batches after which the mask is the same again; 0: it has all of them
+};
+
+// The batches are windows of images: position p of window (a, b) is the pixel
+// ((a window_height + p / window_width + shift_y) % height, (b window_width + p % window_width +
+// shift_x) % width). All are zero: the batches lie by themselves.
+struct Windows {
+  int height, width, window_height, window_width, shift_y, shift_x;
 };
 
 // y = softmax(scale q k^T, masked) v for each batch and head. Scores, softmax and sums are fp32.
@@ -56,6 +64,8 @@ struct AttentionArguments {
   // bound. A causal band has last = 0. Where it ends at the last key for the last query, `shift` is
   // keys - queries, else 0.
   int first, last, shift;
+  // With windows, a view's `batch` is the stride of images, and `row` that of pixels.
+  Windows windows;
 };
 
 }  // namespace onnxbolt

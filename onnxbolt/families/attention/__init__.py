@@ -31,10 +31,11 @@ _MOST_SIZE = 256  # the largest head
 _UNIT, _STEP = 16, 32  # bytes of a row of an instruction's matrix, and of a step along sizes
 _WARP, _MOST_THREADS = 32, 512
 _MOST_TILES = 1024  # tiles of keys whose being masked out is remembered (shape.h)
-_HELD_REGISTERS = 176  # with queries in registers, a thread's fragments are at most so many
+# with queries in registers, a thread's fragments are at most so many: without a mask, and with one
+_HELD_REGISTERS, _HELD_REGISTERS_MASKED = 176, 152
 # registers of a thread beside scores, sums and queries: operands under way, addresses, the mask's
 # addresses; and keys of a tile for which one more is needed
-_BASE_REGISTERS, _MASK_REGISTERS, _KEYS_OF_REGISTER = 50, 8, 16
+_BASE_REGISTERS, _MASK_REGISTERS, _KEYS_OF_REGISTER = 50, 27, 16
 _WARPS_TOGETHER = 4  # an SM's warps get registers in such groups
 _ROWS = (16, 32)  # queries of a warp
 _WARPS = (1, 2, 4, 8)  # warps of a block, where queries do not divide into few blocks
@@ -76,9 +77,9 @@ _MASK_KINDS = {kind: int(kind) for kind in MaskKind}
 class AttentionConfig(KernelConfig):
     """`queries` of a block, `rows` of them of each warp; `keys` of a tile. `size` and `value_size`
     are a head's, as the kernel pads them. One of `stages` alone: all keys are expected in one
-    tile. `banded`: the kernel knows of bands. `resident`: a block takes several batches with the
-    same mask, which stays in registers; the next batch is loaded while it works on this one.
-    `access`: elements of an access to q, k, v and y."""
+    tile. `banded`: the kernel knows of bands. `windows`: it reads and writes windows of images.
+    `resident`: a block takes several batches with the same mask, which stays in registers; the next
+    batch is loaded while it works on this one. `access`: elements of an access to q, k, v and y."""
 
     queries: int = at("tile_m", sound=tile_size)
     keys: int = at("tile_n", sound=lambda keys: tile_size(keys) and keys % 8 == 0)
@@ -89,6 +90,7 @@ class AttentionConfig(KernelConfig):
     stages: int = at("stages", sound=lambda stages: stages > 0 and stage_count(stages))
     mask: MaskKind = at("schedule", default=MaskKind.NONE, numbers=_MASK_KINDS)
     banded: bool = at("iterator", default=False, numbers=FLAG)
+    windows: bool = at("consumers", default=False, numbers=FLAG)
     resident: bool = at("resident", default=False, numbers=FLAG)
     access: int = at("align_a", "align_b", "align_c", repeated=True, sound=access)
 
@@ -174,6 +176,7 @@ def _configs(problem: AttentionProblem, arch: Arch) -> Iterator[AttentionConfig]
             stages=stages,
             mask=mask_kind(problem),
             banded=bool(problem.band),
+            windows=bool(problem.windows),
             resident=resident,
             access=alignment(math.gcd(problem.size, problem.value_size), dtype),
         )
@@ -218,7 +221,8 @@ def _rings(problem: AttentionProblem, arch: Arch) -> list[tuple[int, int, bool]]
         rings.append((round_up(problem.keys, 8), 1))
     rings.append((16, 1))  # heads of 256 elements on an SM with little shared memory
     found = [(keys, stages, False) for keys, stages in dict.fromkeys(rings)]
-    shares_mask = problem.mask and (len(problem.mask_shape) < 4 or problem.mask_shape[0] == 1)
+    several = len(problem.mask_shape) == 4 and problem.mask_shape[0] == problem.batch
+    shares_mask = problem.mask and not several  # by all batches, or by those of a period
     if shares_mask and problem.batch > 1 and problem.keys <= _MOST_WHOLE:
         found.append((round_up(problem.keys, 8), 2, True))
     return found
@@ -252,12 +256,14 @@ def _registers(config: AttentionConfig, dtype: DType) -> int:
     """The approximate registers of a thread: scores, sums, statistics, and queries where these are
     held."""
     tiles = config.rows // 16
-    starts = config.keys if config.resident else 0
-    fragments = (config.keys + starts + config.value_size) // 8 * 4 + 4
+    fragments = (config.keys + config.value_size) // 8 * 4 + 4
     queries = config.size * dtype.bytes // _STEP * 4
-    held = tiles * (fragments + queries) <= _HELD_REGISTERS
+    masked = config.mask is not MaskKind.NONE
+    most = _HELD_REGISTERS_MASKED if masked else _HELD_REGISTERS
+    held = tiles * (fragments + queries) <= most
     others = _BASE_REGISTERS + config.keys // _KEYS_OF_REGISTER
-    others += _MASK_REGISTERS if config.mask is not MaskKind.NONE else 0
+    if masked:  # its addresses, and later its values
+        others += tiles * max(_MASK_REGISTERS, config.keys // 2 if config.resident else 0)
     return tiles * (fragments + (queries if held else 0)) + others
 
 

@@ -153,7 +153,8 @@ class AttentionSm90(Family[AttentionSm90Config]):
     compile_seconds = 3.0
 
     def candidates(self, problem: AttentionProblem, arch: Arch) -> tuple[AttentionSm90Config, ...]:
-        """None for heads whose rows TMA cannot copy, or a mask that is broadcast along keys."""
+        """None for heads whose rows TMA cannot copy, windows of images, or a mask that has a period
+        or is broadcast along keys."""
         form = mask_form(problem)
         if form is None or not _serves(problem):
             return ()
@@ -209,6 +210,8 @@ def mask_form(problem: AttentionProblem) -> MaskForm | None:
 def _serves(problem: AttentionProblem) -> bool:
     sizes = problem.size, problem.value_size
     typed = problem.dtype.bytes == 2 and problem.out is problem.dtype
+    if problem.windows or problem.periodic:
+        return False
     return typed and all(size % 8 == 0 and 0 < size <= _MOST_SIZE for size in sizes)
 
 

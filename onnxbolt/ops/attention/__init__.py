@@ -9,6 +9,7 @@ from typing import Any
 from onnx import AttributeProto
 
 from onnxbolt.candidates import Anchor, Candidate
+from onnxbolt.graph.windows import Windows
 from onnxbolt.ops.attention import pattern, pieces
 from onnxbolt.ops.attention.attributes import VIEWS, attributes, bounds
 from onnxbolt.ops.attention.body import Variant, attend
@@ -22,10 +23,12 @@ from onnxbolt.problems import AttentionProblem
 
 class Attention(FusedOp):
     """q, k, v and mask to y [B, S, H x E], or [B, S, H, E] where the reader is not known to want
-    heads as one axis. Where q, k and v lie in one tensor, that is the node's input three times."""
+    heads as one axis; with windows, q, k, v and y are images whose windows are the batches. Where
+    q, k and v lie in one tensor, that is the node's input three times."""
 
     name, op_type = "attention", "FusedAttention"
     problem_type = AttentionProblem
+    takes_windows = True
 
     def anchors(self) -> Sequence[AnchorPattern]:
         """The softmax of several nodes, and operators that are attention by themselves."""
@@ -44,7 +47,8 @@ class Attention(FusedOp):
         mask, variant = found.mask.tensor, Variant.of(found)
         mask_type = [variant.mask_type.value] if variant.mask_type else []
         words = [found.mask.kind.value, *mask_type] if mask is not None else []
-        (_, queries), (_, keys), _ = rows = [_rows(v, sizes) for v in (found.q, found.k, found.v)]
+        views, windows = (found.q, found.k, found.v), found.windows
+        (_, queries), (_, keys), _ = rows = [_rows(view, sizes, windows) for view in views]
         return AttentionProblem(
             max(batch for batch, _ in rows),
             found.heads,
@@ -59,6 +63,7 @@ class Attention(FusedOp):
             tuple(sizes(mask)) if mask is not None else (),
             (found.q.order, found.k.order, found.v.order),
             _band(found.mask.band, keys - queries),
+            windows.numbers if windows else (),
         )
 
     def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
@@ -98,6 +103,7 @@ class Attention(FusedOp):
             **rows,
             **dict.fromkeys(shared, AttributeProto.INT),
             **({"band": AttributeProto.INTS} if variant.banded else {}),
+            **({"windows": AttributeProto.INTS} if variant.windows else {}),
         }
 
     def words(self, signature: Signature) -> Sequence[str]:
@@ -124,7 +130,9 @@ def _band(band: Band, aligned: int) -> tuple[int, ...]:
     return (*bounds(band), aligned if band.at_end else 0) if band else ()
 
 
-def _rows(view: View, sizes: Sizes) -> tuple[int, int]:
+def _rows(view: View, sizes: Sizes, windows: Windows | None) -> tuple[int, int]:
     """Batch and positions of a view."""
     shape = sizes(view.tensor)
+    if windows is not None:
+        return shape[0] * windows.count, windows.positions
     return shape[0], shape[1 if view.order == ROWS else 2]

@@ -14,6 +14,7 @@ def attributes(found: ScaledDotProduct) -> dict[str, object]:
     """All of them; `masking` and `masked` are numbers of C++ (ops/attention/arguments.h)."""
     mask = found.mask
     kinds = {"masking": list(Masking).index(mask.kind)} if mask.tensor is not None else {}
+    period = {"mask_period": mask.period} if mask.period else {}
     return {
         "heads": found.heads,
         "key_heads": found.key_heads,
@@ -21,9 +22,11 @@ def attributes(found: ScaledDotProduct) -> dict[str, object]:
         "scale": found.scale,
         **_places(found),
         **kinds,
+        **period,
         "masked": list(Masked).index(found.masked),
         **({"band": [*bounds(mask.band), int(mask.band.at_end)]} if mask.band else {}),
         **({} if found.joined else {"apart": 1}),
+        **({"windows": list(found.windows.numbers)} if found.windows else {}),
     }
 
 

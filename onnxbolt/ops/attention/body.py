@@ -11,6 +11,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.ops.attention.attributes import VIEWS
 from onnxbolt.ops.attention.found import Masked, Masking, ScaledDotProduct
 from onnxbolt.ops.attention.views import HEADS, View
+from onnxbolt.ops.attention.window_body import WindowRows
 from onnxbolt.ops.body import Body
 
 
@@ -38,6 +39,8 @@ class Variant:
     joined: bool
     grouped: bool = False  # several heads share keys and values
     banded: bool = False
+    windows: bool = False
+    periodic: bool = False  # the mask has fewer batches than the scores
 
     @classmethod
     def of(cls, found: ScaledDotProduct) -> Variant:
@@ -45,9 +48,17 @@ class Variant:
         mask, added = found.mask, found.mask.kind is Masking.ADDED
         mask_type = DType.of(mask.tensor.dtype) if mask.tensor is not None and added else None
         places = Place.of(found.q), Place.of(found.k), Place.of(found.v)
-        grouped = found.key_heads != found.heads
-        banded = bool(mask.band)
-        return cls(places, mask.kind, mask_type, found.masked, found.joined, grouped, banded)
+        return cls(
+            places,
+            mask.kind,
+            mask_type,
+            found.masked,
+            found.joined,
+            found.key_heads != found.heads,
+            bool(mask.band),
+            found.windows is not None,
+            mask.period > 0,
+        )
 
     @property
     def letters(self) -> str:
@@ -67,10 +78,12 @@ class Variant:
             f"{''.join(letter for letter, place in letters if not place.whole)}_packed",
             self.masking.value,
             self.mask_type.value if self.mask_type else "",
+            "periodic" if self.periodic else "",
             "" if self.masked is Masked.PLAIN else self.masked.value,
             "grouped" if self.grouped else "",
             "banded" if self.banded else "",
             "" if self.joined else "apart",
+            "windows" if self.windows else "",
         ]
         return [word for word in words if word and not word.startswith("_")]
 
@@ -80,8 +93,9 @@ def attend(body: Body, variant: Variant) -> str:
     are multiplied by the root of the scale, since an unscaled product may overflow in fp16."""
     root = body("Sqrt", [body.given("scale", AttributeProto.FLOAT)])
     root = body.convert(root, DType.F32, body.dtype)
+    windows = WindowRows(body) if variant.windows else None
     q, k, v = (
-        _by_heads(body, name, attribute, place, keys=name == "k")
+        _by_heads(body, name, attribute, place, windows)
         for name, attribute, place in zip(("x", "k", "v"), VIEWS, variant.places, strict=True)
     )
     if variant.grouped:
@@ -90,12 +104,18 @@ def attend(body: Body, variant: Variant) -> str:
     scores = body("MatMul", [body("Mul", [q, root]), body("Mul", [k, root])])
     weights = _softmax(body, variant, scores)
     result = body("Transpose", [body("MatMul", [weights, v])], perm=[0, 2, 1, 3])
-    return body("Reshape", [result, body.ints(0, 0, -1)]) if variant.joined else result
+    if variant.joined:
+        result = body("Reshape", [result, body.ints(0, 0, -1)])
+    return result if windows is None else windows.united(result, "x")
 
 
-def _by_heads(body: Body, name: str, attribute: str, place: Place, keys: bool) -> str:
+def _by_heads(
+    body: Body, name: str, attribute: str, place: Place, windows: WindowRows | None
+) -> str:
     """An input as [batch, heads, positions, size], keys as [batch, heads, size, positions]."""
-    x = body.load(name)
+    x, keys = body.load(name), name == "k"
+    if windows is not None:
+        x = windows.divided(x)
     if place.order == HEADS:
         return body("Transpose", [x], perm=[0, 1, 3, 2]) if keys else x
     view = body.given(attribute)
@@ -118,13 +138,13 @@ def _sharing(body: Body) -> str:
 
 def _softmax(body: Body, variant: Variant, scores: str) -> str:
     """The weights of all keys, in the type of a mask that is added, if it is the wider one."""
-    dtype = body.dtype
+    dtype, mask = body.dtype, _repeated(body, scores) if variant.periodic else "mask"
     if variant.masking is Masking.ADDED:
         assert variant.mask_type is not None  # such a mask has one
         dtype = DType.F32 if DType.F32 in (variant.mask_type, dtype) else dtype
-        mask = body.convert("mask", variant.mask_type, dtype)
-        scores = body("Add", [body.convert(scores, body.dtype, dtype), mask])
-    if (kept := _kept(body, variant, scores)) is not None:
+        added = body.convert(mask, variant.mask_type, dtype)
+        scores = body("Add", [body.convert(scores, body.dtype, dtype), added])
+    if (kept := _kept(body, variant, scores, mask)) is not None:
         plain = variant.masked is Masked.PLAIN
         low = (
             body.lowest(dtype)
@@ -139,13 +159,22 @@ def _softmax(body: Body, variant: Variant, scores: str) -> str:
     return weights
 
 
-def _kept(body: Body, variant: Variant, scores: str) -> str | None:
+def _repeated(body: Body, scores: str) -> str:
+    """The mask for each batch of the scores."""
+    batches, period = (
+        body("Gather", [body("Shape", [name]), body.integer(0)]) for name in (scores, "mask")
+    )
+    batch = body("Range", [body.integer(0), batches, body.integer(1)])
+    return body("Gather", ["mask", body("Mod", [batch, period])], axis=0)
+
+
+def _kept(body: Body, variant: Variant, scores: str, mask: str) -> str | None:
     """The keys that a boolean mask and a band leave to each query; None if there is neither."""
     kept = []
     if variant.masking is Masking.KEPT:
-        kept.append("mask")
+        kept.append(mask)
     elif variant.masking is Masking.DROPPED:
-        kept.append(body("Not", ["mask"]))
+        kept.append(body("Not", [mask]))
     if variant.banded:
         kept.append(_within_band(body, scores))
     return body("And", kept) if len(kept) > 1 else kept[0] if kept else None

@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Anchor, Refusal
 from onnxbolt.dtypes import DType
+from onnxbolt.graph.windows import Windows
 from onnxbolt.ops.attention import results
 from onnxbolt.ops.attention.scales import factor
 from onnxbolt.ops.attention.views import ROWS, Arrange, Followed, View
@@ -55,12 +56,12 @@ ALL = Band()
 @dataclass(frozen=True, eq=False)
 class Mask:
     """A mask that broadcasts to the scores [batch, heads, queries, keys], and a band; a key that
-    either excludes is excluded."""
+    either excludes is excluded. One with a `period` has so many batches, and then begins again."""
 
     kind: Masking = Masking.NONE
     tensor: gs.Tensor | None = None
-    made_by: tuple[gs.Node, ...] = ()  # the nodes between this tensor and the scores' Add
     band: Band = ALL
+    period: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +80,8 @@ class ScaledDotProduct:
     masked: Masked
     output: gs.Tensor
     joined: bool
+    # q, k, v and the output are images, whose windows are the batches
+    windows: Windows | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -86,8 +89,6 @@ class AttentionAnchor(Anchor):
     """The softmax, and all that belongs to its attention."""
 
     attention: ScaledDotProduct
-    # nodes of its views that others read, too
-    shared: tuple[gs.Node, ...] = ()
 
     @property
     def further(self) -> tuple[gs.Tensor, ...]:
@@ -101,12 +102,6 @@ class AttentionAnchor(Anchor):
         """Queries, keys and values that lie in rows."""
         found = self.attention
         return tuple(view for view in (found.q, found.k, found.v) if view.order == ROWS)
-
-    @property
-    def bypassed(self) -> tuple[gs.Node, ...]:
-        """Nodes that several attentions may share: those of its views, and the Where that makes
-        numbers of a boolean mask."""
-        return (*self.shared, *self.attention.mask.made_by)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,18 +145,8 @@ def assembled(op: FusedOp, node: gs.Node, parts: Parts) -> AttentionAnchor | Ref
         q, k, v, *heads, scale, parts.mask, parts.masked, output.tensor, output.joined
     )
     middle = (*parts.nodes, *output.nodes)
-    own = _own(followed, {node, *middle})
-    shared = dict.fromkeys(n for operand in followed for n in operand.nodes if n not in own)
-    return AttentionAnchor(
-        op,
-        node,
-        q.tensor,
-        None,
-        dtype,
-        others=(*own, *middle),
-        attention=found,
-        shared=tuple(shared),
-    )
+    others = (*_own(followed, {node, *middle}), *middle)
+    return AttentionAnchor(op, node, q.tensor, None, dtype, others=others, attention=found)
 
 
 def _heads(q: View, k: View, v: View, grouped: bool) -> tuple[int, int] | str:

@@ -119,7 +119,6 @@ class _Excluded:
     kept: Condition
     low: float
     put: bool  # by Where; else it was added
-    made_by: gs.Node | None  # computes the values that are added
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,17 +137,17 @@ def _read(found: Operand, scale: float, frame: Frame) -> _Excluded | _Added | st
         if not low <= _EXCLUDES:
             return f"its mask puts a number that scores may have: {low:g}"
         condition = kept(found.tensor, found.keeps, frame)
-        return _Excluded(_usable(condition, found.tensor, found.keeps, frame), low, True, None)
+        return _Excluded(_usable(condition, found.tensor, found.keeps, frame), low, True)
     choice = two_valued(found.tensor, frame)
     if choice is not None and choice.uniform and choice.numbers[0] == 0:
-        return _Excluded(Condition(), 0.0, False, None)
+        return _Excluded(Condition(), 0.0, False)
     f16 = found.node.outputs[0].dtype == np.float16
     absorbs = _ABSORBS_F16 if f16 and scale == 1 else _ABSORBS
     if choice is not None and 0 in choice.numbers and min(choice.numbers) * scale <= absorbs:
         zeros = choice.where([number == 0 for number in choice.numbers])
         if zeros is not None and len(zeros.leaves) < 2:
             low = min(choice.numbers) * scale
-            return _Excluded(zeros, low, False, producer(found.tensor))
+            return _Excluded(zeros, low, False)
     if scale != 1:
         return "its mask is scaled"
     return _added(found.tensor, frame)
@@ -189,7 +188,7 @@ def joined(operands: Sequence[tuple[Operand, float, Frame]], band: Band = ALL) -
     on, as one; a str is a refusal's reason. Keys beyond `band` are excluded for good."""
     excluded, added = list[_Excluded](), list[_Added]()
     if band:
-        excluded.append(_Excluded(Condition(band), -math.inf, True, None))
+        excluded.append(_Excluded(Condition(band), -math.inf, True))
     for each, scale, frame in operands:
         found = _read(each, scale, frame)
         if isinstance(found, str):
@@ -212,15 +211,15 @@ def _one(excluded: Sequence[_Excluded], added: Sequence[_Added]) -> Masks | str:
     leaves = (*condition.leaves, *(each.leaf for each in added))
     if any(not _is_placed(leaf) for leaf in leaves):
         return "its mask has one axis for batch and heads"
-    low, made_by = min(lows, default=0.0), tuple(e.made_by for e in excluded if e.made_by)
+    low = min(lows, default=0.0)
     if not leaves:
-        return Masks(Mask(made_by=made_by, band=condition.band), low if condition.band else 0.0)
+        return Masks(Mask(band=condition.band), low if condition.band else 0.0)
     tensor, kind = leaves[0].tensor, Masking.KEPT if leaves[0].value else Masking.DROPPED
     if not added:
-        return Masks(Mask(kind, tensor, made_by, condition.band), low)
+        return Masks(Mask(kind, tensor, condition.band), low)
     if low and math.isfinite(low) and not added[0].lowest >= _BOUNDED:
         return "it has several masks"
-    return Masks(Mask(Masking.ADDED, tensor, made_by, condition.band), low or added[0].lowest)
+    return Masks(Mask(Masking.ADDED, tensor, condition.band), low or added[0].lowest)
 
 
 def _is_placed(leaf: Leaf) -> bool:

@@ -3,29 +3,45 @@ piece's scores at once."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onnxbolt.graph.windows import Windows
+from onnxbolt.integers import round_up
 from onnxbolt.ops.base import Piece, Slices
 
-_MOST_SCORES = 2**23  # of a piece; a reference takes about 100 bytes for each
+_MOST_SCORES = 2**23  # a piece has at most so many; a reference takes about 100 bytes for each
 
 
 @dataclass(frozen=True)
 class _Extents:
-    """Sizes of an attention."""
+    """Sizes of an attention. An image has `windows` of the batches (0: they are by themselves), and
+    a mask is the same again after `period` (0: it has all batches)."""
 
     batch: int
     heads: int
     queries: int
     keys: int
+    windows: int = 0
+    period: int = 0
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any], shapes: Sequence[Sequence[int]]) -> _Extents:
         """From a node's attributes and the shapes of its inputs."""
+        heads, period = attributes["heads"], attributes.get("mask_period", 0)
+        if "windows" in attributes:
+            windows = Windows(*attributes["windows"])
+            batch, positions = shapes[0][0] * windows.count, windows.positions
+            return cls(batch, heads, positions, positions, windows.count, period)
         queries, keys = _positions(attributes, "q"), _positions(attributes, "k")
-        return cls(shapes[0][0], attributes["heads"], shapes[0][queries], shapes[1][keys])
+        return cls(shapes[0][0], heads, shapes[0][queries], shapes[1][keys], period=period)
+
+    @property
+    def together(self) -> int:
+        """Batches that a piece has together: an image's, and a period's."""
+        return math.lcm(self.windows or 1, self.period or 1)
 
 
 def cut(attributes: Mapping[str, Any], shapes: Sequence[Sequence[int]]) -> Sequence[Piece]:
@@ -34,8 +50,10 @@ def cut(attributes: Mapping[str, Any], shapes: Sequence[Sequence[int]]) -> Seque
     row = whole.heads * whole.keys
     if row * whole.queries * whole.batch <= _MOST_SCORES:
         return ()
-    batches = max(_MOST_SCORES // max(row * whole.queries, 1), 1)
+    batches = round_up(max(_MOST_SCORES // max(row * whole.queries, 1), 1), whole.together)
     queries = min(max(_MOST_SCORES // row, 1), whole.queries)
+    if whole.windows:  # an image's rows are those of several
+        queries = whole.queries
     return [
         _piece(attributes, shapes, whole, batch, query)
         for batch in _parts(whole.batch, batches)
@@ -55,16 +73,18 @@ def _piece(
     batch: slice,
     query: slice,
 ) -> Piece:
-    q = {0: batch, _positions(attributes, "q"): query}
-    keys = [{0: batch if shape[0] > 1 else slice(None)} for shape in shapes[1:3]]
+    mask = slice(None) if whole.period else batch
+    images = slice(batch.start // (whole.windows or 1), batch.stop // (whole.windows or 1))
+    q = {0: images} if whole.windows else {0: batch, _positions(attributes, "q"): query}
+    keys = [{0: images if shape[0] > 1 else slice(None)} for shape in shapes[1:3]]
     inputs = [_slices(len(shape), at) for shape, at in zip(shapes, (q, *keys), strict=False)]
-    inputs += [_of_mask(shape, batch, query) for shape in shapes[3:]]
+    inputs += [_of_mask(shape, mask, query) for shape in shapes[3:]]
     changed = {}
     if "band" in attributes:
         first, last, at_end = attributes["band"]
         moved = query.start + (whole.keys - whole.queries if at_end else 0)
         changed["band"] = [first + moved, last + moved, 0]
-    return Piece(tuple(inputs), (batch, query), changed)
+    return Piece(tuple(inputs), (images,) if whole.windows else (images, query), changed)
 
 
 def _of_mask(shape: Sequence[int], batch: slice, query: slice) -> Slices:

@@ -268,6 +268,17 @@ inline void Compute(const NormArguments& a) {
   }
 }
 
+// Elements of a view from its first one to position s of batch b.
+template <class View>
+int64_t Position(const AttentionArguments& a, const View& view, int b, int s) {
+  const Windows& w = a.windows;
+  if (w.height == 0) return b * view.batch + s * view.row;
+  const int across = w.width / w.window_width, count = w.height / w.window_height * across;
+  const int y = b % count / across * w.window_height + s / w.window_width + w.shift_y;
+  const int x = b % across * w.window_width + s % w.window_width + w.shift_x;
+  return b / count * view.batch + (y % w.height * w.width + x % w.width) * view.row;
+}
+
 inline bool Excluded(const AttentionArguments& a, int i, int j, int64_t at) {
   const int64_t distance = int64_t{j} - i - a.shift;
   if (distance < a.first || distance > a.last) return true;
@@ -278,15 +289,16 @@ inline bool Excluded(const AttentionArguments& a, int i, int j, int64_t at) {
 
 // Scores of query i of head h, -inf for excluded keys.
 inline std::vector<double> Scores(const AttentionArguments& a, int b, int h, int i) {
-  const auto at = [b](const HeadsView& view, int h, int s) {
-    return static_cast<const float*>(view.data) + b * view.batch + s * view.row + h * view.head;
+  const auto at = [&](const HeadsView& view, int h, int s) {
+    return static_cast<const float*>(view.data) + Position(a, view, b, s) + h * view.head;
   };
   std::vector<double> scores(a.keys);
   for (int j = 0; j < a.keys; ++j) {
     const float *q = at(a.q, h, i), *k = at(a.k, h / (a.heads / a.key_heads), j);
     for (int d = 0; d < a.size; ++d) scores[j] += double{q[d]} * k[d] * a.scale;
     const ScoreMask& mask = a.mask;
-    const int64_t value = b * mask.batch + h * mask.head + i * mask.query + j * mask.key;
+    const int batch = mask.period ? b % mask.period : b;
+    const int64_t value = batch * mask.batch + h * mask.head + i * mask.query + j * mask.key;
     if (mask.kind == Masking::kAdded) scores[j] += static_cast<const float*>(mask.data)[value];
     if (Excluded(a, i, j, value)) scores[j] = -std::numeric_limits<double>::infinity();
   }
@@ -313,12 +325,12 @@ inline void Compute(const AttentionArguments& a) {
     const int b = row / a.queries / a.heads, h = row / a.queries % a.heads, i = row % a.queries,
               shared = h / (a.heads / a.key_heads);
     const std::vector<double> weights = Softmax(Scores(a, b, h, i), a.masked);
-    float* y = static_cast<float*>(a.y.data) + b * a.y.batch + i * a.y.row + h * a.y.head;
+    float* y = static_cast<float*>(a.y.data) + Position(a, a.y, b, i) + h * a.y.head;
     for (int e = 0; e < a.value_size; ++e) {
       double sum = 0;
       for (int j = 0; j < a.keys; ++j)
-        sum += weights[j] * static_cast<const float*>(
-                                a.v.data)[b * a.v.batch + j * a.v.row + shared * a.v.head + e];
+        sum += weights[j] *
+               static_cast<const float*>(a.v.data)[Position(a, a.v, b, j) + shared * a.v.head + e];
       y[e] = static_cast<float>(sum);
     }
   }
