@@ -11,7 +11,7 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.families import candidates
 from onnxbolt.tune.library import Result
-from tests.custom_ops import host_attention
+from tests.gpu import device
 
 
 def test_its_rows_are_targets() -> None:
@@ -31,9 +31,9 @@ def test_every_row_has_kernels_of_all_families_or_some(case: attention.Case) -> 
     assert {config.family.name for config in some} == {"attention"}
 
 
-def test_its_structures_are_those_of_the_host_s_kernels() -> None:
-    """They run with these."""
-    theirs = host_attention.Arguments
+def test_its_structures_are_those_of_the_gpu_tests() -> None:
+    """tests/custom_ops/test_mirrors.py compares these with C++."""
+    theirs = device.Attention
     names = [field[0] for field in theirs._fields_]
     assert [field[0] for field in attention.Attention._fields_] == names
     for name in names:

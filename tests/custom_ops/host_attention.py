@@ -17,6 +17,8 @@ from onnxbolt.codegen.render import Instance, arch_source, instance_name, render
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.graph.windows import Windows
 from onnxbolt.ops.attention.found import Masked, Masking
+from tests.gpu.device import Attention, HeadsView, ScoreMask
+from tests.gpu.device import Windows as WindowsArgument
 
 HOST = Path(__file__).with_name("host")
 NO_FIRST, NO_LAST = -(2**31), 2**31 - 1  # a band without bounds
@@ -25,67 +27,6 @@ MASKINGS = (Masking.NONE, Masking.ADDED, Masking.KEPT, Masking.DROPPED)
 MASKED = (Masked.PLAIN, Masked.ZERO, Masked.NAN)
 LEAST = -(2.0**127)  # the score of a key that Masked.PLAIN excludes
 _PLACE = "// here come the architectures and Kernels, a tuple of instances"
-
-_I, _L, _P, _F = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
-
-
-class _View(ctypes.Structure):
-    """HeadsView and HeadsOutput."""
-
-    _fields_ = (("data", _P), ("batch", _L), ("row", _L), ("head", _L))
-
-
-class _Mask(ctypes.Structure):
-    """ScoreMask."""
-
-    _fields_ = (
-        ("kind", _I),
-        ("fp32", ctypes.c_bool),
-        ("data", _P),
-        ("batch", _L),
-        ("head", _L),
-        ("query", _L),
-        ("key", _L),
-        ("period", _I),
-    )
-
-
-class _Windows(ctypes.Structure):
-    """Windows."""
-
-    _fields_ = (
-        ("height", _I),
-        ("width", _I),
-        ("window_height", _I),
-        ("window_width", _I),
-        ("shift_y", _I),
-        ("shift_x", _I),
-    )
-
-
-class Arguments(ctypes.Structure):
-    """AttentionArguments."""
-
-    _fields_ = (
-        ("batch", _I),
-        ("heads", _I),
-        ("key_heads", _I),
-        ("queries", _I),
-        ("keys", _I),
-        ("size", _I),
-        ("value_size", _I),
-        ("scale", _F),
-        ("q", _View),
-        ("k", _View),
-        ("v", _View),
-        ("y", _View),
-        ("mask", _Mask),
-        ("masked", _I),
-        ("first", _I),
-        ("last", _I),
-        ("shift", _I),
-        ("windows", _Windows),
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,10 +91,10 @@ class HostAttention:
         (b, s, h, d), (_, t, g, e) = case.q.shape, case.v.shape
         mask = np.broadcast_to(case.mask, (case.period or b, h, s, t))
         strides = [stride // mask.itemsize for stride in mask.strides]
-        arguments = Arguments(
+        arguments = Attention(
             *(b, h, g, s, t, d, e, case.scale),
             *map(_view, (*inputs, y)),
-            _Mask(
+            ScoreMask(
                 MASKINGS.index(case.masking),
                 mask.dtype == np.float32,
                 case.mask.ctypes.data,
@@ -162,7 +103,7 @@ class HostAttention:
             ),
             MASKED.index(case.masked),
             *case.band,
-            _Windows(*(case.windows.numbers if case.windows else ())),
+            WindowsArgument(*(case.windows.numbers if case.windows else ())),
         )
         if error := self._library.host_attend(index, eager, ctypes.byref(arguments)):
             raise ValueError(error.decode())
@@ -184,8 +125,8 @@ def _apart(x: np.ndarray, gap: int) -> np.ndarray:
     return room[:, :s, :, :d]
 
 
-def _view(x: np.ndarray) -> _View:
-    return _View(x.ctypes.data, *(stride // x.itemsize for stride in x.strides[:3]))
+def _view(x: np.ndarray) -> HeadsView:
+    return HeadsView(x.ctypes.data, *(stride // x.itemsize for stride in x.strides[:3]))
 
 
 def build(instances: Sequence[Instance], directory: Path) -> HostAttention:
