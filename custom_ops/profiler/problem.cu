@@ -1,3 +1,4 @@
+// Products: GEMMs and convolutions, and what all problems share.
 #include "profiler/problem.h"
 
 #include <algorithm>
@@ -15,7 +16,17 @@ namespace {
 constexpr int kMaxSets =
     256;  // operands below L2 / 256 take as long as a launch does, wherever they are
 
-// An operand's memory in each set: whole lines, so that all sets are aligned alike.
+// Values of one layer's filter that an output meets.
+size_t Depth(const ConvArguments& conv) { return size_t(conv.r) * conv.s * (conv.c / conv.groups); }
+
+Answer MeansOf(const ConvArguments& conv, const Answer& values, float accumulation) {
+  Answer means = AnswerOf(size_t(conv.n) * conv.k);
+  ComputeMeans(conv, values, accumulation, means);
+  return means;
+}
+
+}  // namespace
+
 Operand Describe(size_t elements, int type) {
   constexpr size_t kLine = 256;
   Operand operand;
@@ -32,20 +43,14 @@ void Fill(Operand& operand, int type, int sets, uint32_t seed, float mean, float
     FillNormal(operand.at(set), type, operand.elements, seed * kMaxSets + set, mean, deviation);
 }
 
-// Values of one layer's filter that an output meets.
-size_t Depth(const ConvArguments& conv) { return size_t(conv.r) * conv.s * (conv.c / conv.groups); }
-
 Answer AnswerOf(size_t count) {
   return {Buffer(count * sizeof(float)), Buffer(count * sizeof(float))};
 }
 
-Answer MeansOf(const ConvArguments& conv, const Answer& values, float accumulation) {
-  Answer means = AnswerOf(size_t(conv.n) * conv.k);
-  ComputeMeans(conv, values, accumulation, means);
-  return means;
+// Twice the cache: its replacement is not strictly the oldest line first.
+int SetsOf(size_t bytes, size_t l2_bytes) {
+  return static_cast<int>(std::clamp<size_t>((2 * l2_bytes + bytes - 1) / bytes, 1, kMaxSets));
 }
-
-}  // namespace
 
 ConvArguments Description::layer(int index) const {
   if (index == 0) return conv;
@@ -58,10 +63,9 @@ ConvArguments Description::layer(int index) const {
   return image;
 }
 
-Problem::Problem(const Description& description, size_t l2_bytes) : description_(description) {
+Products::Products(const Description& description, size_t l2_bytes) : description_(description) {
   const size_t bytes = describe_operands();
-  // twice the cache: its replacement is not strictly the oldest line first
-  sets_ = static_cast<int>(std::clamp<size_t>((2 * l2_bytes + bytes - 1) / bytes, 1, kMaxSets));
+  sets_ = SetsOf(bytes, l2_bytes);
   fill();
   pad_filter();
   reference_ = compute_reference();
@@ -71,7 +75,7 @@ Problem::Problem(const Description& description, size_t l2_bytes) : description_
   stored_reference_ = compute_layer(rows, 0, nullptr);
 }
 
-size_t Problem::describe_operands() {
+size_t Products::describe_operands() {
   const ConvArguments& first = description_.conv;
   const size_t rows = description_.rows();
   x_ = Describe(size_t(first.n) * first.h * first.w * first.c,
@@ -102,7 +106,7 @@ size_t Problem::describe_operands() {
 
 // A sum of products has deviation 1 where its rows have; vectors scale or shift it by about as
 // much.
-void Problem::fill() {
+void Products::fill() {
   uint32_t seed = 0;
   Fill(x_, description_.conv.x_nchw ? description_.conv.x_nchw : description_.element, sets_,
        ++seed, 0.f, 1.f);
@@ -122,7 +126,7 @@ void Problem::fill() {
 
 // The first filter of GEMMs as kernels take it that read rows of any length: rows of 16 bytes,
 // zeros at their ends.
-void Problem::pad_filter() {
+void Products::pad_filter() {
   const size_t size = ElementSize(description_.element), row = Depth(description_.conv) * size,
                pitch = RoundUp(row, 16);
   if (!description_.is_gemm || pitch == row) return;
@@ -138,7 +142,7 @@ void Problem::pad_filter() {
 
 // Layer by layer; what lies between two is rounded to the element type, as the kernel and the
 // layers one by one do.
-Answer Problem::compute_reference() {
+Answer Products::compute_reference() {
   Buffer rows;
   Answer between;
   const float* errors = nullptr;  // the errors of the layer before
@@ -159,14 +163,14 @@ Answer Problem::compute_reference() {
   }
 }
 
-Answer Problem::compute_layer(const ConvArguments& conv, int layer, const float* errors) const {
+Answer Products::compute_layer(const ConvArguments& conv, int layer, const float* errors) const {
   Answer answer = AnswerOf(size_t(conv.n) * conv.p * conv.q * conv.k);
   ComputeReference(conv, description_.element, description_.layers.chains[layer],
                    description_.limits.rounding, errors, answer);
   return answer;
 }
 
-Arguments Problem::arguments(int set, int first, int last) const {
+Arguments Products::arguments(int set, int first, int last) const {
   Arguments arguments;
   const ConvArguments conv = this->conv(first, set);
   const bool several = last > first;
@@ -187,7 +191,7 @@ Arguments Problem::arguments(int set, int first, int last) const {
   return arguments;
 }
 
-void Problem::poison(cudaStream_t stream) const {
+void Products::poison(cudaStream_t stream) const {
   for (int layer = 0; layer < description_.layers.count; ++layer)
     Check(cudaMemsetAsync(layers_[layer].y.at(0), 0xff, layers_[layer].y.stride, stream),
           "cudaMemsetAsync");
@@ -195,7 +199,7 @@ void Problem::poison(cudaStream_t stream) const {
     Check(cudaMemsetAsync(rows_.at(0), 0xff, rows_.stride, stream), "cudaMemsetAsync");
 }
 
-Distance Problem::error() const {
+Distance Products::error() const {
   const Limits& limits = description_.limits;
   const Operand &y = layers_[description_.last()].y,
                 &stored = description_.both() ? rows_ : layers_[0].y;
@@ -207,7 +211,7 @@ Distance Problem::error() const {
   return {std::max(error.relative_l2, other.relative_l2), std::max(error.excess, other.excess)};
 }
 
-ConvArguments Problem::conv(int layer, int set) const {
+ConvArguments Products::conv(int layer, int set) const {
   ConvArguments conv = description_.layer(layer);
   conv.x = input(layer, set), conv.filter = layers_[layer].filter.at(set),
   conv.y = layers_[layer].y.at(set);
@@ -217,7 +221,7 @@ ConvArguments Problem::conv(int layer, int set) const {
 }
 
 // The parameters of all its layers are with the first one's epilogue.
-ChainArguments Problem::chain(int set, int first, int last) const {
+ChainArguments Products::chain(int set, int first, int last) const {
   const ConvArguments begin = description_.layer(first);
   ChainArguments chain{};
   chain.m = description_.rows(), chain.layers = last - first + 1;
@@ -237,7 +241,7 @@ ChainArguments Problem::chain(int set, int first, int last) const {
   return chain;
 }
 
-EpilogueArguments Problem::epilogue(int layer, int set) const {
+EpilogueArguments Products::epilogue(int layer, int set) const {
   const LayerOperands& operands = layers_[layer];
   EpilogueArguments epilogue;
   for (int i = 0; i < kMaxVectors; ++i)

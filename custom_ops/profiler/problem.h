@@ -11,6 +11,7 @@
 
 #include "ops/conv_chain/arguments.h"
 #include "ops/gemm/arguments.h"
+#include "ops/norm/arguments.h"
 #include "profiler/steps.h"
 #include "runtime/kernel.h"
 
@@ -120,9 +121,19 @@ struct Description {
   ConvArguments layer(int index) const;
 };
 
-// The arguments of a problem's kernels: the first two for one layer, the others for several.
+// A normalization as the caller describes it, with gamma and beta as its chain's vectors and the
+// residual as the chain's tensor.
+struct NormDescription {
+  int element;  // ONNX element type
+  Layers layers;
+  NormArguments norm;  // extents; no pointers
+  Limits limits;
+};
+
+// The arguments of a problem's kernels: chains are several layers.
 union Arguments {
   GemmArguments gemm;
+  NormArguments norm;
   ConvArguments conv;
   ChainArguments chain;
   ConvChainArguments conv_chain;
@@ -142,16 +153,27 @@ struct Distance {
 
 class Problem {
  public:
-  Problem(const Description& description, size_t l2_bytes);  // computes the reference's answer
-
-  const Description& description() const { return description_; }
-  int sets() const { return sets_; }
+  virtual ~Problem() = default;
+  virtual int sets() const = 0;
+  virtual int last() const = 0;  // the index of the last layer
   // The arguments of a kernel for the layers from `first` to `last`, as the runtime passes them to
   // Kernel's functions.
-  Arguments arguments(int set, int first, int last) const;
-  void poison(cudaStream_t stream)
-      const;               // the first set's output, and what lies between layers, becomes NaN
-  Distance error() const;  // the error of the first set's output, the worse one of two
+  virtual Arguments arguments(int set, int first, int last) const = 0;
+  // The first set's output, and what lies between layers, becomes NaN.
+  virtual void poison(cudaStream_t stream) const = 0;
+  virtual Distance error() const = 0;  // of the first set's output, the worse one of two
+};
+
+// GEMMs or convolutions, one behind the other.
+class Products : public Problem {
+ public:
+  Products(const Description& description, size_t l2_bytes);  // computes the reference's answer
+
+  int sets() const override { return sets_; }
+  int last() const override { return description_.last(); }
+  Arguments arguments(int set, int first, int last) const override;
+  void poison(cudaStream_t stream) const override;
+  Distance error() const override;
 
  private:
   // One layer's operands and its result: of the last one y, of the others what kernels for fewer
@@ -184,12 +206,43 @@ class Problem {
                              // NHWC layout
 };
 
+// A normalization of rows.
+class Norm : public Problem {
+ public:
+  Norm(const NormDescription& description, size_t l2_bytes);  // computes the reference's answer
+
+  int sets() const override { return sets_; }
+  int last() const override { return 0; }
+  Arguments arguments(int set, int first, int last) const override;
+  void poison(cudaStream_t stream) const override;
+  Distance error() const override;
+
+ private:
+  const Chain& chain() const { return description_.layers.chains[0]; }
+  NormArguments norm(int set) const;
+
+  NormDescription description_;
+  int sets_ = 1;
+  Operand x_, residual_, vectors_[kMaxVectors], y_, sum_;
+  Answer reference_, sum_reference_;  // float [rows, columns]
+};
+
+// An operand's memory in each set: whole lines, so that all sets are aligned alike.
+Operand Describe(size_t elements, int type);
+void Allocate(Operand& operand, int sets);
+void Fill(Operand& operand, int type, int sets, uint32_t seed, float mean, float deviation);
+Answer AnswerOf(size_t count);
+// Sets of so many bytes that exceed the L2 cache together.
+int SetsOf(size_t bytes, size_t l2_bytes);
 void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean, float deviation);
 // `x_errors`: of x, float [rows, c]; nullptr where it is exact.
 void ComputeReference(const ConvArguments& conv, int element, const Chain& chain, float rounding,
                       const float* x_errors, const Answer& answer);
 void ComputeMeans(const ConvArguments& conv, const Answer& values, float accumulation,
                   const Answer& means);  // the means of an output [n, p, q, k]
+// `sum`: what is normalized, if kernels of the chain write it.
+void ComputeNorm(const NormArguments& norm, int element, const Chain& chain, float rounding,
+                 const Answer& y, const Answer* sum);
 void RoundTo(void* data, int element, const float* from, size_t count);
 Distance DistanceFrom(const Answer& reference, const void* y, int output, float unit, float floor,
                       size_t count);

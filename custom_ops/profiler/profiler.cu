@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <list>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,10 @@ namespace {
 constexpr float kLeastMilliseconds = 0.2f;  // milliseconds of one sample: events resolve half a
                                             // microsecond, and a graph starts in a few
 constexpr int kMaxNodes = 2048;
+constexpr float kEpsilon = 1e-5f;  // of normalizations
+
+// What a problem computes (Computed in onnxbolt/problems/base.py).
+enum class Computed { kConvolutions, kGemms, kNorm };
 
 struct DeviceFacts {
   char name[256];
@@ -35,7 +40,7 @@ struct DeviceFacts {
 
 struct Named {
   std::string name;
-  Problem problem;
+  std::unique_ptr<Problem> problem;
 };
 
 std::list<Named> problems;  // the current one first
@@ -108,7 +113,7 @@ class Candidate {
   Candidate(const Launched* launched, int count)
       : sm_count_(Attribute(cudaDevAttrMultiProcessorCount)) {
     for (int i = 0, first = 0; i < count; first += launched[i++].layers) Add(launched[i], first);
-    if (parts_.back().last != problem->description().last())
+    if (parts_.back().last != problem->last())
       throw Failure("the kernels are for other layers than the problem's");
   }
 
@@ -139,8 +144,7 @@ class Candidate {
 
   void Add(const Launched& launched, int first) {
     Part part{launched.kernel, {}, first, first + launched.layers - 1, {}};
-    if (launched.layers < 1 || launched.layers > kMaxLayers ||
-        part.last > problem->description().last())
+    if (launched.layers < 1 || launched.layers > kMaxLayers || part.last > problem->last())
       throw Failure("the kernels are for other layers than the problem's");
     std::copy_n(launched.config, kConfigWidth, part.config);
     Require(part.kernel->prepare());
@@ -252,7 +256,9 @@ void MakeRoom() {
   }
 }
 
-void SetProblem(const std::string& name, const Description& description) {
+// `make` takes the size of the L2 cache.
+template <class Make>
+void SetProblem(const std::string& name, const Make& make) {
   problem = nullptr;
   const auto known = std::find_if(problems.begin(), problems.end(),
                                   [&](const Named& named) { return named.name == name; });
@@ -260,15 +266,27 @@ void SetProblem(const std::string& name, const Description& description) {
     problems.splice(problems.begin(), problems, known);
   } else {
     MakeRoom();
-    problems.push_front({name, Problem(description, Attribute(cudaDevAttrL2CacheSize))});
+    problems.push_front({name, make(Attribute(cudaDevAttrL2CacheSize))});
   }
-  problem = &problems.front().problem;
+  problem = problems.front().problem.get();
+}
+
+// `from`: the fields of Limits, then of each layer accumulation, relative and absolute, and the
+// error of each of its steps.
+Limits ReadLimits(const float* from, Layers& layers) {
+  Limits all;
+  for (float* to : {&all.rounding, &all.floor, &all.mean, &all.output, &all.element}) *to = *from++;
+  for (Chain* chain = layers.chains; chain < layers.chains + layers.count; ++chain) {
+    for (float* to : {&chain->accumulation, &chain->relative, &chain->absolute}) *to = *from++;
+    for (Step* step = chain->steps; step < chain->steps + chain->size; ++step)
+      step->error = *from++;
+  }
+  return all;
 }
 
 // `extents`, of the first layer: m, n, k of a GEMM; of a convolution the int fields of
 // ConvArguments, in their order; x_nchw is fp32 or 0, y_nchw and padding those of the only
-// layer. `columns`: of the layers behind it. `limits`: the fields of Limits, then of each layer
-// accumulation, relative and absolute, and the error of each of its steps.
+// layer. `columns`: of the layers behind it.
 Description Describe(bool is_gemm, int element, int output, const char* epilogue,
                      const int* extents, const int* columns, const float* params,
                      const float* limits) {
@@ -288,15 +306,17 @@ Description Describe(bool is_gemm, int element, int output, const char* epilogue
   description.columns[0] = conv.k;
   std::copy_n(columns, description.last(), description.columns + 1);
   std::copy_n(params, kMaxParams, description.params);
-  Limits& all = description.limits;
-  for (float* to : {&all.rounding, &all.floor, &all.mean, &all.output, &all.element})
-    *to = *limits++;
-  for (Chain* chain = description.layers.chains;
-       chain <= description.layers.chains + description.last(); ++chain) {
-    for (float* to : {&chain->accumulation, &chain->relative, &chain->absolute}) *to = *limits++;
-    for (Step* step = chain->steps; step < chain->steps + chain->size; ++step)
-      step->error = *limits++;
-  }
+  description.limits = ReadLimits(limits, description.layers);
+  return description;
+}
+
+// `extents`: rows, columns, and 1 if the mean is subtracted.
+NormDescription DescribeNorm(int element, const char* epilogue, const int* extents,
+                             const float* limits) {
+  NormDescription description{element, ParseLayers(epilogue), {}, {}};
+  description.norm.rows = extents[0], description.norm.columns = extents[1];
+  description.norm.centered = extents[2] != 0, description.norm.epsilon = kEpsilon;
+  description.limits = ReadLimits(limits, description.layers);
   return description;
 }
 
@@ -318,13 +338,18 @@ EXPORT const char* profiler_device(DeviceFacts* facts) {
 
 // Sets the problem that the calls below are about; makes its operands and the reference's answer
 // unless it has them. `name` tells problems apart.
-EXPORT const char* profiler_set_problem(const char* name, int is_gemm, int element, int output,
+EXPORT const char* profiler_set_problem(const char* name, int computed, int element, int output,
                                         const char* epilogue, const int* extents,
                                         const int* columns, const float* params,
                                         const float* limits) {
   return Guarded([&]() -> const char* {
-    SetProblem(name,
-               Describe(is_gemm, element, output, epilogue, extents, columns, params, limits));
+    SetProblem(name, [&](size_t l2_bytes) -> std::unique_ptr<Problem> {
+      if (Computed(computed) == Computed::kNorm)
+        return std::make_unique<Norm>(DescribeNorm(element, epilogue, extents, limits), l2_bytes);
+      const bool is_gemm = Computed(computed) == Computed::kGemms;
+      return std::make_unique<Products>(
+          Describe(is_gemm, element, output, epilogue, extents, columns, params, limits), l2_bytes);
+    });
     return nullptr;
   });
 }

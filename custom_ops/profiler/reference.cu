@@ -174,6 +174,69 @@ __global__ void MeanKernel(Output of, int64_t count, int pixels, int channels, f
   }
 }
 
+// What a normalization's kernels normalize, as they compute it in fp32: x plus the residual,
+// rounded where it is an output.
+template <class Element>
+__device__ float NormInput(const NormArguments& norm, bool rounds, int64_t row, int column) {
+  const auto at = [&](const void* tensor, int64_t pitch) {
+    return float(static_cast<const Element*>(tensor)[row * pitch + column]);
+  };
+  float value = at(norm.x, norm.x_pitch);
+  if (norm.epilogue.tensors[0])
+    value += at(norm.epilogue.tensors[0], norm.epilogue.tensor_pitch[0]);
+  return rounds ? float(Element(value)) : value;
+}
+
+__device__ double WarpSum(double value) {
+  for (int distance = 16; distance; distance /= 2) value += __shfl_xor_sync(~0u, value, distance);
+  return value;
+}
+
+// A warp makes a row. Errors: those of the sums of the mean and of the squares by `accumulation`,
+// that of the mean in each difference, and the steps' own.
+template <class Element>
+__global__ void NormReferenceKernel(const __grid_constant__ NormArguments norm,
+                                    const __grid_constant__ Chain chain, float rounding, Output y,
+                                    Output sum) {
+  const int lane = threadIdx.x % 32, columns = norm.columns;
+  const bool stores = sum.values != nullptr;
+  const int64_t warps = int64_t(gridDim.x) * blockDim.x / 32;
+  for (int64_t row = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32; row < norm.rows;
+       row += warps) {
+    double total = 0, magnitude = 0, squares = 0, carried = 0;
+    for (int c = lane; c < columns; c += 32) {
+      const double value = NormInput<Element>(norm, stores, row, c);
+      total += value, magnitude += fabs(value);
+    }
+    const double mean = norm.centered ? WarpSum(total) / columns : 0;
+    const double mean_error = norm.centered ? chain.accumulation * WarpSum(magnitude) / columns : 0;
+    const auto difference = [&](int c) {
+      const double value = NormInput<Element>(norm, stores, row, c), d = value - mean;
+      return Bounded{d, mean_error + rounding * (fabs(value) + fabs(d))};
+    };
+    for (int c = lane; c < columns; c += 32) {
+      const Bounded d = difference(c);
+      squares += d.value * d.value, carried += (2 * fabs(d.value) + d.error) * d.error;
+    }
+    const double variance = WarpSum(squares) / columns, shifted = variance + norm.epsilon;
+    const double variance_error = chain.accumulation * variance + WarpSum(carried) / columns;
+    const double inverse = 1 / sqrt(shifted), relative = variance_error / shifted + rounding;
+    for (int c = lane; c < columns; c += 32) {
+      const Bounded d = difference(c);
+      Bounded value{d.value * inverse,
+                    d.error * inverse + fabs(d.value * inverse) * (relative + rounding)};
+      for (int i = 0; i < chain.size; ++i) {
+        const Step& step = chain.steps[i];
+        if (step.kind == OperandKind::kVector)
+          value = BoundedStep(step.code, value, norm.epilogue.vectors[step.operand][c], nullptr,
+                              rounding, step.error);
+      }
+      y.Store(row * columns + c, value);
+      if (stores) sum.Store(row * columns + c, {NormInput<Element>(norm, true, row, c), 0});
+    }
+  }
+}
+
 // The comparison of all values: sums of squares, of the difference and of the reference, and the
 // largest error in parts of its limit.
 struct Found {
@@ -336,6 +399,17 @@ void ComputeMeans(const ConvArguments& conv, const Answer& values, float accumul
   MeanKernel<<<kBlocks, kThreads>>>(OutputOf(values), count, conv.p * conv.q, conv.k, accumulation,
                                     OutputOf(means));
   Check(cudaGetLastError(), "launching the reference's means");
+}
+
+void ComputeNorm(const NormArguments& norm, int element, const Chain& chain, float rounding,
+                 const Answer& y, const Answer* sum) {
+  const Output stored = sum ? OutputOf(*sum) : Output{nullptr, nullptr};
+  WithType(element, [&](auto zero) {
+    NormReferenceKernel<decltype(zero)>
+        <<<kBlocks, kThreads>>>(norm, chain, rounding, OutputOf(y), stored);
+  });
+  Check(cudaGetLastError(), "launching the reference");
+  Check(cudaDeviceSynchronize(), "the reference");
 }
 
 void RoundTo(void* data, int element, const float* from, size_t count) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import enum
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,11 +12,19 @@ from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 
 
+class Computed(enum.IntEnum):
+    """What the profiler's reference computes (custom_ops/profiler/profiler.cu)."""
+
+    CONVOLUTIONS = 0
+    GEMMS = 1
+    NORM = 2
+
+
 @dataclass(frozen=True)
 class Reference:
-    """A problem as the profiler's reference computes it (custom_ops/profiler/profiler.cu)."""
+    """A problem as the profiler's reference computes it."""
 
-    is_gemm: bool  # a GEMM; otherwise a convolution
+    computed: Computed
     extents: tuple[int, ...]  # sizes of the first layer, in the order of profiler.cu
     columns: tuple[int, ...]  # columns of each layer behind the first
     terms: tuple[int, ...]  # for each layer, the products that are summed up for one output

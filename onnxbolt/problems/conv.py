@@ -8,7 +8,7 @@ from functools import cached_property
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, STORE, layers
 from onnxbolt.onnxruntime_time import CUDNN
-from onnxbolt.problems.base import Reference
+from onnxbolt.problems.base import Computed, Reference
 from onnxbolt.problems.product import Product
 
 
@@ -145,7 +145,9 @@ class ConvProblem(Product):
         averaged = self.pixels if self.averages else 0
         # the result in NCHW is made of the one in NHWC
         twice = self.both_forms and self.out != self.dtype
-        return Reference(False, extents, self.widths[1:], self.terms, averaged, twice)
+        return Reference(
+            Computed.CONVOLUTIONS, extents, self.widths[1:], self.terms, averaged, twice
+        )
 
     def with_nchw_output(self, channels: int) -> ConvProblem | None:
         return None if self.inner or self.nchw else replace(self, k=channels, y_nchw=True)

@@ -9,7 +9,7 @@ from functools import cached_property
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import layers
 from onnxbolt.onnxruntime_time import CUBLAS
-from onnxbolt.problems.base import Reference
+from onnxbolt.problems.base import Computed, Reference
 from onnxbolt.problems.product import Product
 
 
@@ -75,4 +75,4 @@ class GemmProblem(Product):
     @property
     def reference(self) -> Reference:
         first = self.layers[0]
-        return Reference(True, (first.m, first.n, first.k), self.widths[1:], self.terms)
+        return Reference(Computed.GEMMS, (first.m, first.n, first.k), self.widths[1:], self.terms)

@@ -10,7 +10,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import STORE, tensor_operands
 from onnxbolt.integers import ceil_divide
 from onnxbolt.kernel_time import US, bandwidth
-from onnxbolt.problems.base import Problem
+from onnxbolt.problems.base import Computed, Problem, Reference
 
 # A library's kernel has a block for each row: microseconds beyond a launch, of one SM for a row,
 # and for a value that it reads or writes. Fitted to PyTorch's LayerNorm on one H200, in fp16
@@ -65,6 +65,11 @@ class NormProblem(Problem):
     @property
     def shape(self) -> str:
         return f"{'layer' if self.centered else 'rms'} norm {self.m}x{self.c}"
+
+    @property
+    def reference(self) -> Reference:
+        """Rows, columns, and 1 if the mean is subtracted."""
+        return Reference(Computed.NORM, (self.m, self.c, int(self.centered)), (), (self.c,))
 
     def onnxruntime_us(self, arch: Arch) -> float:
         """One kernel, since its graph optimizer fuses the residual, too."""

@@ -232,7 +232,7 @@ def _description(problem: Problem) -> dict[str, Any]:
     params = [param.typical for step in problem.chain for param in EPILOGUES[step].params]
     return {
         "do": "problem",
-        "is_gemm": reference.is_gemm,
+        "computed": int(reference.computed),
         "element": problem.dtype.onnx,
         "output": problem.out.onnx,
         "epilogue": ",".join(problem.chain),

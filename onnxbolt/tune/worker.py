@@ -6,7 +6,7 @@ objects:
 
     {"do": "device"}
         {"name", "sm", "sm_count", "power_limit", "clock_mhz"}
-    {"do": "problem", "is_gemm", "element", "output", "epilogue", "extents", "columns", "params",
+    {"do": "problem", "computed", "element", "output", "epilogue", "extents", "columns", "params",
      "limits"}
         {}
     {"do": "check", "kernels"}
@@ -96,7 +96,7 @@ class Worker:
         self._call(
             "profiler_set_problem",
             json.dumps(request).encode(),
-            int(request["is_gemm"]),
+            request["computed"],
             request["element"],
             request["output"],
             request["epilogue"].encode(),

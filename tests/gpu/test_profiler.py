@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from onnxbolt.archs import get
 from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
@@ -21,8 +22,8 @@ from onnxbolt.families.conv_2x import Conv2xConfig
 from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.families.gemm_3x import Gemm3xConfig
 from onnxbolt.measurements.records import Measurement, Status
-from onnxbolt.plan.cost import predict
-from onnxbolt.problems import ConvProblem, GemmProblem
+from onnxbolt.plan.cost import predict, ranked
+from onnxbolt.problems import ConvProblem, GemmProblem, NormProblem
 from onnxbolt.tolerances import KERNEL
 from onnxbolt.tune.library import build, host_units, link_library, profiling_toolchain
 from onnxbolt.tune.profiler import Profiler
@@ -37,6 +38,12 @@ CONV = ConvProblem(
     8, 28, 28, 64, 128, 3, 3, 14, 14, (1, 1, 1, 1), (2, 2), (1, 1), 1, DType.F16, DType.F16, CHAIN
 )
 TMA = [config_3x(90, DType.F16, turn) for turn in (0, 3)] if ARCH == 90 else []
+NORMS = [
+    NormProblem(1280, 768, True, DType.F16, DType.F16, ("Scale", "Bias")),
+    NormProblem(1001, 96, True, DType.F16, DType.F16, ("Add", STORE, "Scale", "Bias")),
+    NormProblem(517, 1024, False, DType.F16, DType.F16, ("Add", "Scale")),
+    NormProblem(67, 10, True, DType.F16, DType.F16, ()),
+]
 PEAK = 2.3e9  # FLOP in a microsecond: more than any GPU of these architectures does
 
 
@@ -84,7 +91,8 @@ def _chains() -> list[tuple[DType, tuple[str, ...]]]:
 @pytest.fixture(scope="module")
 def planted() -> dict[str, tuple[KernelConfig, Path]]:
     """The kernels of planted.cu by name, in one library."""
-    names = ("Crash", "Hang", "Zero", "Pixel")
+    chains = dict.fromkeys(("Crash", "Hang", "Zero", "Pixel"), CHAIN)
+    chains |= dict.fromkeys(("Rows", "Row"), NORMS[0].chain)
     configs = {
         name: Gemm2xConfig(
             arch=ARCH,
@@ -94,10 +102,10 @@ def planted() -> dict[str, tuple[KernelConfig, Path]]:
             stages=0,
             swizzle=1,
         )
-        for i, name in enumerate(names)
+        for i, name in enumerate(chains)
     }
     lines = [
-        f'PLANT({name}, "{",".join(CHAIN)}", {", ".join(map(str, c.row()))})'
+        f'PLANT({name}, "{",".join(chains[name])}", {", ".join(map(str, c.row()))})'
         for name, c in configs.items()
     ]
     text = "\n".join([Path(__file__).with_name("planted.cu").read_text(), *lines, ""])
@@ -131,6 +139,33 @@ def test_machine(profiler: Profiler) -> None:
 def test_gemm(profiler: Profiler, libraries: dict[Instance, Path]) -> None:
     for measurement in profiler.measure(GEMM, candidates(libraries, GEMMS)):
         check(measurement, GEMM.flops)
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16, DType.F32])
+@pytest.mark.parametrize(
+    "problem", NORMS, ids=lambda problem: f"{problem.shape} {'+'.join(problem.chain)}"
+)
+def test_norm(profiler: Profiler, problem: NormProblem, dtype: DType) -> None:
+    problem = dataclasses.replace(problem, dtype=dtype, out=dtype)
+    configs = {instance_of(problem, c): c for _, c in ranked(problem, get(ARCH))[:3]}
+    built = [
+        (configs[instance], library)
+        for instance, library in build(configs)
+        if isinstance(library, Path)
+    ]
+    measured = profiler.measure(problem, built)
+    assert len(measured) == 3
+    for measurement in measured:
+        assert measurement.status is Status.OK, measurement
+        assert measurement.error <= KERNEL[dtype]
+        assert 0.5 < measurement.us < 100
+
+
+def test_one_wrong_value_of_a_norm_is_found(
+    profiler: Profiler, planted: dict[str, tuple[KernelConfig, Path]]
+) -> None:
+    measured = profiler.measure(NORMS[0], [planted["Rows"], planted["Row"]])
+    assert [m.status for m in measured] == [Status.OK, Status.WRONG]
 
 
 def test_conv(profiler: Profiler, libraries: dict[Instance, Path]) -> None:

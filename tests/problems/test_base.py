@@ -20,6 +20,7 @@ from onnxbolt.onnxruntime_time import elementwise_us
 from onnxbolt.plan.cost import floor_us, ort_us, predict, supports
 from onnxbolt.plan.kernel_times import KernelTimes
 from onnxbolt.problems import ConvProblem, GemmProblem, PoolProblem, Problem, SqueezeExciteProblem
+from onnxbolt.problems.base import Computed
 from onnxbolt.tune.soundness import check_problem
 from onnxbolt.tune.tasks import tasks_of
 
@@ -237,14 +238,14 @@ def test_each_tensor_moves_once(problem: Problem, elements: int) -> None:
 def test_only_products_have_a_reference() -> None:
     assert GATE.reference is POOL.reference is PROBLEM.reference is None
     gemm = replace(GEMM, chain=("Relu", "Gemm"), inner=(8,)).reference
-    assert (gemm.is_gemm, gemm.extents, gemm.columns, gemm.terms) == (
+    assert (gemm.computed, gemm.extents, gemm.columns, gemm.terms) == (
         True,
         (64, 8, 16),
         (32,),
         (16, 8),
     )
     conv = replace(CONV, chain=("Mean",)).reference
-    assert not conv.is_gemm
+    assert conv.computed is Computed.CONVOLUTIONS
     assert conv.extents == (2, 9, 8, 16, 32, 3, 3, 5, 4, 1, 1, 1, 1, 2, 2, 1, 1, 1, 0, 0, 0)
     assert (conv.columns, conv.terms, conv.averaged_pixels) == ((), (9 * 16,), 20)
 

@@ -12,7 +12,8 @@ from onnx import helper
 
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
-from onnxbolt.problems import ConvProblem, GemmProblem
+from onnxbolt.problems import ConvProblem, GemmProblem, NormProblem
+from onnxbolt.problems.base import Computed
 from onnxbolt.tune.acceptance import limits_of
 from onnxbolt.verify.bounds import Bounded
 from onnxbolt.verify.limits import FLOOR, TANH_UNIT, TF32, Arithmetic, unit
@@ -117,3 +118,15 @@ def test_an_nchw_output_beside_an_nhwc_one_is_rounded_as_often(out: DType, expec
     assert limits_of(both, both.reference)[3] == expected
     one = dataclasses.replace(both, chain=both.chain[:-1])
     assert limits_of(one, one.reference)[3] == unit(np.dtype(out.numpy))
+
+
+def test_limits_of_a_norm_are_those_of_its_sums_and_steps() -> None:
+    """The order in which profiler.cu reads them: the residual has a step, the stored sum none."""
+    chain = ("Add", "Store", "Scale", "Bias")
+    norm = NormProblem(1280, 768, True, DType.F16, DType.F16, chain)
+    assert norm.reference.computed is Computed.NORM
+    assert norm.reference.extents == (1280, 768, 1)
+    rounding, floor, mean, output, element, *layer = limits_of(norm, norm.reference)
+    assert (floor, mean, output, element) == (FLOOR, 0.0, unit(F16), unit(F16))
+    assert rounding == Arithmetic(F16).rounding(F16)
+    assert layer == [Arithmetic(F16).accumulation(768), 0.0, 0.0, 0.0, 0.0, 0.0]

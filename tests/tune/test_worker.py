@@ -27,10 +27,10 @@ const char* profiler_device(Facts* facts) {
   *facts = {"NVIDIA Stub", 90, 132, 700, 1980};
   return nullptr;
 }
-const char* profiler_set_problem(const char* name, int is_gemm, int, int, const char*,
+const char* profiler_set_problem(const char* name, int computed, int, int, const char*,
                                  const int* extents, const int*, const float* params,
                                  const float* limits) {
-  if (!is_gemm) return "out of memory";
+  if (!computed) return "out of memory";
   m = extents[0], first = params[0], limit = limits[1];
   printf("%s\n", name), fflush(stdout);
   return nullptr;
@@ -63,7 +63,7 @@ extern "C" const void* onnxbolt_find_kernel(const char* epilogue, int element, i
 """
 PROBLEM = {
     "do": "problem",
-    "is_gemm": True,
+    "computed": 1,
     "element": 10,
     "output": 1,
     "epilogue": "Bias,Elu",
@@ -181,7 +181,7 @@ def test_the_last_layer_of_a_kernel_stores_its_result_anyway(
 
 
 def test_failures_are_replies(process: Process, libraries: tuple[Path, Path]) -> None:
-    assert process.ask(PROBLEM | {"is_gemm": False}) == {"failure": "out of memory", "lost": False}
+    assert process.ask(PROBLEM | {"computed": 0}) == {"failure": "out of memory", "lost": False}
     process.ask(PROBLEM)
     assert process.ask(request("check", libraries[1], tile=13)) == {
         "failure": "refused",
