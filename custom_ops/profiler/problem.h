@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "ops/attention/arguments.h"
 #include "ops/conv_chain/arguments.h"
 #include "ops/gemm/arguments.h"
 #include "ops/norm/arguments.h"
@@ -76,7 +77,7 @@ struct Chain {
 struct Limits {
   float rounding;         // relative error of a step
   float floor;            // magnitude below which rounding errors get no smaller
-  float mean;             // error of a mean's sum in parts of the sum of magnitudes
+  float mean;             // error of a mean's sum, or a score's, in parts of the sum of magnitudes
   float output, element;  // relative errors of rounding to these types
 };
 
@@ -130,10 +131,21 @@ struct NormDescription {
   Limits limits;
 };
 
+// An attention as the caller describes it.
+struct AttentionDescription {
+  int element;  // ONNX element type
+  Layers layers;
+  AttentionArguments attention;  // extents, scale, kind of mask, band; no pointers and strides
+  bool by_heads[3];              // true if q (k, v) is [batch, heads, positions, size]
+  int mask_shape[4];             // each 1 or the size of batch, heads, queries, keys
+  Limits limits;
+};
+
 // The arguments of a problem's kernels: chains are several layers.
 union Arguments {
   GemmArguments gemm;
   NormArguments norm;
+  AttentionArguments attention;
   ConvArguments conv;
   ChainArguments chain;
   ConvChainArguments conv_chain;
@@ -161,7 +173,7 @@ class Problem {
   virtual Arguments arguments(int set, int first, int last) const = 0;
   // The first set's output, and what lies between layers, becomes NaN.
   virtual void poison(cudaStream_t stream) const = 0;
-  virtual Distance error() const = 0;  // of the first set's output, the worse one of two
+  virtual Distance error() const = 0;  // the worse of two outputs, of the first set
 };
 
 // GEMMs or convolutions, one behind the other.
@@ -227,6 +239,31 @@ class Norm : public Problem {
   Answer reference_, sum_reference_;  // float [rows, columns]
 };
 
+// Attention, its operands dense.
+class Attention : public Problem {
+ public:
+  // computes the reference's answer
+  Attention(const AttentionDescription& description, size_t l2_bytes);
+
+  int sets() const override { return sets_; }
+  int last() const override { return 0; }
+  Arguments arguments(int set, int first, int last) const override;
+  void poison(cudaStream_t stream) const override;
+  Distance error() const override;
+
+ private:
+  bool has_mask() const { return description_.attention.mask.kind != Masking::kNone; }
+  size_t mask_elements() const;
+  int mask_type() const;
+  void fill_mask();
+  AttentionArguments attention(int set) const;
+
+  AttentionDescription description_;
+  int sets_ = 1;
+  Operand q_, k_, v_, mask_, y_;
+  Answer reference_;  // float [batch, queries, heads, value size]
+};
+
 // An operand's memory in each set: whole lines, so that all sets are aligned alike.
 Operand Describe(size_t elements, int type);
 void Allocate(Operand& operand, int sets);
@@ -243,6 +280,11 @@ void ComputeMeans(const ConvArguments& conv, const Answer& values, float accumul
 // `sum`: what is normalized, if kernels of the chain write it.
 void ComputeNorm(const NormArguments& norm, int element, const Chain& chain, float rounding,
                  const Answer& y, const Answer* sum);
+// `accumulation`: error of the sums of values, `score_error` of those of scores, each in parts of
+// the sum of magnitudes.
+void ComputeAttention(const AttentionArguments& attention, int element, float accumulation,
+                      float score_error, const Answer& y);
+void FillBooleans(bool* data, size_t count, bool most);  // one of sixteen is another
 void RoundTo(void* data, int element, const float* from, size_t count);
 Distance DistanceFrom(const Answer& reference, const void* y, int output, float unit, float floor,
                       size_t count);

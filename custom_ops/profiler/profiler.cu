@@ -5,6 +5,7 @@
 // Functions return nullptr, or a text that says what failed. profiler_lost tells whether the device
 // can still be used then.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <list>
 #include <memory>
@@ -26,10 +27,10 @@ namespace {
 constexpr float kLeastMilliseconds = 0.2f;  // milliseconds of one sample: events resolve half a
                                             // microsecond, and a graph starts in a few
 constexpr int kMaxNodes = 2048;
-constexpr float kEpsilon = 1e-5f;  // of normalizations
+constexpr float kEpsilon = 1e-5f;  // normalizations have it
 
-// What a problem computes (Computed in onnxbolt/problems/base.py).
-enum class Computed { kConvolutions, kGemms, kNorm };
+// Kinds of problems (Computed in onnxbolt/problems/base.py).
+enum class Computed { kConvolutions, kGemms, kNorm, kAttention };
 
 struct DeviceFacts {
   char name[256];
@@ -320,6 +321,25 @@ NormDescription DescribeNorm(int element, const char* epilogue, const int* exten
   return description;
 }
 
+// `extents`: batch, heads, heads of keys, queries, keys, sizes of queries and of values; 1 for each
+// of q, k and v that lies by heads; the number of the kind of mask, 1 for one of fp32, its four
+// sizes; first, last and shift of the band.
+AttentionDescription DescribeAttention(int element, const int* extents, const float* limits) {
+  AttentionDescription description{element, ParseLayers(""), {}, {}, {}, {}};
+  AttentionArguments& a = description.attention;
+  for (int* to : {&a.batch, &a.heads, &a.key_heads, &a.queries, &a.keys, &a.size, &a.value_size})
+    *to = *extents++;
+  for (bool& by_heads : description.by_heads) by_heads = *extents++ != 0;
+  a.mask.kind = static_cast<Masking>(*extents++);
+  a.mask.fp32 = *extents++ != 0;
+  for (int& size : description.mask_shape) size = *extents++;
+  for (int* to : {&a.first, &a.last, &a.shift}) *to = *extents++;
+  a.scale = 1.f / std::sqrt(static_cast<float>(a.size));
+  a.masked = Masked::kZero;
+  description.limits = ReadLimits(limits, description.layers);
+  return description;
+}
+
 }  // namespace
 
 EXPORT const char* profiler_device(DeviceFacts* facts) {
@@ -346,6 +366,8 @@ EXPORT const char* profiler_set_problem(const char* name, int computed, int elem
     SetProblem(name, [&](size_t l2_bytes) -> std::unique_ptr<Problem> {
       if (Computed(computed) == Computed::kNorm)
         return std::make_unique<Norm>(DescribeNorm(element, epilogue, extents, limits), l2_bytes);
+      if (Computed(computed) == Computed::kAttention)
+        return std::make_unique<Attention>(DescribeAttention(element, extents, limits), l2_bytes);
       const bool is_gemm = Computed(computed) == Computed::kGemms;
       return std::make_unique<Products>(
           Describe(is_gemm, element, output, epilogue, extents, columns, params, limits), l2_bytes);

@@ -174,7 +174,7 @@ __global__ void MeanKernel(Output of, int64_t count, int pixels, int channels, f
   }
 }
 
-// What a normalization's kernels normalize, as they compute it in fp32: x plus the residual,
+// The value that kernels of a normalization normalize, as computed in fp32: x plus the residual,
 // rounded where it is an output.
 template <class Element>
 __device__ float NormInput(const NormArguments& norm, bool rounds, int64_t row, int column) {
@@ -235,6 +235,97 @@ __global__ void NormReferenceKernel(const __grid_constant__ NormArguments norm,
       if (stores) sum.Store(row * columns + c, {NormInput<Element>(norm, true, row, c), 0});
     }
   }
+}
+
+constexpr int kQueryThreads = 256;  // a block makes a query's result
+
+// The sum or the largest of the values of a block's threads.
+template <class Combine>
+__device__ double BlockReduced(double value, const Combine& combine) {
+  __shared__ double values[kQueryThreads];
+  values[threadIdx.x] = value;
+  __syncthreads();
+  for (int count = kQueryThreads / 2; count > 0; count /= 2) {
+    if (threadIdx.x < count)
+      values[threadIdx.x] = combine(values[threadIdx.x], values[threadIdx.x + count]);
+    __syncthreads();
+  }
+  const double result = values[0];
+  __syncthreads();
+  return result;
+}
+
+// The score of a key, -INFINITY where it is excluded, and its error.
+template <class Element>
+__device__ Bounded Score(const AttentionArguments& a, int b, int h, int i, int j,
+                         float score_error) {
+  const auto at = [b](const HeadsView& view, int head, int position) {
+    return static_cast<const Element*>(view.data) + b * view.batch + position * view.row +
+           head * view.head;
+  };
+  const Element *q = at(a.q, h, i), *k = at(a.k, h / (a.heads / a.key_heads), j);
+  double sum = 0, magnitude = 0;
+  for (int d = 0; d < a.size; ++d) {
+    const double product = double(float(q[d])) * double(float(k[d]));
+    sum += product, magnitude += fabs(product);
+  }
+  Bounded score{a.scale * sum, a.scale * magnitude * score_error};
+  const int64_t distance = int64_t(j) - i - a.shift,
+                place = b * a.mask.batch + h * a.mask.head + i * a.mask.query + j * a.mask.key;
+  bool excluded = distance < a.first || distance > a.last;
+  if (a.mask.kind == Masking::kAdded)
+    score.value += a.mask.fp32 ? static_cast<const float*>(a.mask.data)[place]
+                               : float(static_cast<const Element*>(a.mask.data)[place]);
+  else if (a.mask.kind != Masking::kNone)
+    excluded |= static_cast<const bool*>(a.mask.data)[place] != (a.mask.kind == Masking::kKept);
+  constexpr double kRoundings = 4 * 0x1p-24;
+  excluded |= score.value == -INFINITY;
+  return excluded ? Bounded{-INFINITY, 0}
+                  : Bounded{score.value, score.error + kRoundings * fabs(score.value)};
+}
+
+// A block makes the result of a query. Weights of keys are in `weights`, [blocks, keys]. A weight's
+// relative error is at most exp(2 e) - 1, where e is the largest error of a score. A query without
+// keys has zeros.
+template <class Element>
+__global__ void __launch_bounds__(kQueryThreads)
+    AttentionReferenceKernel(const __grid_constant__ AttentionArguments a, float accumulation,
+                             float score_error, double* weights, Output y) {
+  constexpr double kExponential = 8 * 0x1p-21;
+  const auto sum_of = [](double one, double other) { return one + other; };
+  const auto largest_of = [](double one, double other) { return fmax(one, other); };
+  double* const own = weights + int64_t(blockIdx.x) * a.keys;
+  for (int64_t row = blockIdx.x; row < int64_t(a.batch) * a.queries * a.heads; row += gridDim.x) {
+    const int h = int(row % a.heads), i = int(row / a.heads % a.queries),
+              b = int(row / a.heads / a.queries);
+    double largest = -INFINITY, error = 0, total = 0;
+    for (int j = threadIdx.x; j < a.keys; j += kQueryThreads) {
+      const Bounded score = Score<Element>(a, b, h, i, j, score_error);
+      own[j] = score.value, largest = fmax(largest, score.value), error = fmax(error, score.error);
+    }
+    largest = BlockReduced(largest, largest_of), error = BlockReduced(error, largest_of);
+    for (int j = threadIdx.x; j < a.keys; j += kQueryThreads)
+      total += own[j] = largest == -INFINITY ? 0 : exp(own[j] - largest);
+    total = fmax(BlockReduced(total, sum_of), 0x1p-1000);
+    const double relative = accumulation + expm1(2 * error) + kExponential;
+    for (int e = threadIdx.x; e < a.value_size; e += kQueryThreads) {
+      const Element* v = static_cast<const Element*>(a.v.data) + b * a.v.batch +
+                         h / (a.heads / a.key_heads) * a.v.head + e;
+      double sum = 0, magnitude = 0;
+      for (int j = 0; j < a.keys; ++j) {
+        const double term = own[j] * float(v[j * a.v.row]);
+        sum += term, magnitude += fabs(term);
+      }
+      y.Store(row * a.value_size + e, {sum / total, relative * magnitude / total});
+    }
+    __syncthreads();
+  }
+}
+
+__global__ void BooleanKernel(bool* data, size_t count, bool most) {
+  for (size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += size_t(gridDim.x) * blockDim.x)
+    data[i] = (i % 16 == 5) != most;
 }
 
 // The comparison of all values: sums of squares, of the difference and of the reference, and the
@@ -317,6 +408,7 @@ Output OutputOf(const Answer& answer) {
 }  // namespace
 
 size_t ElementSize(int type) {
+  if (type == kTypeBool) return sizeof(bool);
   size_t size = 0;
   WithType(type, [&](auto element) { size = sizeof element; });
   return size;
@@ -410,6 +502,22 @@ void ComputeNorm(const NormArguments& norm, int element, const Chain& chain, flo
   });
   Check(cudaGetLastError(), "launching the reference");
   Check(cudaDeviceSynchronize(), "the reference");
+}
+
+void ComputeAttention(const AttentionArguments& attention, int element, float accumulation,
+                      float score_error, const Answer& y) {
+  const Buffer weights(sizeof(double) * kBlocks * attention.keys);
+  WithType(element, [&](auto zero) {
+    AttentionReferenceKernel<decltype(zero)><<<kBlocks, kQueryThreads>>>(
+        attention, accumulation, score_error, static_cast<double*>(weights.get()), OutputOf(y));
+  });
+  Check(cudaGetLastError(), "launching the reference");
+  Check(cudaDeviceSynchronize(), "the reference");
+}
+
+void FillBooleans(bool* data, size_t count, bool most) {
+  BooleanKernel<<<kBlocks, kThreads>>>(data, count, most);
+  Check(cudaGetLastError(), "filling a mask");
 }
 
 void RoundTo(void* data, int element, const float* from, size_t count) {

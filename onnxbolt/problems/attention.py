@@ -10,7 +10,7 @@ import numpy as np
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.kernel_time import US
-from onnxbolt.problems.base import Problem
+from onnxbolt.problems.base import Computed, Problem, Reference
 
 # ONNX Runtime's kernels for the exporters' nodes: four transpositions, two scales, two products and
 # the softmax, and one more for a mask. How often the former move q, k, v and the output, and the
@@ -112,6 +112,24 @@ class AttentionProblem(Problem):
         inputs = self.heads * self.queries * self.size + keys
         outputs = self.heads * self.queries * self.value_size
         return self.batch * (inputs * self.dtype.bytes + outputs * self.out.bytes)
+
+    @property
+    def reference(self) -> Reference | None:
+        """Sizes; 1 for each of q, k and v that lies by heads; the mask; the band. None for windows,
+        and for a mask that begins again."""
+        if self.windows or self.periodic:
+            return None
+        kinds = ("", "added", "kept", "dropped")  # by the numbers of C++
+        kind, *types = self.mask or ("",)
+        shape = (1,) * (4 - len(self.mask_shape)) + self.mask_shape
+        sizes = (self.batch, self.heads, self.key_heads, self.queries, self.keys)
+        extents = (
+            *(*sizes, self.size, self.value_size),
+            *(int(order == "bhsd") for order in self.orders),
+            *(kinds.index(kind), int("f32" in types), *shape),
+            *(self.band or (BAND_LEAST, BAND_MOST, 0)),
+        )
+        return Reference(Computed.ATTENTION, extents, (), (self.keys,), scored=self.size)
 
     def onnxruntime_us(self, arch: Arch) -> float:
         """The scores through memory by each of its kernels, since it does not recognize most

@@ -13,11 +13,12 @@ from onnxbolt.dtypes import DType
 
 
 class Computed(enum.IntEnum):
-    """What the profiler's reference computes (custom_ops/profiler/profiler.cu)."""
+    """Kinds of problems that the profiler has a reference for (custom_ops/profiler/profiler.cu)."""
 
     CONVOLUTIONS = 0
     GEMMS = 1
     NORM = 2
+    ATTENTION = 3
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Reference:
     terms: tuple[int, ...]  # for each layer, the products that are summed up for one output
     averaged_pixels: int = 0  # pixels that one output averages; 0: outputs are no means
     rounded_twice: bool = False  # True: y is rounded to the type of x, and then to its own
+    scored: int = 0  # products that are summed up for a score, whose softmax weighs the terms
 
 
 class Problem(abc.ABC):

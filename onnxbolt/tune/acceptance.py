@@ -19,19 +19,23 @@ from onnxbolt.verify.limits import FLOOR, TANH, TF32, Arithmetic, published, uni
 def limits_of(problem: Problem, reference: Reference) -> list[float]:
     """The numbers for `problem`, in the order in which Describe in profiler.cu reads them."""
     element = np.dtype(problem.dtype.numpy)
-    arithmetic, pixels = Arithmetic(element), reference.averaged_pixels
+    arithmetic, inner = Arithmetic(element), reference.averaged_pixels or reference.scored
+    # operands of a score are multiplied as TF32; the weights of keys are rounded
+    scored = reference.scored > 0
+    converted = TF32 if scored and element == np.float32 else 0.0
     output = unit(np.dtype(problem.out.numpy))
     output += unit(element) if reference.rounded_twice else 0.0
     found = [
         arithmetic.rounding(element),
         FLOOR,
-        arithmetic.accumulation(pixels) if pixels else 0.0,
+        arithmetic.accumulation(inner) + converted if inner else 0.0,
         output,
         unit(element),
     ]
     each = zip(reference.terms, layers(problem.chain), strict=True)
     for i, (count, chain) in enumerate(each):
-        found += _layer(count, tuple(step for step in chain if step != MEAN), element, behind=i > 0)
+        steps = tuple(step for step in chain if step != MEAN)
+        found += _layer(count, steps, element, behind=scored or i > 0)
     return found
 
 

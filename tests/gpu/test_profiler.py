@@ -23,7 +23,8 @@ from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.families.gemm_3x import Gemm3xConfig
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.plan.cost import predict, ranked
-from onnxbolt.problems import ConvProblem, GemmProblem, NormProblem
+from onnxbolt.problems import AttentionProblem, ConvProblem, GemmProblem, NormProblem
+from onnxbolt.problems.attention import BAND_LEAST
 from onnxbolt.tolerances import KERNEL
 from onnxbolt.tune.library import build, host_units, link_library, profiling_toolchain
 from onnxbolt.tune.profiler import Profiler
@@ -43,6 +44,19 @@ NORMS = [
     NormProblem(1001, 96, True, DType.F16, DType.F16, ("Add", STORE, "Scale", "Bias")),
     NormProblem(517, 1024, False, DType.F16, DType.F16, ("Add", "Scale")),
     NormProblem(67, 10, True, DType.F16, DType.F16, ()),
+]
+VIT = AttentionProblem(8, 12, 12, 197, 197, 64, 64, DType.F16, DType.F16)
+BIAS: dict[str, Any] = {
+    "mask": ("added", "f16"),
+    "mask_shape": (12, 197, 300),
+    "orders": ("bhsd",) * 3,
+}
+ATTENTIONS = [
+    VIT,
+    dataclasses.replace(VIT, batch=3, mask=("kept",), mask_shape=(3, 1, 1, 197)),
+    dataclasses.replace(VIT, batch=2, keys=300, orders=("bhsd",) * 3, **BIAS),
+    dataclasses.replace(VIT, batch=1, heads=8, key_heads=2, band=(BAND_LEAST, 0, 0)),
+    dataclasses.replace(VIT, mask=("dropped",), mask_shape=(197, 197), size=80, value_size=80),
 ]
 PEAK = 2.3e9  # FLOP in a microsecond: more than any GPU of these architectures does
 
@@ -91,8 +105,10 @@ def _chains() -> list[tuple[DType, tuple[str, ...]]]:
 @pytest.fixture(scope="module")
 def planted() -> dict[str, tuple[KernelConfig, Path]]:
     """The kernels of planted.cu by name, in one library."""
-    chains = dict.fromkeys(("Crash", "Hang", "Zero", "Pixel"), CHAIN)
-    chains |= dict.fromkeys(("Rows", "Row"), NORMS[0].chain)
+    chains: dict[str, tuple[str, ...]] = {
+        **dict.fromkeys(("Crash", "Hang", "Zero", "Pixel"), CHAIN),
+        **dict.fromkeys(("Rows", "Row"), NORMS[0].chain),
+    }
     configs = {
         name: Gemm2xConfig(
             arch=ARCH,
@@ -159,6 +175,28 @@ def test_norm(profiler: Profiler, problem: NormProblem, dtype: DType) -> None:
         assert measurement.status is Status.OK, measurement
         assert measurement.error <= KERNEL[dtype]
         assert 0.5 < measurement.us < 100
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16, DType.F32])
+@pytest.mark.parametrize("problem", ATTENTIONS, ids=lambda problem: problem.shape)
+def test_attention(profiler: Profiler, problem: AttentionProblem, dtype: DType) -> None:
+    mask = ("added", dtype.value) if problem.mask[:1] == ("added",) else problem.mask
+    problem = dataclasses.replace(problem, dtype=dtype, out=dtype, mask=mask)
+    best = dict[str, KernelConfig]()  # by family
+    for _, config in ranked(problem, get(ARCH)):
+        best.setdefault(config.family.name, config)
+    configs = {instance_of(problem, config): config for config in best.values()}
+    built = [
+        (configs[instance], library)
+        for instance, library in build(configs)
+        if isinstance(library, Path)
+    ]
+    measured = profiler.measure(problem, built)
+    assert len(measured) == len(best) > 0
+    for measurement in measured:
+        assert measurement.status is Status.OK, measurement
+        assert measurement.error <= KERNEL[dtype]
+        assert 0.5 < measurement.us < 1000
 
 
 def test_one_wrong_value_of_a_norm_is_found(

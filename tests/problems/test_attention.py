@@ -76,3 +76,11 @@ def test_a_band_saves_onnx_runtime_nothing() -> None:
     causal = replace(VIT, band=(BAND_LEAST, 0, 0))
     assert causal.flops < VIT.flops
     assert causal.onnxruntime_us(get(90)) == VIT.onnxruntime_us(get(90))
+
+
+def test_windows_and_masks_that_begin_again_are_not_measured() -> None:
+    """The profiler's reference has neither."""
+    assert VIT.reference is not None
+    assert replace(VIT, windows=(56, 56, 7, 7, 0, 0)).reference is None
+    assert replace(BERT, mask_shape=(16, 1, 1, 40)).reference is None
+    assert replace(BERT, mask_shape=(1, 1, 1, 40)).reference is not None

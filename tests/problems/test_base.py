@@ -239,7 +239,7 @@ def test_only_products_have_a_reference() -> None:
     assert GATE.reference is POOL.reference is PROBLEM.reference is None
     gemm = replace(GEMM, chain=("Relu", "Gemm"), inner=(8,)).reference
     assert (gemm.computed, gemm.extents, gemm.columns, gemm.terms) == (
-        True,
+        Computed.GEMMS,
         (64, 8, 16),
         (32,),
         (16, 8),

@@ -12,7 +12,7 @@ from onnx import helper
 
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
-from onnxbolt.problems import ConvProblem, GemmProblem, NormProblem
+from onnxbolt.problems import AttentionProblem, ConvProblem, GemmProblem, NormProblem
 from onnxbolt.problems.base import Computed
 from onnxbolt.tune.acceptance import limits_of
 from onnxbolt.verify.bounds import Bounded
@@ -130,3 +130,21 @@ def test_limits_of_a_norm_are_those_of_its_sums_and_steps() -> None:
     assert (floor, mean, output, element) == (FLOOR, 0.0, unit(F16), unit(F16))
     assert rounding == Arithmetic(F16).rounding(F16)
     assert layer == [Arithmetic(F16).accumulation(768), 0.0, 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("dtype", DType)
+def test_limits_of_attention_are_those_of_scores_and_weights(dtype: DType) -> None:
+    """The weights of keys are rounded; fp32 is multiplied as TF32."""
+    problem = AttentionProblem(8, 12, 4, 197, 300, 64, 32, dtype, dtype, ("kept",), (300,))
+    assert problem.reference is not None
+    assert problem.reference.computed is Computed.ATTENTION
+    assert problem.reference.extents[:10] == (8, 12, 4, 197, 300, 64, 32, 0, 0, 0)
+    assert problem.reference.extents[10:] == (2, 0, 1, 1, 1, 300, -(2**31), 2**31 - 1, 0)
+    element = np.dtype(dtype.numpy)
+    arithmetic = Arithmetic(element)
+    _, floor, score, output, stored, *sums = limits_of(problem, problem.reference)
+    converted = TF32 if dtype is DType.F32 else 0.0
+    assert score == arithmetic.accumulation(64) + converted
+    assert (floor, output, stored) == (FLOOR, unit(element), unit(element))
+    weights = max(2 * unit(element), converted)
+    assert sums == [arithmetic.accumulation(300) + weights, 0.0, 0.0]
