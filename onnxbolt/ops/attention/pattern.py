@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from onnxbolt.ops.attention import decomposed, operators, windows
+from onnxbolt.ops.attention import decomposed, operators, periodic, windows
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import AnchorPattern
 
 
 def anchors(op: FusedOp) -> tuple[AnchorPattern, ...]:
     """The softmax of several nodes, and the operators that are attention by themselves, with
-    windows of images around them."""
-    return tuple(replace(form, match=windows.past(form.match)) for form in _forms(op))
+    windows of images around them, and masks that repeat."""
+    return tuple(
+        replace(form, match=periodic.past(windows.past(form.match))) for form in _forms(op)
+    )
 
 
 def _forms(op: FusedOp) -> tuple[AnchorPattern, ...]:
