@@ -102,6 +102,7 @@ TASKS = (
     Task("b2b_gemm", 60, "--trials 16 --budget 32s --append"),
     Task("epilogue", 65, "--trials 14 --budget 40s --append"),
     Task("b2b_conv", 70, "--trials 20 --budget 45s --append"),
+    Task("attention", 180, "--append"),
     Task("padding", 40, "--trials 10 --budget 20s --append"),
     Task("symbolic", 100, "--budget 30s --append"),
     Task(
