@@ -18,9 +18,14 @@ from onnxbolt.graph import weights
 from onnxbolt.inspection import inspect_model
 from onnxbolt.match import projections
 from onnxbolt.match.patterns import anchors
+from onnxbolt.measurements.timings import NOTHING
 from onnxbolt.ops import OPS
+from onnxbolt.options import Options
 from onnxbolt.plan.cost import predict
+from onnxbolt.plan.regions import regions
 from onnxbolt.problems import GemmProblem
+from onnxbolt.tune.subject import Subject
+from onnxbolt.tune.submodels import Original, fuse
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CPU
 from tests.support import Net, feeds_of, prepare, run
@@ -213,6 +218,23 @@ def test_layers_that_share_weights_share_the_merged_one(tmp_path: Path) -> None:
     assert len(joined(new)) == 3
     gemms = [node for node in new.graph.node if node.op_type.startswith("FusedGemm")]
     assert len({node.input[1] for node in gemms}) == 1
+
+
+def test_regions_with_merged_products_can_be_measured() -> None:
+    """The tuner takes each region out of the model, with ONNX Runtime's nodes and with ours."""
+    layers, y = Layers(), "x"
+    for _ in range(2):
+        k, v = layers.projected("memory"), layers.projected("memory")
+        y = layers.attended(layers.projected(y), k, v)
+    model = layers.model(y, layers.attended(*(layers.projected("x") for _ in "qkv")))
+    subject, original = Subject.of(model, Options()), Original(model, "fp16")
+    found = regions(subject.plan([90], "all", NOTHING).assignment, 90)
+    assert len(found) == 6
+    for region in found:
+        nodes = original.nodes_of(region)
+        assert nodes is not None
+        ends = {candidate.output.name for candidate in region.candidates}
+        assert len(fuse(nodes[1], 90, NOTHING, ends).problems) == len(region.candidates)
 
 
 # --- left as they are -----------------------------------------------------------------------------
