@@ -99,6 +99,30 @@ TASKS = (
         )
     ),
     _model("vit_b16-1", 180, 25, 45),
+    # reduce-overhead alone: max-autotune takes minutes for each of these models
+    *(
+        Task(
+            "transformers",
+            seconds,
+            f"--models {model} --tune --budget {budget}s --compile-within 60s --quick-compile"
+            " --append",
+        )
+        for model, seconds, budget in (
+            ("vit_base-32", 300, 90),
+            ("vit_base-1", 240, 60),
+            ("bert_base-32x40", 240, 60),
+            ("bert_large-32x512", 300, 60),
+            ("swin_tiny-32", 300, 90),
+            ("convnext_tiny-32", 300, 90),
+            ("segformer_b0-4", 300, 90),
+            ("whisper_small_encoder-4", 300, 60),
+            ("gpt2-4x1024", 300, 60),
+            ("detr_r50_e6-1", 300, 90),
+            ("setr_naive-1", 300, 90),
+        )
+    ),
+    Task("attention", 150, "--append"),
+    Task("norms", 120, "--append"),
     Task("b2b_gemm", 60, "--trials 16 --budget 32s --append"),
     Task("epilogue", 65, "--trials 14 --budget 40s --append"),
     Task("b2b_conv", 70, "--trials 20 --budget 45s --append"),

@@ -1,10 +1,10 @@
 """Transformers from PyTorch's exporters: onnxbolt against ONNX Runtime and PyTorch, each at its
 best, on one GPU, in one run.
 
-    # export the models to DIR, without weights; needs torch, timm and transformers, but no GPU
-    python -m benchmarks.transformers --exports DIR --export
     # optimize, tune, measure, write results/transformers-<gpu>.json
-    python -m benchmarks.transformers --exports DIR --tune --cache CACHE
+    python -m benchmarks.transformers --tune --cache CACHE
+    # write exported/ anew: the models' graphs; needs torch, timm and transformers, but no GPU
+    python -m benchmarks.transformers --export
 
 onnxbolt is given the export that torch.onnx.export writes by default (dynamo, opset 18), and the
 others in columns of their own. ONNX Runtime's best is the fastest of all exports and of what
@@ -43,6 +43,7 @@ from benchmarks.end_to_end import (
 from benchmarks.exports import (
     EXPORTERS,
     PLAIN,
+    STORED,
     TARGETS,
     Exported,
     feeds_for,
@@ -198,7 +199,11 @@ def _optimized(
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument(
-        "--exports", type=Path, metavar="DIR", required=True, help="the exported models"
+        "--exports",
+        type=Path,
+        metavar="DIR",
+        default=STORED,
+        help="the exported models (default: %(default)s)",
     )
     parser.add_argument("--export", action="store_true", help="write them, and stop")
     parser.add_argument(
