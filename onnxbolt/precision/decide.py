@@ -277,6 +277,9 @@ class Decision:
         """True if the outputs are within fp16's range for all inputs."""
         if ops.is_bounding(node.op):
             return True
+        # its outputs are means of values, whatever is added to scores
+        if node.op == "Attention" and not domain_of(node):
+            return not self._is_wide(node.inputs[2])
         # a large divisor makes small results; a sum of large values divides them back into range
         if node.op == "Div":
             numerator, denominator = (self._is_wide(t) for t in node.inputs)

@@ -78,7 +78,7 @@ def attentions() -> Iterator[AttentionProblem]:
     bias = {"mask": ("added", "f16"), "mask_shape": (1, 4, 49, 49)}
     kept = {"mask": ("kept",), "mask_shape": (32, 1, 1, 2048)}
     for change in ({}, {"size": 40, "value_size": 40}, {**few, **bias}, {**many, **kept}):
-        yield dataclasses.replace(plain, **change)  # type: ignore[arg-type]
+        yield dataclasses.replace(plain, **change)
     sizes = {"size": 128, "value_size": 96, "band": (-(2**31), 0, 0)}
     yield dataclasses.replace(plain, **many, **sizes)  # type: ignore[arg-type]
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 import pytest
+from onnx import TensorProto
 
 import onnxbolt
 from onnxbolt.ops import OPS
@@ -308,6 +309,17 @@ class StandardLow(Standard):
         return (self.net.node("Where", "kept", self.net.const(0.0), low),)
 
 
+class StandardPadding(Standard):
+    """Numbers per key, computed in fp32: (1 - padding) x the lowest number."""
+
+    def mask(self) -> tuple[str, ...]:
+        numbers = self.net.node("Unsqueeze", "padding", self.ints(1, 2))
+        numbers = self.net.node("Cast", numbers, to=TensorProto.FLOAT)
+        numbers = self.net.node("Sub", self.net.const(1.0), numbers)
+        numbers = self.net.node("Mul", numbers, self.net.const(-1e30))
+        return (self.net.node("Expand", numbers, self.ints(1, 1, S, T)),)
+
+
 class Expanded(StandardExpanded):
     """Grouped queries of several nodes."""
 
@@ -443,6 +455,7 @@ FORMS = [
     (StandardGrouped, "FusedAttention_grouped_f32"),
     (StandardExpanded, "FusedAttention_grouped_f32"),
     (StandardLow, "FusedAttention_kept_zero_f32"),
+    (StandardPadding, "FusedAttention_added_f32_zero_f32"),
     (Expanded, "FusedAttention_grouped_f32"),
     (Repeated, "FusedAttention_kv_by_heads_f32"),
     (OneKeyHead, "FusedAttention_grouped_f32"),
@@ -471,7 +484,7 @@ def test_bodies_answer_as_the_original_does(form: type[Form], op: str, tmp_path:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-@pytest.mark.parametrize("form", [Packed, AddedLow, Guarded])
+@pytest.mark.parametrize("form", [Packed, AddedLow, Guarded, StandardLow, StandardPadding])
 def test_it_is_right_in_low_precision(form: type[Form], precision: str, tmp_path: Path) -> None:
     report = onnxbolt.optimize(
         form().model(),
@@ -482,7 +495,8 @@ def test_it_is_right_in_low_precision(form: type[Form], precision: str, tmp_path
         library=False,
     )
     assert report.passed
-    assert len([node for node in report.fused if "Attention" in node.op]) == 1
+    (fused,) = (node.op for node in report.fused if "Attention" in node.op)
+    assert fused.endswith({"fp16": "f16", "bf16": "bf16"}[precision])
 
 
 def test_views_reach_the_projections() -> None:
@@ -555,6 +569,17 @@ class ShortMask(Standard):
         return self.output(self.net.node("Attention", self.q(), k, self.v(), mask))
 
 
+class Contained(StandardRows):
+    """ONNX Runtime's operator with its projections."""
+
+    opset = 17
+
+    def attended(self) -> str:
+        weight, bias = self.net.normal(H * D, 3 * H * D), self.net.normal(3 * H * D)
+        operands = "x", weight, bias
+        return self.net.node("Attention", *operands, num_heads=H, domain="com.microsoft")
+
+
 class NotTransposed(Form):
     def output(self, y: str) -> str:
         return self.reshape(y, -1, S, H * D)
@@ -574,6 +599,7 @@ class NotTransposed(Form):
             "its queries, keys or values do not lie with a head's elements side by side",
         ),
         (Past, "it has past keys"),
+        (Contained, "Attention of ONNX Runtime holds projections or past keys beside attention"),
         (ShortMask, "its mask may be shorter than its keys"),
         (NotTransposed, "its result is not brought to [batch, queries, heads, size]"),
     ],

@@ -55,6 +55,16 @@ def multi_head(op: FusedOp, node: gs.Node) -> Match:
     return _matched(op, node, _Given((heads, heads), None, Band(), past=(6, 7, 8, 9)))
 
 
+def contained(op: FusedOp, node: gs.Node) -> Refusal:
+    """ONNX Runtime's operators that hold more than attention: their projections, or past keys."""
+    return Refusal(
+        node.name,
+        node.op,
+        f"{node.op} of ONNX Runtime holds projections or past keys beside attention",
+        remedy="give onnxbolt the model that the exporter wrote, before ONNX Runtime's optimizer",
+    )
+
+
 def _matched(op: FusedOp, node: gs.Node, given: _Given) -> Match:
     if any(_input(node, index) is not None for index in given.past):
         return Refusal(node.name, node.op, "it has past keys")

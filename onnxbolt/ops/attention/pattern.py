@@ -5,9 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from onnxbolt.domains import CONTRIB
 from onnxbolt.ops.attention import decomposed, operators, periodic, windows
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import AnchorPattern
+
+_CONTAINERS = (
+    "Attention",
+    "DecoderMaskedMultiHeadAttention",
+    "GroupQueryAttention",
+    "PackedAttention",
+    "PackedMultiHeadAttention",
+)
 
 
 def anchors(op: FusedOp) -> tuple[AnchorPattern, ...]:
@@ -22,5 +31,6 @@ def _forms(op: FusedOp) -> tuple[AnchorPattern, ...]:
     return (
         AnchorPattern(("Softmax",), partial(decomposed.match, op)),
         AnchorPattern(("Attention",), partial(operators.standard, op)),
-        AnchorPattern(("MultiHeadAttention",), partial(operators.multi_head, op), "com.microsoft"),
+        AnchorPattern(("MultiHeadAttention",), partial(operators.multi_head, op), CONTRIB),
+        AnchorPattern(_CONTAINERS, partial(operators.contained, op), CONTRIB),
     )
