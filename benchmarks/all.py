@@ -121,7 +121,6 @@ TASKS = (
             ("setr_naive-1", 300, 90),
         )
     ),
-    Task("attention", 150, "--append"),
     Task("norms", 120, "--append"),
     Task("b2b_gemm", 60, "--trials 16 --budget 32s --append"),
     Task("epilogue", 65, "--trials 14 --budget 40s --append"),
