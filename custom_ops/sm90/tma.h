@@ -72,6 +72,15 @@ __device__ inline void Load4D(const CUtensorMap& map, Barrier& full, void* to, i
       : "memory");
 }
 
+// Loads `bytes` that lie side by side; addresses and number are multiples of 16.
+__device__ inline void LoadBytes(const void* from, Barrier& full, void* to, int bytes) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(SharedAddress(to)),
+      "l"(from), "r"(bytes), "r"(full.address())
+      : "memory");
+}
+
 // Loads consecutive output pixels of a convolution at one filter position: (c, w, h, n) is where
 // the filter's first tap meets the first pixel, and the offsets lead from there to the position.
 struct Im2col {

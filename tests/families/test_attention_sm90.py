@@ -45,7 +45,7 @@ def _square(length: int, **changes: Any) -> AttentionProblem:
 @pytest.mark.parametrize("length", LENGTHS)
 def test_every_length_and_size_has_kernels(length: int, size: int) -> None:
     found = _of(_square(length, size=size, value_size=size))
-    assert 0 < len(found) <= 48
+    assert 0 < len(found) <= 20
     assert len(set(found)) == len(found)
     for config in found:
         assert config.size - 16 < size <= config.size
@@ -106,11 +106,7 @@ def test_few_queries_are_not_spread_over_warpgroups_without_any() -> None:
 
 def test_orders_of_products_are_tried_where_there_are_several_blocks() -> None:
     orders = {(c.overlap, c.schedule) for c in _of(_square(512))}
-    assert orders == {
-        (False, Schedule.COOPERATIVE),
-        (True, Schedule.COOPERATIVE),
-        (True, Schedule.PINGPONG),
-    }
+    assert orders >= {(True, Schedule.COOPERATIVE), (True, Schedule.PINGPONG)}
     assert {c.overlap for c in _of(_square(40))} == {False}
 
 

@@ -43,9 +43,9 @@ class Consumer {
   CUTLASS_DEVICE void run() {
     WaitForPredecessors();  // the kernel before may read the memory where results are stored
     if (K::kTakesTurns && group_ == K::kConsumers - 1) end_turn();  // the first one's begins
-    for (Items<K> items(params_); !items.done(); items.advance()) {
-      if (items.valid()) consume();
+    while (consume()) {
     }
+    if (thread_ == 0) WaitForStores<0>();
   }
 
  private:
@@ -58,19 +58,24 @@ class Consumer {
     Rows rows;
   };
 
-  CUTLASS_DEVICE void consume() {
+  // An item. Returns false if there are none any more.
+  CUTLASS_DEVICE bool consume() {
     shared_.q_full[queries_.stage].wait(queries_.parity);
     const Work& work = shared_.work[queries_.stage];
-    const int row = work.row + group_ * kRows;
-    if (row < params_.queries) {
+    if (work.blocks == 0) return false;
+    if (group_ >= work.idle) {
+      const int row = work.row + (group_ - work.idle) * kRows;
       Tile tile;
       attend(tile, work, row);
       store(tile, work, row);
     } else {
+      release_queries();
       pass(work.blocks);
-      if (thread_ == 0) shared_.q_empty[queries_.stage].arrive();
+      stored_ = queries_.stage;
+      release_queries();
     }
     queries_.advance();
+    return true;
   }
 
   // Takes part in the rings and turns without queries. It waits for each block with all warps: an
@@ -129,7 +134,7 @@ class Consumer {
 
   // True if each of the 64 queries reads each key of the block, as far as the mask keeps it.
   CUTLASS_DEVICE bool is_whole(int row, int key) const {
-    bool whole = K::kMask == MaskForm::kKeys || key + K::kKeys <= params_.keys;
+    bool whole = K::kHasBiases || key + K::kKeys <= params_.keys;
     if constexpr (K::kBand) {
       whole = whole && key + K::kKeys <= params_.keys;
       const int first = key - (row + kRows - 1) - params_.shift,
@@ -151,11 +156,12 @@ class Consumer {
     multiply_keys<Width>(scores);
     if constexpr (kUnder) multiply_values<K::kKeys>(tile, key > (work.first + 1) * K::kKeys);
     end_turn();
+    if constexpr (First) release_queries();
     WaitForProducts<kUnder ? 1 : 0>();
     PinAccumulators(scores);
     mask<Width, Edge>(scores, work, row, key);
     release_keys();
-    Exponentiate<K, Width>(scores, tile.rows, K::kAdds ? kLog2E : kLog2E * params_.scale);
+    Exponentiate<K, Width>(scores, tile.rows, params_);
     if constexpr (kUnder) finish_values(tile);
     if constexpr (!First) rescale(tile);
 #pragma unroll
@@ -170,15 +176,17 @@ class Consumer {
   template <int Width, bool Edge>
   CUTLASS_DEVICE void mask(Accumulators<Width>& scores, const Work& work, int row, int key) const {
     const ScoreTile<K> place(params_, work, row, key);
-    if constexpr (K::kMask == MaskForm::kKeys) {
+    if constexpr (K::kHasBiases) {
       place.template mask<Width, Edge>(scores, shared_.bias[keys_.stage]);
-      SyncThreads(kGroupBarrier + group_, 128);  // before the stage is released: all have read it
+      __syncwarp();  // before the warp releases the stage
     } else {
-      place.template mask<Width, Edge>(scores, nullptr);
+      place.template mask<Width, Edge>(scores, shared_.mask[queries_.stage]);
     }
   }
 
   CUTLASS_DEVICE void rescale(Tile& tile) const {
+    if (K::kScalesSeldom && !__any_sync(~0u, tile.rows.factor[0] != 1 || tile.rows.factor[1] != 1))
+      return;
 #pragma unroll
     for (int i = 0; i < K::kValueSize / 2; ++i) tile.sums[i] *= tile.rows.factor[(i >> 1) & 1];
   }
@@ -250,9 +258,19 @@ class Consumer {
         Store4D(params_.y, staged + box * kRows * kBoxes.row_bytes(), box * kBoxes.columns, row,
                 work.head, work.batch);
       CommitStores();
-      WaitForStores<0>();
-      shared_.q_empty[queries_.stage].arrive();
     }
+    stored_ = queries_.stage;
+    if (K::kQueryStages == 1) release_queries();
+  }
+
+  // Gives back the place from which the item before was stored. This waits until TMA has read it,
+  // so it comes when the next item's first product has begun, unless that needs the same place.
+  CUTLASS_DEVICE void release_queries() {
+    if (thread_ == 0 && stored_ >= 0) {
+      WaitForStores<0>();
+      shared_.q_empty[stored_].arrive();
+    }
+    stored_ = -1;
   }
 
   // Writes 16 columns from 8 i on into their box, as TMA swizzles it; 8 if there are no more.
@@ -285,8 +303,9 @@ class Consumer {
     if constexpr (K::kTakesTurns) ArriveThreads(kTurnBarrier + (group_ + 1) % K::kConsumers, 256);
   }
 
+  // One thread reports that products have been computed, one of each warp that a bias was read.
   CUTLASS_DEVICE void release_keys() {
-    if (thread_ == 0) shared_.k_empty[keys_.stage].arrive();
+    if (thread_ % (128 / K::kReleases) == 0) shared_.k_empty[keys_.stage].arrive();
     keys_.advance();
   }
   CUTLASS_DEVICE void release_values() {
@@ -294,11 +313,10 @@ class Consumer {
     values_.advance();
   }
 
-  static constexpr float kLog2E = 1.4426950408889634f;
-
   const Params& params_;
   Shared& shared_;
   int group_, thread_;
+  int stored_ = -1;  // the queries' stage from which results are being stored
   RingCursor<K::kStages> keys_, values_;
   RingCursor<K::kQueryStages> queries_;
 };

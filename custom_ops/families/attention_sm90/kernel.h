@@ -36,7 +36,7 @@ namespace attention_sm90 {
 template <class K>
 __device__ void Initialize(const Params& params, typename K::Shared& shared) {
   for (int i = 0; i < K::kStages; ++i) {
-    shared.k_full[i].init(1), shared.k_empty[i].init(K::kConsumers);
+    shared.k_full[i].init(1), shared.k_empty[i].init(K::kConsumers * K::kReleases);
     shared.v_full[i].init(1), shared.v_empty[i].init(K::kConsumers);
   }
   for (int i = 0; i < K::kQueryStages; ++i)
@@ -112,6 +112,7 @@ struct AttentionSm90 {
   using Output = ElementType;
   using K = attention_sm90::Shape<Config, ElementType>;
   using Params = attention_sm90::Params;
+  static constexpr int kCopiedRounds = 4;
   static constexpr int kSharedMemory = K::kSharedMemory;
   static constexpr auto kKernel = attention_sm90::run<K>;
 
@@ -130,6 +131,7 @@ struct AttentionSm90 {
     if (args.batch < 0 || args.queries < 0 || args.keys < 1) return "there are no keys";
     if (args.queries > kMostPositions || args.keys > kMostPositions)
       return "there are more than 2^28 queries or keys";
+    if (!(args.scale > 0) || std::isinf(args.scale)) return "the scale is not positive and finite";
     if (args.key_heads < 1 || args.heads < 1 || args.heads % args.key_heads != 0)
       return "the heads of keys do not divide those of queries";
     if (int64_t(args.batch) * args.heads * groups(args) > INT32_MAX / 2)
@@ -156,6 +158,9 @@ struct AttentionSm90 {
     if (const char* error = describe(params, args)) return error;
     fill(params, args);
     const int grid = std::min(params.items, launch.sm_count * K::kBlocksOfSm);
+    // while few items follow each other, plain loads are faster than the copies' latency
+    params.copies_mask = params.copies_mask && params.items >= kCopiedRounds * grid;
+    params.rotates = params.group_count > 1 && grid % params.group_count == 0;
     return LaunchDependent(kKernel, grid, K::kThreads, launch.stream, params,
                            ArchOf<Row>::kDependentLaunch, kSharedMemory);
   }
@@ -192,17 +197,29 @@ struct AttentionSm90 {
     params.batches = sm90::Divisor(args.batch);
     params.sharing = sm90::Divisor(args.heads / args.key_heads);
     params.queries = args.queries, params.keys = args.keys, params.scale = args.scale;
+    params.scale_log2 = args.scale * attention_sm90::kLog2E;
     // times a power of two is exact: equal scores of a row without keys remain equal
-    const float low = K::kAdds ? -FLT_MAX : -0x1p100f;
+    const float low = K::kAdds || K::kHasBiases ? -FLT_MAX : -0x1p100f;
     params.excluded = plain ? low : -INFINITY;
     params.empty = args.masked == Masked::kZero ? 0.f : NAN;
     params.mask = args.mask;
+    params.mask_bytes = mask_bytes(args);
+    params.copies_mask = K::kCopiesMask && args.keys <= K::kKeys &&
+                         (args.mask.query == args.keys || args.queries == 1) &&
+                         IsAligned(args.mask.data, 16);
     params.first = attention_sm90::Clamped(args.first);
     params.last = attention_sm90::Clamped(args.last);
     params.shift = args.shift;
     // the mean of all values is the answer for a row whose keys a band and a mask exclude
     params.all_blocks =
         K::kBand && plain && (args.mask.kind != Masking::kNone || has_empty_row(args));
+  }
+
+  static int64_t mask_bytes(const AttentionArguments& args) {
+    const ScoreMask& mask = args.mask;
+    const int64_t last = (args.batch - 1) * mask.batch + (args.heads - 1) * mask.head +
+                         (args.queries - 1) * mask.query + (args.keys - 1) * mask.key;
+    return (last + 1) * K::kMaskValue;
   }
 
   // True if a band leaves some query without keys.

@@ -1,5 +1,7 @@
 // The producer warp of attention: it picks work, and loads queries, keys and values by TMA.
 #pragma once
+#include <cfloat>
+
 #include "families/attention_sm90/shape.h"
 #include "runtime/dependent_launch.h"
 #include "sm90/tma.h"
@@ -7,12 +9,36 @@
 namespace onnxbolt {
 namespace attention_sm90 {
 
+// The items of this block. A band makes the last queries' items the longest: these come first
+// (Producer::place), and blocks take them back and forth, so that all have about the same.
+template <class K>
+class Items {
+ public:
+  __device__ explicit Items(const Params& params) : count_(params.items), item_(blockIdx.x) {}
+
+  __device__ bool done() const { return begin_ >= count_; }
+  // A last round may have none for this block.
+  __device__ bool valid() const { return item_ < count_; }
+  __device__ int item() const { return item_; }
+  __device__ int round() const { return round_; }
+
+  __device__ void advance() {
+    begin_ += gridDim.x;
+    ++round_;
+    item_ = begin_ + (K::kBand && round_ % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  }
+
+ private:
+  int count_, begin_ = 0, round_ = 0, item_;
+};
+
 // A range of keys.
 struct Range {
   int begin, end;
 };
 
-// The numbers that a mask adds to the scores of one batch and head, the same for all queries.
+// The numbers that a mask adds to the scores of one batch and head, the same for all queries, times
+// log2(e).
 template <class Element>
 class KeyMask {
  public:
@@ -32,7 +58,8 @@ class KeyMask {
       const float added = mask.fp32
                               ? static_cast<const float*>(mask.data)[at]
                               : static_cast<float>(static_cast<const Element*>(mask.data)[at]);
-      return fmaxf(added, params_.excluded);
+      // finite values remain so: equal ones are the mean of all values
+      return added == -INFINITY ? params_.excluded : fmaxf(added * kLog2E, -FLT_MAX);
     }
     const bool set = static_cast<const uint8_t*>(mask.data)[at] != 0;
     return set == (mask.kind == Masking::kKept) ? 0.f : params_.excluded;
@@ -63,9 +90,10 @@ class KeyMask {
 //
 // Phases. A stage's `full` barrier completes once per use, by the producer's arrival and the bytes
 // of its copies. Its `empty` barrier completes once per use, by an arrival of each consumer
-// warpgroup. The producer waits for the parity before its own, which is complete at the start, so
-// that the first round of a ring does not wait. Keys and values alternate: consumers need the next
-// block's keys before they release this block's values, but never the next block's values.
+// warpgroup, or of each of its warps if these have read a mask's biases. The producer waits for the
+// parity before its own, which is complete at the start, so that the first round of a ring does not
+// wait. Keys and values alternate: consumers need the next block's keys before they release this
+// block's values, but never the next block's values.
 template <class K>
 class Producer {
  public:
@@ -78,16 +106,18 @@ class Producer {
   __device__ void run() {
     WaitForPredecessors();
     for (Items<K> items(params_); !items.done(); items.advance()) {
-      if (items.valid()) produce(items.item());
+      if (items.valid()) produce(items.item(), items.round());
     }
+    finish();
   }
 
  private:
-  __device__ void produce(int item) {
-    Work work = place(item);
+  __device__ void produce(int item, int round) {
+    Work work = place(item, round);
     const KeyMask<Element> mask(params_, work.batch, work.head);
     const Range range = keys(work, mask);
     work.first = range.begin / K::kKeys;
+    work.mask = 0;
     work.blocks = max(CeilDivide(range.end, K::kKeys) - work.first, 1);
     load_queries(work);
     const Place keys{params_.sharing.divide(work.head), work.batch};
@@ -104,7 +134,7 @@ class Producer {
 
   // The queries of an item. Without a band, the groups of a head are neighbours; with one, all
   // heads' last groups come first.
-  __device__ Work place(int item) const {
+  __device__ Work place(int item, int round) const {
     Work work;
     int group;
     if constexpr (K::kBand) {
@@ -114,9 +144,14 @@ class Producer {
     } else {
       int outer = params_.groups.split(item);
       group = item;
+      if (params_.rotates) {
+        group += round;
+        params_.groups.split(group);
+      }
       work.batch = params_.heads.split(outer), work.head = outer;
     }
     work.row = group * K::kConsumers * kRows;
+    work.idle = max(K::kConsumers - CeilDivide(params_.queries - work.row, kRows), 0);
     return work;
   }
 
@@ -124,7 +159,7 @@ class Producer {
   __device__ Range keys(const Work& work, const KeyMask<Element>& mask) {
     Range range{0, params_.keys};
     if (params_.all_blocks) return range;
-    if constexpr (K::kMask == MaskForm::kKeys) {
+    if constexpr (K::kHasBiases) {
       if (mask.begin() != scanned_) kept_ = mask.kept(), scanned_ = mask.begin();
       range = kept_;
     }
@@ -137,26 +172,64 @@ class Producer {
     return range;
   }
 
-  __device__ void load_queries(const Work& work) {
+  __device__ void load_queries(Work& work) {
+    const int stage = queries_.stage;
+    Barrier& full = shared_.q_full[stage];
+    shared_.q_empty[stage].wait(queries_.parity ^ 1);
+    MaskCopy mask{};
+    if constexpr (K::kCopiesMask) {
+      if (params_.copies_mask) mask = begin_mask(work, shared_.mask[stage]);
+    }
+    if (lane_ == 0) {
+      shared_.work[stage] = work;
+      full.arrive_and_expect((K::kConsumers - work.idle) * K::kQueryBytes + mask.bytes);
+      if (mask.bytes > 0) LoadBytes(mask.from, full, shared_.mask[stage], mask.bytes);
+      for (int group = work.idle; group < K::kConsumers; ++group)
+        load<K::kSize, kRows>(params_.q, full, shared_.q[stage][group],
+                              work.row + (group - work.idle) * kRows, {work.head, work.batch},
+                              Cache::kEvictFirst);
+    }
+    queries_.advance();
+  }
+
+  // Tells the consumers that there are no items any more.
+  __device__ void finish() {
     const int stage = queries_.stage;
     shared_.q_empty[stage].wait(queries_.parity ^ 1);
     if (lane_ == 0) {
-      Barrier& full = shared_.q_full[stage];
-      const int groups = min(CeilDivide(params_.queries - work.row, kRows), K::kConsumers);
-      shared_.work[stage] = work;
-      full.arrive_and_expect(groups * K::kQueryBytes);
-      for (int group = 0; group < groups; ++group)
-        load<K::kSize, kRows>(params_.q, full, shared_.q[stage][group], work.row + group * kRows,
-                              {work.head, work.batch}, Cache::kEvictFirst);
+      shared_.work[stage].blocks = 0;
+      shared_.q_full[stage].arrive();
     }
-    queries_.advance();
+  }
+
+  // The part of an item's mask that TMA copies.
+  struct MaskCopy {
+    const char* from;
+    int bytes;
+  };
+
+  // TMA copies whole units of 16 bytes. The lanes copy what the mask has of its very last one.
+  __device__ MaskCopy begin_mask(Work& work, char* to) const {
+    const ScoreMask& mask = params_.mask;
+    const char* data = static_cast<const char*>(mask.data);
+    const int rows = min(K::kConsumers * kRows, params_.queries - work.row);
+    const int64_t first = work.batch * mask.batch + work.head * mask.head + work.row * mask.query;
+    const int64_t begin = first * K::kMaskValue,
+                  end = begin + int64_t(rows) * params_.keys * K::kMaskValue;
+    work.mask = begin % 16;
+    const int64_t from = begin - work.mask, whole = params_.mask_bytes / 16 * 16;
+    const int bytes = static_cast<int>(max(min(RoundUp(end, 16), whole) - from, int64_t(0)));
+    for (int64_t at = from + bytes + lane_; at < end; at += 32) to[at - from] = data[at];
+    FenceAsyncProxy();  // a later copy replaces what the lanes have written
+    __syncwarp();       // before the first lane arrives
+    return {data + from, bytes};
   }
 
   __device__ void load_keys(Place place, int key, const KeyMask<Element>& mask) {
     const int stage = stages_.stage;
     Barrier& full = shared_.k_full[stage];
     shared_.k_empty[stage].wait(stages_.parity ^ 1);
-    if constexpr (K::kMask == MaskForm::kKeys) {
+    if constexpr (K::kHasBiases) {
       for (int i = lane_; i < K::kKeys; i += 32) shared_.bias[stage][i] = mask.bias(key + i);
       __syncwarp();  // before the first lane arrives
     }

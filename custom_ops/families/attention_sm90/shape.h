@@ -14,6 +14,7 @@ namespace attention_sm90 {
 using namespace sm90;
 
 constexpr int kRows = 64;  // queries of a warpgroup
+constexpr float kLog2E = 1.4426950408889634f;
 
 // The kernels for a mask, by the numbers of MaskForm in onnxbolt/families/attention_sm90.
 enum class MaskForm : int {
@@ -40,11 +41,14 @@ struct Boxes {
 };
 
 // A work item: the queries of one head that a block has, 64 for each consumer warpgroup, and the
-// blocks of keys that they read.
+// blocks of keys that they read. Where a head has no queries left, the first warpgroups are idle:
+// so these, whose turns come first, go on to the next item while the last ones finish this one.
 struct Work {
   int batch, head;
-  int row;  // the first query
-  int first, blocks;
+  int row;            // the first query
+  int idle;           // warpgroups without queries
+  int mask;           // place of the mask's first value in its copy, in bytes
+  int first, blocks;  // the first block of keys, and how many; 0: there are no items any more
 };
 
 // Parameters of a launch, the same for all blocks.
@@ -53,10 +57,13 @@ struct Params {
   Divisor groups, heads, batches;  // groups of a head's queries
   Divisor sharing;                 // heads that share keys
   int group_count, items, queries, keys;
-  float scale;
-  float excluded;  // the score of a key that a query does not read
-  float empty;     // the answer for a row without any key
+  bool rotates;             // else a block would always have the same group of its heads' queries
+  float scale, scale_log2;  // factors of scores, without and with log2(e)
+  float excluded;           // the score of a key that a query does not read
+  float empty;              // the answer for a row without any key
   ScoreMask mask;
+  int64_t mask_bytes;      // from its first value to its last one
+  bool copies_mask;        // an item's part of the mask is one piece of memory, which fits
   int first, last, shift;  // the band, as in AttentionArguments, with bounds that do not overflow
   bool all_blocks;         // blocks outside of the band are read, too: some row may have no key
 };
@@ -77,11 +84,30 @@ struct Shape {
   static constexpr MaskForm kMask = static_cast<MaskForm>(Row::at(kIterator));
   static constexpr bool kBand = Row::at(kInstructionK) == 1;
 
-  // Scores are scaled before a mask is added; else exp2's argument is scaled with them.
-  static constexpr bool kAdds =
-      kMask == MaskForm::kKeys || kMask == MaskForm::kAdded || kMask == MaskForm::kAddedF32;
+  // Scores before exp2: a mask is added to scaled scores; biases have been multiplied by log2(e)
+  // before they are added; other scores are scaled within exp2's argument.
+  static constexpr bool kHasBiases = kMask == MaskForm::kKeys,
+                        kAdds = kMask == MaskForm::kAdded || kMask == MaskForm::kAddedF32;
   // A query may read none of a block's keys.
   static constexpr bool kExcludes = kMask != MaskForm::kNone || kBand;
+
+  // Earlier sums are scaled only where scores have grown much. The test for it is worth its time if
+  // a warpgroup has many sums, or no registers to spare.
+  static constexpr bool kScalesSeldom =
+      kValueSize > 64 || kHasBiases || (kConsumers == 4 && kLastKeys < kKeys);
+
+  // arrivals of a warpgroup that release a block's keys
+  static constexpr int kReleases = kHasBiases ? 4 : 1;
+
+  // bytes of a value of a mask that differs among queries
+  static constexpr int kMaskValue = kMask == MaskForm::kAddedF32  ? 4
+                                    : kMask == MaskForm::kAdded   ? 2
+                                    : kMask == MaskForm::kBoolean ? 1
+                                                                  : 0;
+  // an item's part of such a mask, from a multiple of 16 bytes on, if there is room for it
+  static constexpr int kMostMaskBytes = 16384;
+  static constexpr int kMaskBytes = kConsumers * kRows * kKeys * kMaskValue;
+  static constexpr bool kCopiesMask = kMaskBytes > 0 && kMaskBytes <= kMostMaskBytes;
 
   static constexpr Boxes kKeyBoxes{kSize}, kValueBoxes{kValueSize};
   static constexpr int kKeyBytes = kKeyBoxes.bytes(kKeys), kValueBytes = kValueBoxes.bytes(kKeys);
@@ -104,10 +130,11 @@ struct Shape {
     alignas(1024) char k[kStages][kKeyBytes];
     alignas(1024) char v[kStages][kValueBytes];
     alignas(1024) char q[kQueryStages][kConsumers][kUnitBytes];
+    alignas(16) char mask[kQueryStages][kCopiesMask ? kMaskBytes + 16 : 16];
     Barrier k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
     Barrier q_full[kQueryStages], q_empty[kQueryStages];
     // kKeys: what is added to the scores of a stage's keys, read in pairs
-    float bias[kMask == MaskForm::kKeys ? kStages : 1][kMask == MaskForm::kKeys ? kKeys : 2];
+    float bias[kHasBiases ? kStages : 1][kHasBiases ? kKeys : 2];
     Work work[kQueryStages];  // describes the queries of each stage
   };
   static constexpr int kSharedMemory = sizeof(Shared);
@@ -121,29 +148,6 @@ struct Shape {
   static_assert(kConsumers >= 1 && kConsumers <= 4, "barriers are numbered for four warpgroups");
   static_assert(!kTakesTurns || kConsumers > 1, "turns need two warpgroups");
   static_assert(kSharedMemory <= ArchOf<Row>::kSharedMemory, "a block exceeds shared memory");
-};
-
-// The items of this block. A band makes the last queries' items the longest: these come first
-// (Producer), and blocks take them back and forth, so that all have about the same.
-template <class K>
-class Items {
- public:
-  __device__ explicit Items(const Params& params) : count_(params.items), item_(blockIdx.x) {}
-
-  __device__ bool done() const { return begin_ >= count_; }
-  // A last round may have none for this block.
-  __device__ bool valid() const { return item_ < count_; }
-  __device__ int item() const { return item_; }
-
-  __device__ void advance() {
-    begin_ += gridDim.x;
-    forth_ = !forth_;
-    item_ = begin_ + (K::kBand && !forth_ ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-  }
-
- private:
-  int count_, begin_ = 0, item_;
-  bool forth_ = true;
 };
 
 }  // namespace attention_sm90

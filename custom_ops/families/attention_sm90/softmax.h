@@ -25,7 +25,7 @@ __device__ uint32_t Pack(float low, float high) {
 
 // A thread's part of 64 queries: two rows, eight apart, in the order of sm90/wgmma.h.
 struct Rows {
-  float top[2] = {-INFINITY, -INFINITY};  // the highest score so far
+  float top[2] = {-INFINITY, -INFINITY};  // a score about as high as the highest one so far
   float sum[2] = {0, 0};                  // sums of this thread's weights, relative to `top`
   float factor[2];                        // by which the last block scaled earlier sums
 };
@@ -37,20 +37,30 @@ class ScoreTile {
   using Element = typename K::Element;
 
   CUTLASS_DEVICE ScoreTile(const Params& params, const Work& work, int row, int key)
-      : params_(params), work_(work), key_(key + threadIdx.x % 4 * 2) {
+      : params_(params),
+        work_(work),
+        key_(key + threadIdx.x % 4 * 2),
+        remaining_(params.keys - key) {
     const int thread = threadIdx.x % 128;
     row_ = row + thread / 32 * 16 + thread % 32 / 4;
   }
 
-  // Adds the mask to scaled scores, or excludes what it does not keep. Edge: the block has keys
-  // beyond the last one, or beyond the band of some query.
+  // Adds the mask to scaled scores, or excludes what it does not keep. `copied`: the block's biases
+  // (kKeys), or the item's copy of the mask. Edge: the block has keys beyond the last one, or
+  // beyond the band of some query.
   template <int Width, bool Edge>
-  CUTLASS_DEVICE void mask(float (&x)[Width / 2], const float* bias) const {
-    if constexpr (K::kMask == MaskForm::kKeys) add_bias<Width>(x, bias);
-    if constexpr (K::kMask == MaskForm::kAddedF32) add<Width, Edge, float>(x);
-    if constexpr (K::kMask == MaskForm::kAdded) add<Width, Edge, Element>(x);
-    if constexpr (K::kMask == MaskForm::kBoolean) exclude<Width, Edge>(x);
-    if constexpr (Edge) cut<Width>(x);
+  CUTLASS_DEVICE void mask(float (&x)[Width / 2], const void* copied) const {
+    if constexpr (K::kHasBiases) add_bias<Width>(x, static_cast<const float*>(copied));
+    if constexpr (K::kMask == MaskForm::kAddedF32) add<Width, Edge, float>(x, copied);
+    if constexpr (K::kMask == MaskForm::kAdded) add<Width, Edge, Element>(x, copied);
+    if constexpr (K::kMask == MaskForm::kBoolean) exclude<Width, Edge>(x, copied);
+    if constexpr (Edge) {
+      constexpr int kSure = Width - 16;  // the last block usually has more keys than these
+      if (!K::kBand && remaining_ >= kSure)
+        cut<kSure, Width>(x);
+      else
+        cut<0, Width>(x);
+    }
   }
 
  private:
@@ -60,18 +70,21 @@ class ScoreTile {
 #pragma unroll
     for (int i = 0; i < Width / 8; ++i) {
       const float2 added = at[4 * i];
-      x[4 * i] = fmaf(x[4 * i], params_.scale, added.x);
-      x[4 * i + 1] = fmaf(x[4 * i + 1], params_.scale, added.y);
-      x[4 * i + 2] = fmaf(x[4 * i + 2], params_.scale, added.x);
-      x[4 * i + 3] = fmaf(x[4 * i + 3], params_.scale, added.y);
+      x[4 * i] = fmaf(x[4 * i], params_.scale_log2, added.x);
+      x[4 * i + 1] = fmaf(x[4 * i + 1], params_.scale_log2, added.y);
+      x[4 * i + 2] = fmaf(x[4 * i + 2], params_.scale_log2, added.x);
+      x[4 * i + 3] = fmaf(x[4 * i + 3], params_.scale_log2, added.y);
     }
   }
 
   // The mask of row r at this thread's first key; of the last query if there are no more.
   template <class Value>
-  CUTLASS_DEVICE const Value* values(int r) const {
+  CUTLASS_DEVICE const Value* values(int r, const void* copied) const {
     const ScoreMask& mask = params_.mask;
     const int query = min(row_ + 8 * r, params_.queries - 1);
+    if (K::kCopiesMask && params_.copies_mask)
+      return reinterpret_cast<const Value*>(static_cast<const char*>(copied) + work_.mask) +
+             (query - work_.row) * params_.keys + key_;
     return static_cast<const Value*>(mask.data) + work_.batch * mask.batch +
            work_.head * mask.head + query * mask.query + key_;
   }
@@ -82,10 +95,10 @@ class ScoreTile {
   }
 
   template <int Width, bool Edge, class Value>
-  CUTLASS_DEVICE void add(float (&x)[Width / 2]) const {
+  CUTLASS_DEVICE void add(float (&x)[Width / 2], const void* copied) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const Value* at = values<Value>(r);
+      const Value* at = values<Value>(r, copied);
 #pragma unroll
       for (int i = 0; i < Width / 8; ++i)
 #pragma unroll
@@ -99,11 +112,11 @@ class ScoreTile {
   }
 
   template <int Width, bool Edge>
-  CUTLASS_DEVICE void exclude(float (&x)[Width / 2]) const {
+  CUTLASS_DEVICE void exclude(float (&x)[Width / 2], const void* copied) const {
     const bool kept = params_.mask.kind == Masking::kKept;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const uint8_t* at = values<uint8_t>(r);
+      const uint8_t* at = values<uint8_t>(r, copied);
 #pragma unroll
       for (int i = 0; i < Width / 8; ++i)
 #pragma unroll
@@ -114,8 +127,8 @@ class ScoreTile {
     }
   }
 
-  // Excludes keys outside of the band. Keys beyond the last one never count.
-  template <int Width>
+  // Excludes keys outside of the band, from column First on. Keys beyond the last one never count.
+  template <int First, int Width>
   CUTLASS_DEVICE void cut(float (&x)[Width / 2]) const {
     const int keys = params_.keys - key_;
 #pragma unroll
@@ -123,7 +136,7 @@ class ScoreTile {
       const int diagonal = row_ + 8 * r + params_.shift - key_;
       const int begin = diagonal + params_.first, end = diagonal + params_.last;
 #pragma unroll
-      for (int i = 0; i < Width / 8; ++i)
+      for (int i = First / 8; i < Width / 8; ++i)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int column = 8 * i + e;
@@ -136,13 +149,19 @@ class ScoreTile {
 
   const Params& params_;
   const Work& work_;
-  int row_, key_;
+  int row_, key_;  // this thread's first ones
+  int remaining_;  // keys from the block's first one on
 };
 
-// x becomes exp2(c (x - top)) for the highest score so far; 0 for a key that counts for nothing.
-// The statistics follow. `c`: log2(e), and the scale if scores are not scaled yet.
+// With kScalesSeldom, weights are at most 2^kSlack, far from the largest number of 16 bits: `top`
+// need not follow every higher score.
+constexpr float kSlack = 8;
+
+// x becomes exp2(c (x - top)), and 0 for a key that counts for nothing; c makes scores exponents of
+// 2. The statistics follow.
 template <class K, int Width>
-CUTLASS_DEVICE void Exponentiate(float (&x)[Width / 2], Rows& rows, float c) {
+CUTLASS_DEVICE void Exponentiate(float (&x)[Width / 2], Rows& rows, const Params& params) {
+  const float c = K::kHasBiases ? 1.f : K::kAdds ? kLog2E : params.scale_log2;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float top[2] = {rows.top[r], x[2 * r]};
@@ -153,9 +172,12 @@ CUTLASS_DEVICE void Exponentiate(float (&x)[Width / 2], Rows& rows, float c) {
     float highest = fmaxf(top[0], top[1]);
     highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
     highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
+    // false for -inf - -inf, which is NaN
+    const bool grows = !K::kScalesSeldom || (highest - rows.top[r]) * c > kSlack;
+    if (!grows) highest = rows.top[r];
     // a row without any key so far: -inf - -inf would be NaN
     const float base = K::kExcludes && highest == -INFINITY ? 0.f : highest;
-    rows.factor[r] = Exp2((rows.top[r] - base) * c);
+    rows.factor[r] = grows ? Exp2((rows.top[r] - base) * c) : 1.f;
     rows.top[r] = highest;
     const float offset = base * c;
     float sum[2] = {0, 0};
@@ -165,7 +187,9 @@ CUTLASS_DEVICE void Exponentiate(float (&x)[Width / 2], Rows& rows, float c) {
       for (int e = 0; e < 2; ++e) {
         float& score = x[4 * i + 2 * r + e];
         // products of huge scores may overflow, their difference does not
-        score = Exp2(K::kAdds ? (score - base) * c : fmaf(score, c, -offset));
+        score = Exp2(K::kHasBiases ? score - base
+                     : K::kAdds    ? (score - base) * c
+                                   : fmaf(score, c, -offset));
         sum[e] += score;
       }
     rows.sum[r] = fmaf(rows.sum[r], rows.factor[r], sum[0] + sum[1]);
