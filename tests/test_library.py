@@ -31,6 +31,7 @@ GEMM = OpSpec(
     ("Bias", "Add", "Relu", "CastF32"),
 )
 POOL = OpSpec("AveragePool_nhwc_f16", "average_pool", DType.F16, DType.F16)
+ATTENTION = OpSpec("FusedAttention_kept_f16", "attention", DType.F16, DType.F16, letters="ttb")
 HOSTILE_NAME = "a $(touch ran) `touch ran`; touch ran '\" \\"
 
 
@@ -111,6 +112,8 @@ def test_more_operands_than_a_launch_can_carry() -> None:
 
 def test_ops_survive_json() -> None:
     assert ops_from_json(ops_to_json([GEMM, POOL, GEMM])) == (POOL, GEMM)
+    assert ops_from_json(ops_to_json([ATTENTION])) == (ATTENTION,)
+    assert ATTENTION.operands == "ttb"
 
 
 @pytest.mark.parametrize(
@@ -121,6 +124,9 @@ def test_ops_survive_json() -> None:
         '[{"name": "x"}]',
         ops_to_json([GEMM]).replace('"f16"', '"f8"'),
         ops_to_json([GEMM]).replace('"Relu"', '"Unheard"'),
+        ops_to_json([ATTENTION]).replace('"ttb"', '"ttx"'),
+        ops_to_json([ATTENTION]).replace('"ttb"', '"tttttttttb"'),
+        ops_to_json([ATTENTION]).replace('"ttb"', '["t"]'),
     ],
 )
 def test_damaged_ops(text: str) -> None:

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from onnxbolt.archs import get
+from onnxbolt.dtypes import DType
 from onnxbolt.families import KernelConfig, named
 from onnxbolt.plan.cost import candidates, fused_us, predict
+from onnxbolt.problems import AttentionProblem
 from onnxbolt.tune.tasks import instance_of, tasks_of
 from tests.tune.fakes import MODEL, gemm
 
@@ -55,6 +57,15 @@ def test_every_family_is_tried_and_those_with_a_successor_a_few_times() -> None:
     assert len(older.candidates) == min(24, len(candidates(gemm(), get(80))))
     (one,) = tasks_of([gemm()], H200, 1, nothing)
     assert len(one.candidates) == 1
+
+
+def test_attention_is_a_task_unless_the_profiler_cannot_compute_it() -> None:
+    vit = AttentionProblem(32, 12, 12, 197, 197, 64, 64, DType.F16, DType.F16)
+    (task,) = tasks_of([vit, vit], H200, 24)
+    families = {candidate.config.family.name for candidate in task.candidates}
+    assert families == {"attention", "attention_sm90"}
+    assert task.occurrences == 2
+    assert not tasks_of([replace(vit, windows=(56, 56, 7, 7, 0, 0))], H200, 24)
 
 
 def test_problems_without_kernels_are_no_tasks() -> None:
