@@ -47,6 +47,7 @@ MOVEMENT = {
 _MEANS = {"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"}
 # operators whose output errors are at most the largest error of their inputs
 _LARGEST = {"MaxPool", "GlobalMaxPool", "ReduceMax"}
+_WEIGHTLESS = 60.0  # exp(-60) of the largest power is no weight, for any number of terms
 _MEASURED_FACTOR = 4.0  # factor on a limit measured with one draw of the errors' signs
 
 _CONSTANTS = {
@@ -449,6 +450,8 @@ def _constant(call: Call) -> Bounded:
     else:
         value = call.analysis.standard.run(call.node, [], {})[0]
     error = unit(value.dtype) if value.dtype.itemsize == 2 else 0.0
+    if value.dtype == np.float16 and np.all(np.abs(value) == np.finfo(np.float16).max):
+        error = 0.0  # the lowest number excludes keys, in a kernel as in the body
     # the body of a node has 16 bits of a constant, a kernel has 24
     if error and call.arithmetic.kernel:
         return dataclasses.replace(Bounded.of(value), arithmetic=error)
@@ -520,18 +523,20 @@ def _batch_normalization(call: Call) -> Bounded | None:
 
 
 def _softmax(call: Call) -> Bounded | None:
-    """A factor of at most exp(2 e) for y_i, where e is the largest error in its row."""
+    """A factor of at most exp(2 e) for y_i, where e is the largest error in its row, without values
+    that have no weight whatever their error: masks put such ones."""
     x, axis = call.given[0], int(call.attributes.get("axis", -1))
+
+    def largest(errors: np.ndarray) -> np.ndarray:
+        weighs = x.value + errors >= x.value.max(axis, keepdims=True) - _WEIGHTLESS
+        found: np.ndarray = np.where(weighs, errors, 0.0).max(axis, keepdims=True)
+        return found.astype(float)
+
     with np.errstate(all="ignore"):
         powers = np.exp(x.value - x.value.max(axis, keepdims=True))
         value = powers / powers.sum(axis, keepdims=True)
         found = call.of_both(
-            lambda errors: (
-                value
-                * np.expm1(
-                    np.minimum(2.0 * errors[0].max(axis, keepdims=True).astype(float), 700.0)
-                )
-            )
+            lambda errors: value * np.expm1(np.minimum(2.0 * largest(errors[0]), 700.0))
         )
     local = (
         value * (call.arithmetic.accumulation(x.value.shape[axis]) + 8 * 2.0**-21)

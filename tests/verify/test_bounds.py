@@ -266,3 +266,17 @@ def test_constants_of_a_body_are_rounded_where_a_kernel_s_are_not(kernel: bool) 
     assert moved.max() > 1e-4
     within = moved <= y.absolute(y.arithmetic if kernel else y.operands)
     assert within.all()
+
+
+def test_values_without_weight_have_no_part_in_a_softmax_s_error() -> None:
+    """A mask of -65504 in fp16 is right to 32, as a bound of its rounding says."""
+    scores = np.array([[1.0, 2.0, -65504.0], [-65504.0, -65504.0, -65504.0]])
+    errors = np.array([[1e-3, 1e-3, 32.0], [1e-3, 1e-3, 1e-3]], np.float32)
+    env: Env = {"x": Bounded(scores, np.dtype(np.float32), errors)}
+    node = helper.make_node("Softmax", ["x"], ["y"], axis=-1)
+    Analysis(STANDARD, {}).run([node], env, STANDARD_ARITHMETIC)
+    y = env["y"]
+    limit = y.absolute(y.arithmetic)
+    assert np.all(limit <= 3e-3)
+    assert np.all(limit[:, :2] >= 1e-3 * y.value[:, :2])
+    np.testing.assert_allclose(y.value[1], 1 / 3)
