@@ -29,7 +29,8 @@ class Form:
 
     def model(self, mask: str) -> onnx.ModelProto:
         q, k, v = (self.by_heads(perm) for perm in ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)))
-        scores = self.net.node("Add", self.net.node("MatMul", q, k), mask)
+        scores = self.net.node("MatMul", q, k)
+        scores = self.net.node("Add", scores, mask) if mask else self.split(scores)
         y = self.net.node("MatMul", self.net.node("Softmax", scores, axis=-1), v)
         y = self.net.node("Transpose", y, perm=[0, 2, 1, 3])
         y = self.net.node("Reshape", y, self.net.const([0, 0, -1], np.int64))
@@ -52,6 +53,18 @@ class Form:
         mask = self.net.node("Reshape", mask, self.net.const([-1, H, S, S], np.int64))
         return self.net.node("Add", self.net.const(self.values(self.bias)), mask)
 
+    def reshaped(self) -> str:
+        """None: `split` adds bias and mask to the scores (timm, eager)."""
+        return ""
+
+    def split(self, scores: str) -> str:
+        """The windows' mask is added to scores [images, windows, heads, S, S]."""
+        scores = self.net.node("Add", scores, self.bias)
+        shape = self.net.const([-1, WINDOWS, H, S, S], np.int64)
+        scores = self.net.node("Reshape", scores, shape)
+        scores = self.net.node("Add", scores, self.net.const(self.windows[None]))
+        return self.net.node("Reshape", scores, self.net.const([-1, H, S, S], np.int64))
+
     def tiled(self) -> str:
         """bias + the windows' mask for each batch (Hugging Face)."""
         return self.net.node(
@@ -73,14 +86,16 @@ def masks(graph: gs.Graph) -> list[Mask]:
 
 
 @pytest.mark.parametrize("batch", [IMAGES * WINDOWS, "N"])
-@pytest.mark.parametrize("kind", [Form.expanded, Form.tiled], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [Form.expanded, Form.tiled, Form.reshaped], ids=lambda kind: kind.__name__
+)
 def test_the_mask_is_one_constant(
     kind: Callable[[Form], str], batch: int | str, tmp_path: Path
 ) -> None:
     form = Form(batch)
     model = form.model(kind(form))
-    if kind is Form.tiled and batch == "N":
-        pytest.skip("the batch of the mask is a number")
+    if kind is not Form.expanded and batch == "N":
+        pytest.skip("no input of the model has the number of images, or the mask has it")
     (mask,) = masks(prepare(model))
     assert isinstance(mask.tensor, gs.Constant)
     assert mask.period == WINDOWS
