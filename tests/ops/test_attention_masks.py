@@ -254,6 +254,16 @@ class BiasAndBand(Masks):
         return self.net.node("Where", self.causal(), scores, self.net.const(LOW))
 
 
+class Windows(Masks):
+    """Swin's: a bias per head, and a mask per window, of which an image has two."""
+
+    def masked(self, scores: str) -> str:
+        scores = self.add(scores, self.net.normal(1, H, S, T))
+        scores = self.reshape(scores, -1, 2, H, S, T)
+        scores = self.add(scores, self.net.normal(1, 2, 1, S, T))
+        return self.reshape(scores, -1, H, S, T)
+
+
 class AddedAndBand(Masks):
     def masked(self, scores: str) -> str:
         return self.add(self.add(scores, "added"), self.numbers(self.causal()))
@@ -293,6 +303,7 @@ FORMS = [
     (Dropped, DROPPED, ["batch", 1, 1, T], Band(), PLAIN),
     (TwoForGood, KEPT, ["batch", 1, 1, T], CAUSAL, NAN),
     (BiasAndBand, ADDED, [1, H, S, T], CAUSAL, PLAIN),
+    (Windows, ADDED, [2, H, S, T], Band(), PLAIN),
     (AddedAndBand, ADDED, ["batch", 1, S, T], CAUSAL, NAN),
     (ScaledBehind, KEPT, ["batch", 1, S, T], Band(), NAN),
 ]
@@ -330,6 +341,15 @@ class PutsScore(Masks):
 
     def masked(self, scores: str) -> str:
         return self.net.node("Where", "kept", scores, self.net.const(-1e4))
+
+
+class WindowsOfImages(Masks):
+    """Swin's windows, whose number of images is an axis, with a mask that is computed."""
+
+    def masked(self, scores: str) -> str:
+        scores = self.reshape(scores, -1, 2, H, S, T)
+        scores = self.add(scores, self.net.node("Unsqueeze", "added", self.ints(0)))
+        return self.reshape(scores, -1, H, S, T)
 
 
 class LowTwice(Masks):
@@ -373,6 +393,7 @@ class MoreScores(Masks):
     ("form", "reason"),
     [
         (PutsScore, "its mask puts a number that scores may have: -10000"),
+        (WindowsOfImages, "its masks of windows are no constants that are added"),
         (LowTwice, "it has several masks"),
         (LowBehindAdded, "it has several masks"),
         (TwoTensors, "it has several masks"),

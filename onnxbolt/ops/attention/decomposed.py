@@ -147,7 +147,7 @@ def _found(
 ) -> _Scores | str:
     """The scores, if Reshapes on the way only join and split batch and heads."""
     shapes = [node.outputs[0].shape for node in nodes]
-    if any(shape is None or len(shape) not in (3, 4) for shape in shapes):
+    if any(shape is None or len(shape) not in (3, 4, 5) for shape in shapes):
         return _AXES
     heads = frozenset(s[1] for s in shapes if len(s) == 4 and isinstance(s[1], int) and s[1] != 1)
     if len(heads) > 1 or any(node.op == "Reshape" and not _refolds(node) for node in nodes):
@@ -156,23 +156,28 @@ def _found(
         return "its mask makes more scores"
     queries, keys = sizes(nodes[0].outputs[0])[-2:]
     frame = Frame(queries, keys)
-    found = masks.joined(
-        [
-            (each, after, replace(frame, folded=len(each.scores.shape) == 3))
-            for each, after in masked
-        ]
-    )
+    if any(len(shape) == 5 for shape in shapes):
+        found: Masks | str = masks.of_windows(masked)
+    else:
+        found = masks.joined(
+            [
+                (each, after, replace(frame, folded=len(each.scores.shape) == 3))
+                for each, after in masked
+            ]
+        )
     if isinstance(found, str):
         return found
     return _Scores(first, tuple(nodes), scale, frame, found, heads)
 
 
 def _refolds(reshape: gs.Node) -> bool:
-    """True if a Reshape joins batch and heads, or splits them."""
+    """True if a Reshape joins batch and heads, or splits them, or batch into images and windows."""
     x, y = reshape.inputs[0], reshape.outputs[0]
     if reshape.domain or x.shape is None or y.shape is None:
         return False
-    return {len(x.shape), len(y.shape)} == {3, 4} and sizes(x)[-2:] == sizes(y)[-2:]
+    ranks = {len(x.shape), len(y.shape)}
+    same = 2 if ranks == {3, 4} else 3
+    return ranks in ({3, 4}, {4, 5}) and sizes(x)[-same:] == sizes(y)[-same:]
 
 
 def _changed(tensor: gs.Tensor) -> str | None:

@@ -13,6 +13,7 @@ good, or if one is a band.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -226,3 +227,26 @@ def _is_placed(leaf: Leaf) -> bool:
     """True if the tensor broadcasts to scores with axes for batch and heads."""
     shape = leaf.tensor.shape
     return shape is not None and (not leaf.folded or len(shape) < 3 or shape[0] == 1)
+
+
+def of_windows(operands: Sequence[tuple[Operand, float]]) -> Masks | str:
+    """Constants that are added, [1, heads, queries, keys] and [1, windows, heads, queries, keys],
+    as one with the period of the windows; a str is a refusal's reason."""
+    parts = list[np.ndarray]()
+    for each, scale in operands:
+        values, rank = constant_values(each.tensor), len(each.scores.shape)
+        if values is None or each.puts is not None or scale != 1 or rank not in (4, 5):
+            return "its masks of windows are no constants that are added"
+        values = values.reshape(*[1] * (rank - values.ndim), *values.shape)
+        if values.shape[0] != 1:
+            return "its masks of windows differ between images"
+        parts.append(values[0] if rank == 5 else values)
+    last = operands[-1][0]
+    result = last.node.outputs[0]
+    if not hasattr(result, "folded"):  # the pattern is asked several times
+        total = np.asarray(functools.reduce(np.add, [part.astype(np.float32) for part in parts]))
+        values = np.ascontiguousarray(total.astype(last.tensor.dtype))
+        result.folded = gs.Constant(f"{result.name}_masks", values)
+    period = int(result.folded.shape[0])
+    mask = Mask(Masking.ADDED, result.folded, period=period if period > 1 else 0)
+    return Masks(mask, float(result.folded.values.min()))
