@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 import onnxbolt
 from onnxbolt.inspection import inspect_model
@@ -19,6 +19,7 @@ from onnxbolt.opspec import configs_of_node
 from onnxbolt.report import Report
 from onnxbolt.report.render import text
 from onnxbolt.tune.lockfile import Lock
+from onnxbolt.verify import verify
 from tests.support import Net
 
 BATCH, TOKENS, HEADS, SIZE = 4, 197, 4, 64
@@ -26,9 +27,13 @@ WIDTH = HEADS * SIZE
 OPTIONS: dict[str, Any] = {"library": False, "archs": ["sm_80", "sm_90a"]}
 
 
-def encoder(layers: int = 2, batch: int | str = BATCH) -> ModelProto:
-    """Attention and its projections, with residuals, as ViT has them."""
-    net = Net({"x": (batch, TOKENS, WIDTH)})
+def encoder(layers: int = 2, batch: int | str = BATCH, masked: bool = False) -> ModelProto:
+    """Attention and its projections, with residuals, as ViT has them; `masked`: with a boolean
+    input that keeps keys."""
+    mask = {"mask": (batch, 1, 1, TOKENS)} if masked else {}
+    net = Net(
+        {"x": (batch, TOKENS, WIDTH), **mask}, types={"mask": TensorProto.BOOL} if masked else None
+    )
     shape, joined = (net.const(s, np.int64) for s in ([0, 0, HEADS, SIZE], [0, 0, WIDTH]))
     x = "x"
     for _ in range(layers):
@@ -38,6 +43,8 @@ def encoder(layers: int = 2, batch: int | str = BATCH) -> ModelProto:
             for tensor, perm in zip(heads, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True)
         )
         scores = net.node("Mul", net.node("MatMul", q, k), net.const(SIZE**-0.5))
+        if masked:
+            scores = net.node("Where", "mask", scores, net.const(np.finfo(np.float32).min))
         mixed = net.node("MatMul", net.node("Softmax", scores, axis=-1), v)
         rows = net.node("Reshape", net.node("Transpose", mixed, perm=[0, 2, 1, 3]), joined)
         x = net.node("Add", x, net.linear(rows, WIDTH, WIDTH))
@@ -78,6 +85,20 @@ def test_plain_onnx_runtime_gives_the_original_s_answers(precision: str, tmp_pat
     )
     error = np.linalg.norm(found[0] - expected[0]) / np.linalg.norm(expected[0])
     assert error < {"fp16": 5e-3, "bf16": 4e-2, "keep": 1e-5}[precision]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "keep"])
+def test_a_wrong_scale_is_found(precision: str, masked: bool, tmp_path: Path) -> None:
+    """A segment is compared with tensors of the original, which a residual follows."""
+    model, out = encoder(1, 2, masked), tmp_path / "out.onnx"
+    onnxbolt.optimize(model, out, precision=precision, verify=False, **OPTIONS)
+    optimized = onnx.load(out)
+    (node,) = (n for n in optimized.graph.node if n.op_type.startswith("FusedAttention"))
+    (scale,) = (attribute for attribute in node.attribute if attribute.name == "scale")
+    assert verify(model, optimized, seed=1).passed
+    scale.f *= 2
+    assert not verify(model, optimized, seed=1).passed
 
 
 def test_the_lock_file_gives_the_same_kernels_again(tmp_path: Path) -> None:
