@@ -1,6 +1,6 @@
 # make demo    install into .venv, optimize ResNet-50, compile its library, compare with the original, print the report
 # make test    install into .venv, run the tests that need no GPU
-# make test-zoo  every graph of tests/zoo (about an hour on 2 cores)
+# make test-zoo  every graph of tests/zoo and tests/zoo/exports (hours on 2 cores)
 # make mutants   small faults in copies of the sources, which tests have to find (about 20 minutes on 2 cores)
 # make false-alarms  verify right models in all precisions with three seeds; adds to tests/false_alarms.json
 # make lint    ruff, clang-format, import-linter and mypy (pre-commit runs the same: .pre-commit-config.yaml)
