@@ -21,13 +21,13 @@ from onnxbolt.ops.attention.views import Atom, Layout, Stride
 class Moved:
     """An image [batch, height, width, channels], and the nodes between it and its windows.
 
-    `flat`: a tensor [batch, height x width, channels] on the other side of a Reshape, and that
-    Reshape; None if there is none."""
+    `flat`: the image with one axis for its pixels, [batch, height x width, channels], and the
+    Reshape between the two; None if there is none. Without such a Reshape it is `image` itself."""
 
     image: gs.Tensor
     windows: Windows
     nodes: tuple[gs.Node, ...]
-    flat: tuple[gs.Tensor, gs.Node] | None
+    flat: tuple[gs.Tensor, *tuple[gs.Node, ...]] | None
 
 
 # --- from windows back to the image ---------------------------------------------------------------
@@ -43,7 +43,8 @@ def divided(tensor: gs.Tensor) -> Moved | None:
         source = node.inputs[0]
         rows = _rows_within(source, chain)
         if rows is not None:
-            moved = _unrolled(source, rows, tuple(node for node, _ in chain))
+            nodes = tuple(node for node, _ in chain)
+            moved = (_unrolled if len(source.shape) == 4 else _flat)(source, rows, nodes)
             if moved is not None and not moved.windows.keep_order:
                 return moved
     return None
@@ -53,18 +54,24 @@ def _rows_within(image: gs.Tensor, chain: Sequence[tuple[gs.Node, gs.Tensor]]) -
     """The pixel at each position of each window, [windows, positions], where `chain` makes windows
     of an image."""
     whole, layout = views.of(image), views.of(image)
-    if whole is None or len(whole.axes) != 4 or not _is_known(image.shape[1:]):
+    if whole is None or len(whole.axes) not in (3, 4) or not _is_known(image.shape[1:]):
         return None
     for node, output in chain:
         layout = None if layout is None else views.through(node, layout, output)
-    if layout is None or len(layout.axes) != 3 or layout.axes[2] != whole.axes[3]:
+    if layout is None or len(layout.axes) != 3 or layout.axes[2] != whole.axes[-1]:
         return None
     outer, batch = layout.axes[0], whole.axes[0]
     if outer[: len(batch)] != batch:
         return None
-    rows = _places((*outer[len(batch) :], *layout.axes[1]), image.shape[3])
+    rows = _places((*outer[len(batch) :], *layout.axes[1]), image.shape[-1])
     positions = math.prod(int(atom.size) for atom in layout.axes[1])
     return None if rows is None else rows.reshape(-1, positions)
+
+
+def _flat(image: gs.Tensor, rows: np.ndarray, nodes: tuple[gs.Node, ...]) -> Moved | None:
+    """The windows of an image with one axis for its pixels."""
+    windows = fitted(rows)
+    return None if windows is None else Moved(image, windows, nodes, (image,))
 
 
 def _unrolled(image: gs.Tensor, rows: np.ndarray, nodes: tuple[gs.Node, ...]) -> Moved | None:
@@ -99,6 +106,9 @@ def united(graph: gs.Graph, tensor: gs.Tensor, windows: Windows, batch: Size) ->
         tensor, nodes = node.outputs[0], (*nodes, node)
         layout = views.through(node, layout, tensor)
         rows = None if layout is None else _rows_of(tensor, layout, batch, windows)
+        if rows is not None and len(tensor.shape) == 3:
+            same = np.array_equal(rows, windows.back())
+            return Moved(tensor, windows, nodes, (tensor,)) if same else None
         if rows is not None and (found := _rolled(graph, tensor, rows, windows)) is not None:
             image, rolls = found
             return Moved(image, windows, (*nodes, *rolls), _flattened(graph, image))
@@ -120,15 +130,15 @@ def _as_windows(tensor: gs.Tensor, windows: Windows, batch: Size) -> Layout:
 
 def _rows_of(image: gs.Tensor, layout: Layout, batch: Size, windows: Windows) -> np.ndarray | None:
     """The row, window * positions + position, of each pixel; None if this is no such image."""
-    if list(image.shape[1:3]) != [windows.height, windows.width] or len(layout.axes) != 4:
+    if list(image.shape[1:-1]) not in ([windows.height, windows.width], [windows.pixels]):
         return None
-    channels = image.shape[3]
+    channels = image.shape[-1]
     first = Atom(batch, Stride(channels) * windows.pixels)
     if layout.axes[0] != ((first,) if batch != 1 else ()):
         return None
-    if layout.axes[3] != ((Atom(channels, Stride(1)),) if channels != 1 else ()):
+    if layout.axes[-1] != ((Atom(channels, Stride(1)),) if channels != 1 else ()):
         return None
-    return _places((*layout.axes[1], *layout.axes[2]), channels)
+    return _places([atom for axis in layout.axes[1:-1] for atom in axis], channels)
 
 
 def _rolled(

@@ -117,7 +117,9 @@ def _block(graph: gs.Graph, candidate: Candidate) -> _Block | None:
     back = united(graph, after.result, moved.windows, sizes(moved.image)[0])
     if back is None:
         return None
-    return _Block(moved, projections, candidate.output, after, back)
+    block = _Block(moved, projections, candidate.output, after, back)
+    ranks = {len(each.image.shape) for each in (moved, back)}
+    return block if block.axes == 1 or ranks == {4} else None
 
 
 def _rowwise_before(graph: gs.Graph, result: gs.Tensor, reader: Candidate) -> _Rowwise | None:

@@ -40,7 +40,9 @@ class Block:
         flat: bool = False,
         gathers: bool = False,
         packed: bool = True,
+        direct: bool = False,
     ) -> None:
+        self.direct = direct  # no tensor is [batch, height, width, C]
         self.order, self.flat, self.gathers, self.packed = order, flat, gathers, packed
         size = (order.pixels,) if flat else (order.height, order.width)
         self.net = Net({"x": (batch, *size, C)})
@@ -58,7 +60,7 @@ class Block:
     def divided(self, x: str) -> str:
         """[batch x windows, positions, C]."""
         order = self.order
-        if self.flat:
+        if self.flat and not self.direct:
             x = self.reshaped(x, -1, order.height, order.width, C)
         x = self.rolled(x, 1, order.shift_y)
         x = self.rolled(x, 2, order.shift_x)
@@ -73,6 +75,8 @@ class Block:
         down, across = order.height // order.window_height, order.width // order.window_width
         x = self.reshaped(x, -1, down, across, order.window_height, order.window_width, C)
         x = self.net.node("Transpose", x, perm=[0, 1, 3, 2, 4, 5])
+        if self.direct:
+            return self.reshaped(x, -1, order.pixels, C)
         x = self.reshaped(x, -1, order.height, order.width, C)
         x = self.rolled(x, 1, -order.shift_y)
         x = self.rolled(x, 2, -order.shift_x)
@@ -191,6 +195,15 @@ def test_no_node_moves_rows(form: dict[str, bool], batch: int | str, tmp_path: P
     feeds = feeds_of(model)
     (y,), (expected,) = run(result, feeds), run(model, feeds)
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("batch", [B, "N"])
+def test_images_may_have_one_axis_for_pixels_alone(batch: int | str, tmp_path: Path) -> None:
+    model = Block(PLAIN, batch, flat=True, direct=True).model()
+    (found,) = read(model)
+    assert found is not None
+    assert np.array_equal(found.rows(), PLAIN.rows())
+    assert not operators(optimized(model, tmp_path)) & MOVING
 
 
 def test_the_residual_is_added_by_the_projection(tmp_path: Path) -> None:
