@@ -32,7 +32,6 @@ from onnxbolt.canonicalize import (
     scale_shift,
     sum_form,
     transpose_form,
-    window_masks,
 )
 from onnxbolt.graph import promises
 from onnxbolt.graph.edit import prune
@@ -52,7 +51,6 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (expand_form.run, "Expands replaced by broadcasting"),
     (mean_form.run, "means over an image written as GlobalAveragePool"),
     (sum_form.run, "Sum written as Add"),
-    (window_masks.run, "masks of windows added to scores of all images"),
     # a factor behind a normalization would be folded into the next weights
     (norm_form.run, "decomposed normalizations recognized"),
     # it looks for normalizations, of which some were decomposed
