@@ -180,9 +180,10 @@ class _Judge:
             return
         limit = limits.absolute(limits.arithmetic) + limits.absolute(limits.operands)
         # limits of a node that writes a part of its output are those of that part already
-        if limit.shape == got.shape:
+        if got.ndim and limit.shape == got.shape:
             limit = limit[..., piece.begin : piece.end]
-        got = got[..., piece.begin : piece.end]
+        if got.ndim:  # a scalar has no parts
+            got = got[..., piece.begin : piece.end]
         real: slice | list[int] = slice(None)  # indices of the last axis that are not padding
         if piece.channels is not None and got.shape == expected.shape:
             real = [place for place, channel in enumerate(piece.channels) if channel >= 0]

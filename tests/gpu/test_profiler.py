@@ -54,7 +54,7 @@ BIAS: dict[str, Any] = {
 ATTENTIONS = [
     VIT,
     dataclasses.replace(VIT, batch=3, mask=("kept",), mask_shape=(3, 1, 1, 197)),
-    dataclasses.replace(VIT, batch=2, keys=300, orders=("bhsd",) * 3, **BIAS),
+    dataclasses.replace(VIT, batch=2, keys=300, **BIAS),
     dataclasses.replace(VIT, batch=1, heads=8, key_heads=2, band=(BAND_LEAST, 0, 0)),
     dataclasses.replace(VIT, mask=("dropped",), mask_shape=(197, 197), size=80, value_size=80),
 ]
