@@ -86,9 +86,12 @@ def _product(graph: gs.Graph, matmul: gs.Node) -> _Product | None:
     if add is None or add.op != "Add" or add.domain:
         return _Product(matmul, None, None)
     vectors = [constant_values(t) for t in add.inputs if t is not y]
-    if len(vectors) != 1 or vectors[0] is None or vectors[0].size != weight.shape[1]:
+    bias, columns = vectors[0] if len(vectors) == 1 else None, weight.shape[1]
+    if bias is None or bias.ndim > len(y.shape):
         return _Product(matmul, None, None)
-    return _Product(matmul, add, vectors[0].reshape(-1))
+    if (bias.size, bias.shape[-1:]) != (columns, (columns,)):
+        return _Product(matmul, None, None)
+    return _Product(matmul, add, bias.reshape(-1))
 
 
 def _halves(readers: Sequence[gs.Node], whole: gs.Tensor) -> list[_Half]:

@@ -254,6 +254,7 @@ def _is_whole(graph: gs.Graph, region: _Region) -> bool:
         and bool(x.shape)
         and isinstance(x.shape[-1], int)
         and region.result.dtype == x.dtype
+        and len(region.result.shape or x.shape) == len(x.shape)  # constants may have more axes
         and all(t.dtype in types and not pinned(graph, t) for t in inner)
         and all(nodes.issuperset(t.outputs) for t in inner)
     )

@@ -200,3 +200,18 @@ def test_activations_that_are_written_out() -> None:
     net = packed(split, swiglu)
     graph = prepare(net.model(last(net)))
     assert [node.op for node in graph.nodes] == ["MatMul", "Add", "MatMul", "Add", "Silu", "Mul"]
+
+
+@pytest.mark.parametrize("shape", [(2 * F, 1), (1, 1, 1, 2 * F)])
+def test_a_summand_for_each_row_or_of_more_axes_is_no_bias(shape: tuple[int, ...]) -> None:
+    net = Net({"x": (2, 2 * F, K)}, opset=20)
+    y = net.node("MatMul", "x", net.normal(K, 2 * F, scale=K**-0.5))
+    unit = glu(
+        net,
+        *net.several(
+            "Split", net.node("Add", y, net.normal(*shape)), outputs=2, axis=-1, num_outputs=2
+        ),
+    )
+    graph = import_model(net.model(unit))
+    infer(graph)
+    assert run(graph) == 0

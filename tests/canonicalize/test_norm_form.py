@@ -183,6 +183,16 @@ def test_near_misses_stay(form: str) -> None:
     untouched(_source(NEAR_MISSES[form]), run)
 
 
+def test_an_epsilon_of_more_axes_than_x_keeps_the_nodes() -> None:
+    inputs, outputs = SHAPES
+    wider = {key: (1, *shape) for key, shape in outputs.items()}
+    constants = CONSTANTS | {"epsilon": np.reshape(CONSTANTS["epsilon"], (1, 1, 1, 1))}
+    nodes = _layer(("Mul", "n gamma", "y"))
+    used = {tensor for node in nodes for tensor in node[1].split()}
+    given = {key: value for key, value in constants.items() if key in used}
+    untouched(model(nodes, inputs, wider, given), run)
+
+
 @pytest.mark.parametrize("tensor", ["m", "d", "dd", "v", "s"])
 def test_a_tensor_between_that_is_read_elsewhere_keeps_its_nodes(tensor: str) -> None:
     shape = (*SHAPES[0]["x"][:2], 1 if tensor in "mvs" else WIDTH)
