@@ -11,7 +11,7 @@ import pytest
 import onnxbolt
 from onnxbolt.ops import OPS
 from onnxbolt.ops.attention.found import AttentionAnchor, Band, Masked, Masking
-from tests.ops.attention_form import ALL, SOME, Form, H, S, T, answers, feeds
+from tests.ops.attention_form import ALL, SOME, D, Form, H, S, T, answers, feeds
 from tests.support import matched, prepare
 
 LOW = float(np.finfo(np.float32).min)
@@ -279,6 +279,22 @@ class ScaledBehind(Masks):
         return self.times(self.add(scores, self.numbers("kept")), 0.25)
 
 
+class OneNumber(Masks):
+    """A choice between equal numbers keeps every key."""
+
+    def masked(self, scores: str) -> str:
+        one = self.net.node("Where", "kept", self.net.const(1.0), self.net.const(1.0))
+        every = self.net.node("Cast", one, to=onnx.TensorProto.BOOL)
+        return self.net.node("Where", every, scores, self.net.const(-np.inf))
+
+
+class BeyondFloats(Masks):
+    """Twice the number that it puts is -inf in fp32."""
+
+    def masked(self, scores: str) -> str:
+        return self.times(self.net.node("Where", "kept", scores, self.net.const(-3e38)), 2.0)
+
+
 NONE, KEPT, DROPPED, ADDED = Masking.NONE, Masking.KEPT, Masking.DROPPED, Masking.ADDED
 PLAIN, NAN = Masked.PLAIN, Masked.NAN
 FORMS = [
@@ -306,6 +322,8 @@ FORMS = [
     (Windows, ADDED, [2, H, S, T], Band(), PLAIN),
     (AddedAndBand, ADDED, ["batch", 1, S, T], CAUSAL, NAN),
     (ScaledBehind, KEPT, ["batch", 1, S, T], Band(), NAN),
+    (OneNumber, NONE, None, Band(), PLAIN),
+    (BeyondFloats, KEPT, ["batch", 1, S, T], Band(), NAN),
 ]
 
 
@@ -389,9 +407,54 @@ class MoreScores(Masks):
         return self.add(scores, self.net.normal(3, 1, 1, S, T))
 
 
+class ChangedBehind(Masks):
+    """The first query has no key, and so the weights that the numbers added behind make."""
+
+    def masked(self, scores: str) -> str:
+        kept = self.net.const(np.tril(np.ones((S, T)), -1), np.bool_)
+        scores = self.net.node("Where", kept, scores, self.net.const(-1e5))
+        return self.add(scores, self.net.normal(1, H, S, T))
+
+
+class Folded(Masks):
+    """Scores with one axis for batch and heads."""
+
+    def q(self) -> str:
+        return self.reshape(super().q(), -1, S, D)
+
+    def k(self) -> str:
+        return self.reshape(super().k(), -1, D, T)
+
+    def v(self) -> str:
+        return self.reshape(super().v(), -1, T, D)
+
+    def output(self, y: str) -> str:
+        return super().output(self.reshape(y, -1, H, S, D))
+
+
+class FoldedMask(Folded):
+    """The first axis of the mask is batch and heads before its Reshape, too."""
+
+    def masked(self, scores: str) -> str:
+        whole = self.net.node("Concat", *["added"] * H, axis=0)
+        return self.add(scores, self.reshape(whole, -1, S, T))
+
+
+class OtherHeads(Folded):
+    """The second axis of the mask is batch and heads."""
+
+    def masked(self, scores: str) -> str:
+        turned = self.net.node("Transpose", "added", perm=[1, 0, 2, 3])
+        whole = self.net.node("Concat", *[turned] * H, axis=1)
+        return self.add(scores, self.reshape(whole, -1, S, T))
+
+
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
+        (ChangedBehind, "its mask puts a number that another one changes"),
+        (FoldedMask, "its mask has one axis for batch and heads"),
+        (OtherHeads, "its mask has other batches or heads than its scores"),
         (PutsScore, "its mask puts a number that scores may have: -10000"),
         (WindowsOfImages, "its masks of windows are no constants that are added"),
         (LowTwice, "it has several masks"),

@@ -82,6 +82,8 @@ def moved(node: gs.Node, frame: Frame) -> Move | None:
     if list(before[-2:]) != list(after[-2:]) or None in before[-2:]:
         return None
     if frame.folded and len(before) == 4 and len(after) == 3:
+        if before[0] != 1 and before[1] == 1:  # its first axis is batch and heads already
+            return None
         return Move(Frame(frame.queries, frame.keys), whole=True)
     alone = all(size == 1 for size in (*before[:-2], *after[:-2]))
     return Move(frame, whole=alone) if alone else None
@@ -215,7 +217,9 @@ class TwoValued:
     def where(self, wanted: Sequence[bool]) -> Condition | None:
         """The keys for which it has the number that is wanted, if it is one."""
         chosen = [keys for keys, yes in zip(self.keys, wanted, strict=True) if yes]
-        return chosen[0] if len(chosen) == 1 or (chosen and self.uniform) else None
+        if len(chosen) == 2:
+            return Condition() if self.uniform else None
+        return chosen[0] if chosen else None
 
     @property
     def uniform(self) -> bool:

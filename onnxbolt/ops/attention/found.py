@@ -131,6 +131,8 @@ def assembled(op: FusedOp, node: gs.Node, parts: Parts) -> AttentionAnchor | Ref
     if dtype is None or any(view.tensor.dtype != q.tensor.dtype for view in (k, v)):
         reason = f"no kernel for its element type: {q.tensor.dtype}"
         return Refusal(node.name, node.op, reason, q.tensor.name)
+    if not _fits(parts.mask, q, k, heads[0]):
+        return Refusal(node.name, node.op, "its mask has other batches or heads than its scores")
     output = results.output(parts.y, parts.arrange, q, heads[0])
     if output is None:
         reason = "its result is not brought to [batch, queries, heads, size]"
@@ -165,6 +167,16 @@ def _heads(q: View, k: View, v: View, grouped: bool) -> tuple[int, int] | str:
     if key_heads * k.copies != heads and not shared:
         return "its queries, keys and values differ in heads"
     return (heads, key_heads)
+
+
+def _fits(mask: Mask, q: View, k: View, heads: int) -> bool:
+    """False if a mask has a known number of batches or heads that the scores have not."""
+    shape = () if mask.tensor is None else tuple(mask.tensor.shape)
+    batches = {1, q.batch, k.batch} if not mask.period else {shape[0]}
+    known = all(isinstance(size, int) for size in (q.batch, k.batch))
+    if len(shape) == 4 and known and isinstance(shape[0], int) and shape[0] not in batches:
+        return False
+    return len(shape) < 3 or not isinstance(shape[-3], int) or shape[-3] in (1, heads)
 
 
 def _own(operands: Sequence[Followed], taken: set[gs.Node]) -> tuple[gs.Node, ...]:

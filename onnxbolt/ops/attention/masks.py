@@ -134,7 +134,7 @@ def _read(found: Operand, scale: float, frame: Frame) -> _Excluded | _Added | st
     """A mask whose masked scores are multiplied by `scale` afterwards; a str is a refusal's
     reason."""
     if found.puts is not None:
-        low = found.puts * scale
+        low = _rounded(found.puts * scale, found.node)
         if not low <= _EXCLUDES:
             return f"its mask puts a number that scores may have: {low:g}"
         condition = kept(found.tensor, found.keeps, frame)
@@ -147,11 +147,18 @@ def _read(found: Operand, scale: float, frame: Frame) -> _Excluded | _Added | st
     if choice is not None and 0 in choice.numbers and min(choice.numbers) * scale <= absorbs:
         zeros = choice.where([number == 0 for number in choice.numbers])
         if zeros is not None and len(zeros.leaves) < 2:
-            low = min(choice.numbers) * scale
+            low = _rounded(min(choice.numbers) * scale, found.node)
             return _Excluded(zeros, low, False)
     if scale != 1:
         return "its mask is scaled"
     return _added(found.tensor, frame)
+
+
+def _rounded(low: float, node: gs.Node) -> float:
+    """-inf for a number that the type of a node's result does not hold."""
+    f16 = node.outputs[0].dtype == np.float16
+    least = float(np.finfo(np.float16 if f16 else np.float32).min)
+    return -math.inf if low < least else low
 
 
 def _usable(condition: Condition, tensor: gs.Tensor, value: bool, frame: Frame) -> Condition:
@@ -195,6 +202,8 @@ def joined(operands: Sequence[tuple[Operand, float, Frame]], band: Band = ALL) -
         if isinstance(found, str):
             return found
         if isinstance(found, _Added):
+            if any(each.low > _ABSORBS and each.put for each in excluded):
+                return "its mask puts a number that another one changes"
             added.append(found)
         elif found.low:
             excluded.append(found)
