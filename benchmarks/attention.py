@@ -17,7 +17,6 @@ CUDA graph on both sides. Answers are compared with fp32 first.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
 import functools
 import math
@@ -31,7 +30,7 @@ from typing import Any
 from benchmarks import peers
 from benchmarks.common import ClockSampler, Row
 from benchmarks.documents import write_results
-from benchmarks.kernels import Kernel, kernels
+from benchmarks.kernels import Kernel, kernels, parser
 from benchmarks.racing import against, fastest, medians, say, take_turns
 from onnxbolt import gpu
 from onnxbolt.archs import Arch, by_name, get
@@ -208,11 +207,15 @@ class Tensors:
         return float((self.y[picked].float() - expected).norm() / expected.norm())
 
     def peers(self) -> dict[str, peers.Operation]:
-        """Those of PyTorch's ways that compute the problem."""
+        """Those of PyTorch's ways that compute the problem; a line says why another one does
+        not."""
         found = {}
         for name, run in self._ways():
-            with contextlib.suppress(RuntimeError, NotImplementedError, AttributeError):
+            try:
                 run(0)
+            except RuntimeError as error:  # a backend that does not take the mask or the size
+                say(f"  PyTorch, {name}: {str(error).splitlines()[0]}")
+            else:
                 found[name] = peers.Operation(run, 1)
         peers.pytorch().cuda.synchronize()
         return found
@@ -371,7 +374,7 @@ def _raced(case: Case, arch: Arch, tensors: Tensors, order: Sequence[Kernel], wr
 
 
 def _parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options = parser((__doc__ or "").splitlines()[0])
     for option, what in (("--rows", "names of rows"), ("--families", "of kernels")):
         options.add_argument(
             option,
@@ -380,12 +383,6 @@ def _parser() -> argparse.ArgumentParser:
             metavar="NAME,..",
             help=f"{what} (default: all)",
         )
-    options.add_argument(
-        "--build", action="store_true", help="compile the kernels for sm_90a, and measure nothing"
-    )
-    options.add_argument("--out", type=Path, help="result file")
-    options.add_argument("--append", action="store_true", help="keep the file's other rows")
-    options.add_argument("--verbose", action="store_true", help="print all configurations' times")
     return options
 
 

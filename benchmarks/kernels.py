@@ -3,6 +3,7 @@ are PyTorch's tensors."""
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import functools
 from collections.abc import Iterator, Sequence
@@ -92,3 +93,15 @@ def kernels(problem: Problem, configs: Sequence[KernelConfig]) -> Iterator[Kerne
             yield Kernel(problem, instances[instance], library)
         else:
             say(f"  not measured: {describe(instance.config)}: {library.detail[-200:]}")
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """The options that benchmarks of such kernels share."""
+    options = argparse.ArgumentParser(description=description)
+    options.add_argument(
+        "--build", action="store_true", help="compile the kernels for sm_90a, and measure nothing"
+    )
+    options.add_argument("--out", type=Path, help="result file")
+    options.add_argument("--append", action="store_true", help="keep the file's other rows")
+    options.add_argument("--verbose", action="store_true", help="print all configurations' times")
+    return options

@@ -30,7 +30,7 @@ from typing import Any
 from benchmarks import peers
 from benchmarks.common import ClockSampler, Row
 from benchmarks.documents import write_results
-from benchmarks.kernels import Kernel, kernels
+from benchmarks.kernels import Kernel, kernels, parser
 from benchmarks.racing import against, say, take_turns
 from onnxbolt import gpu
 from onnxbolt.archs import Arch, by_name, get
@@ -294,7 +294,7 @@ def _sides(kernel: Kernel, tensors: Tensors, suffix: str) -> dict[str, Measure]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options = parser((__doc__ or "").splitlines()[0])
     options.add_argument(
         "--shapes",
         type=lambda text: text.split(","),
@@ -302,12 +302,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="RxC,..",
         help="rows x columns",
     )
-    options.add_argument(
-        "--build", action="store_true", help="compile the kernels for sm_90a, and measure nothing"
-    )
-    options.add_argument("--out", type=Path, help="result file")
-    options.add_argument("--append", action="store_true", help="keep the file's other rows")
-    options.add_argument("--verbose", action="store_true", help="print all configurations' times")
     return options
 
 
