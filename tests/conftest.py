@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 
+from tests import workers
 from tests.zoo.materialize import materialize
 
 ROOT = Path(__file__).parents[1]
@@ -30,11 +31,13 @@ class OneThread(onnxruntime.SessionOptions):  # type: ignore[misc]
         self.intra_op_num_threads = 1
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Workers of pytest-xdist keep every core busy already: further threads would spin beside
     them."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         onnxruntime.SessionOptions = OneThread
+        if config.getoption("markexpr") == "gpu":
+            workers.choose_gpu(os.environ, workers.gpus())
 
 
 @pytest.fixture(scope="session")

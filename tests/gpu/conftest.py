@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tests.gpu.build_kernels import build
 from tests.gpu.cases import ARCH
@@ -14,6 +15,8 @@ from tests.gpu.device import Library
 @pytest.fixture(scope="session")
 def library() -> Library:
     path = Path(__file__).parents[2] / "build" / f"test-kernels-sm{ARCH}.so"
-    if not path.exists():
-        build(path, ARCH)
+    path.parent.mkdir(exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):  # one worker of pytest-xdist compiles it for all
+        if not path.exists():
+            build(path, ARCH)
     return Library(path)
