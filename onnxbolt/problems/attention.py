@@ -80,6 +80,10 @@ class AttentionProblem(Problem):
         return 2 * self.batch * self.heads * self.pairs * (self.size + self.value_size)
 
     @property
+    def on_tensor_cores(self) -> bool:
+        return True
+
+    @property
     def bytes_moved(self) -> int:
         return self._bytes_of_operands + self.mask_bytes
 

@@ -9,6 +9,7 @@ import pytest
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
 from onnxbolt.measurements.keys import plain
+from onnxbolt.plan.cost import floor_us
 from onnxbolt.problems import AttentionProblem
 from onnxbolt.problems.attention import BAND_LEAST, BAND_MOST
 
@@ -46,6 +47,19 @@ def test_its_time_in_onnx_runtime() -> None:
     attentions, and 3.54 in opset 23, where it ran flash attention in 32 us each (H200)."""
     measured = (4520 - 3540) / 12 + 32
     assert VIT.onnxruntime_us(get(90)) == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "length", "size", "measured"),
+    [(32, 12, 197, 64, 18.6), (2, 10, 4096, 64, 183.0), (8, 16, 1024, 128, 115.7)],
+)
+def test_no_kernel_beats_its_floor(
+    batch: int, heads: int, length: int, size: int, measured: float
+) -> None:
+    """The tuner tries nothing more once a kernel is below it; times of an H200."""
+    sizes = (batch, heads, heads, length, length, size, size)
+    problem = AttentionProblem(*sizes, DType.F16, DType.F16)
+    assert 0.3 * measured < floor_us(problem, get(90)) < measured
 
 
 def test_heads_that_share_keys_read_them_once() -> None:
