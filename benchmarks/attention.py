@@ -7,11 +7,13 @@
     python -m benchmarks.attention --build
 
 The peer is the fastest one of PyTorch's backends (flash, cuDNN, memory-efficient, math) with the
-cheapest form of the same mask: a boolean one, or one that is added; `values` has all of them, and
-flash attention of sequences without their padding. Operands are [B, S, H, D] in memory and the same
-in all launches, as behind the kernel that wrote them. Every configuration of the planner is timed,
-of all families that solve the problem: the fastest takes turns with the peers. Launches are in a
-CUDA graph on both sides. Answers are compared with fp32 first.
+cheapest form of the same mask: a boolean one, or one that is added, its rows aligned or not, of its
+own sizes or expanded; `values` has all of them, and flash attention of sequences without their
+padding. Operands are [B, S, H, D] in memory and the same in all launches, as behind the kernel that
+wrote them. Every configuration of the planner is timed, of all families that solve the problem: the
+fastest takes turns with the peers. One clock times both sides (benchmarks/peers.py): CUDA graphs of
+a millisecond, in which our launches overlap one another as they do in a model. Answers are compared
+with fp32 first.
 """
 
 from __future__ import annotations
@@ -69,6 +71,7 @@ _ROWS = (
 )
 _KINDS = {"": 0, BIASED: 1, PADDED: 2}  # Masking in custom_ops/ops/attention/arguments.h
 _LIMIT = 2e-3  # relative error
+_ALIGNED = 16  # elements; PyTorch copies masks whose rows begin elsewhere
 _SHORTEST = 0.5  # padded sequences have from this part of the length on
 _FEW = 5  # samples of each configuration
 _FASTEST_SHOWN = 6
@@ -221,7 +224,6 @@ class Tensors:
         return found
 
     def _ways(self) -> Iterator[tuple[str, Callable[[int], Any]]]:
-        torch = peers.pytorch()
         from torch.nn.attention import SDPBackend
 
         backends = {
@@ -230,20 +232,28 @@ class Tensors:
             "efficient": SDPBackend.EFFICIENT_ATTENTION,
             "math": SDPBackend.MATH,
         }
-        problem = self.case.problem
-        size = (problem.batch, problem.heads, problem.queries, problem.keys)
-        masks: dict[str, Any] = {"": None}
-        if self.case.mask == BIASED:
-            masks = {"added": self.mask.expand(size)}
-        elif self.case.mask == PADDED:
-            added = torch.where(self.mask, 0.0, -math.inf).to(self.y.dtype)
-            masks = {"boolean": self.mask.expand(size), "added": added.expand(size)}
+        masks = self._forms_of_mask()
         for name, backend in backends.items():
             for form, mask in masks.items():
                 way = functools.partial(self._attend, backend, mask)
                 yield f"{name} {form}".strip(), way
         if self.lengths is not None:
             yield VARLEN, self._without_padding()
+
+    def _forms_of_mask(self) -> dict[str, Any]:
+        """The mask as PyTorch takes it; each form is the fastest somewhere."""
+        torch, problem = peers.pytorch(), self.case.problem
+        if self.mask is None:
+            return {"": None}
+        forms = {"added": self.mask}
+        if self.case.mask == PADDED:
+            added = torch.where(self.mask, 0.0, -math.inf).to(self.y.dtype)
+            forms = {"boolean": self.mask, "added": added}
+        if short := -problem.keys % _ALIGNED:
+            padded = torch.nn.functional.pad(forms["added"], (0, short))
+            forms["added, aligned rows"] = padded[..., : problem.keys]
+        size = (problem.batch, problem.heads, problem.queries, problem.keys)
+        return forms | {f"{form}, expanded": mask.expand(size) for form, mask in forms.items()}
 
     def _attend(self, backend: Any, mask: Any, i: int) -> Any:
         torch = peers.pytorch()

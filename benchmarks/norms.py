@@ -10,8 +10,9 @@ residual whose sum is a second output.
 The peer is the fastest of PyTorch's own kernels and of torch.compile's one kernel in two modes.
 Tensors are the same in all launches, so that small ones are in L2, as behind the kernel that wrote
 them; `values` has the times with tensors rotated past L2, too. Every configuration of the planner
-is timed, and those of VARIANTS besides: the fastest takes turns with the peer. Launches are in a
-CUDA graph on both sides. Answers are compared with float64 first.
+is timed, and those of VARIANTS besides: the fastest takes turns with the peer. One clock times both
+sides (benchmarks/peers.py): CUDA graphs of a millisecond, in which our launches overlap one another
+as they do in a model. Answers are compared with float64 first.
 """
 
 from __future__ import annotations

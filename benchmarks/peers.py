@@ -1,14 +1,16 @@
 """PyTorch's kernels as peers: cuBLAS's products, cuDNN's convolutions and elementwise kernels,
 timed as the tuner's profiler times ours.
 
-Launches are recorded in a CUDA graph of at least 0.2 ms, operands and results are rotated past the
-L2 cache, values are random. Without PyTorch `pytorch()` is None, and rows have no peer.
+Launches are recorded in a CUDA graph, each sample is one run of the graph that was enqueued during
+another one, operands and results are rotated past the L2 cache, values are random. Without PyTorch
+`pytorch()` is None, and rows have no peer.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
@@ -21,8 +23,8 @@ from onnxbolt.problems import ConvProblem, GemmProblem
 from onnxbolt.tune.sessions import Measure
 
 LibraryProblem = GemmProblem | ConvProblem  # cuBLAS or cuDNN has kernels for these
-# limits of a graph, the same as in custom_ops/profiler
-_LEAST_US, _MAX_NODES, _MAX_SETS = 200.0, 2048, 256
+_LEAST_US = 1000.0  # a graph takes so long on the device: its start and end take a few microseconds
+_MAX_LAUNCHES, _MAX_SETS = 2048, 256  # the same as in custom_ops/profiler
 _SHORT_LOOK = 3
 LISTED = "cublasLt"  # prefix of the forms that come from the library's list
 _COPIED = 1 << 29  # bytes, far more than any cache holds
@@ -260,40 +262,53 @@ def bytes_per_us(copy_us: float) -> float:
 
 
 class _Graph:
-    """An operation on every set, several times over, recorded in a CUDA graph."""
+    """An operation on every set, so many times that the graph is long enough to time, recorded in a
+    CUDA graph."""
 
     def __init__(self, operation: Operation) -> None:
-        self._torch, self._operation, self._launches = pytorch(), operation, operation.sets
+        self._torch, self._operation = pytorch(), operation
         self._results: list[Any] = []
         self._stream = self._torch.cuda.Stream()
         self._stream.wait_stream(self._torch.cuda.current_stream())
         with self._torch.cuda.stream(self._stream):
-            self._run()  # chooses algorithms
-            passes = graph_passes(self._timed(self._run), self._launches)
+            self._run()  # compiles, and chooses algorithms
+        passes = 1
+        self._record(passes)
+        # how fast the host launches each operation by itself says nothing about the graph
+        while (
+            needed := graph_passes(passes, statistics.median(self._times()), operation.sets)
+        ) > passes:
+            passes = needed
+            self._record(passes)
+
+    def _record(self, passes: int) -> None:
         self._results = []
         self._graph = self._torch.cuda.CUDAGraph()
         with self._torch.cuda.graph(self._graph, stream=self._stream):
             for _ in range(passes):
                 self._run()
-        self._launches *= passes
+        self._launches = passes * self._operation.sets
 
     def _run(self) -> None:
         self._results.clear()  # their memory serves the next pass
         self._results += map(self._operation.run, range(self._operation.sets))
 
     def measure(self, count: int) -> list[float]:
-        """Microseconds of one launch, `count` times, behind one run that is not timed."""
+        """Microseconds of one launch, `count` times."""
+        return [us / self._launches for us in self._times(count)]
+
+    def _times(self, count: int = _SHORT_LOOK) -> list[float]:
+        """Microseconds of `count` consecutive runs of the graph. The host enqueues each of them
+        during the one before, the first during one that is not timed."""
+        events = [self._torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
         with self._torch.cuda.stream(self._stream):
             self._graph.replay()
-            return [self._timed(self._graph.replay) / self._launches for _ in range(count)]
-
-    def _timed(self, run: Callable[[], None]) -> float:
-        start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record(self._stream)
-        run()
-        end.record(self._stream)
-        end.synchronize()
-        return float(start.elapsed_time(end)) * 1e3
+            for event in events[:-1]:
+                event.record(self._stream)
+                self._graph.replay()
+            events[-1].record(self._stream)
+        events[-1].synchronize()
+        return [float(start.elapsed_time(end)) * 1e3 for start, end in itertools.pairwise(events)]
 
 
 def rotated_sets(size: int, l2_size: int) -> int:
@@ -301,9 +316,13 @@ def rotated_sets(size: int, l2_size: int) -> int:
     return min(max(math.ceil(2 * l2_size / size), 1), _MAX_SETS)
 
 
-def graph_passes(us: float, sets: int) -> int:
-    """The number of passes over all sets, `us` each, that make a graph long enough to time."""
-    return min(max(int(_LEAST_US / max(us, 1.0)) + 1, 1), max(1, _MAX_NODES // sets))
+def graph_passes(passes: int, us: float, sets: int) -> int:
+    """The number of passes over all sets that the next graph has, where one of `passes` took `us`;
+    `passes` if that is long enough, or as many launches as a graph may have."""
+    most = max(1, _MAX_LAUNCHES // sets)
+    if us >= _LEAST_US or passes >= most:
+        return passes
+    return min(most, max(2 * passes, math.ceil(passes * _LEAST_US / us)))
 
 
 def operand_sets(size: int) -> int:

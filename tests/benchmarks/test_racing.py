@@ -106,9 +106,11 @@ def test_operands_exceed_the_cache_and_graphs_are_long_enough() -> None:
     assert peers.rotated_sets(10**6, 60 * 10**6) == 120
     assert peers.rotated_sets(10**9, 60 * 10**6) == 1
     assert peers.rotated_sets(10, 60 * 10**6) == 256
-    assert peers.graph_passes(50.0, 24) == 5
-    assert peers.graph_passes(1000.0, 1) == 1
-    assert peers.graph_passes(0.0, 256) == 8
+    assert peers.graph_passes(1, 50.0, 24) == 20
+    assert peers.graph_passes(20, 990.0, 24) == 40
+    assert peers.graph_passes(20, 1000.0, 24) == 20
+    assert peers.graph_passes(1, 10.0, 256) == 8
+    assert peers.graph_passes(8, 80.0, 256) == 8
 
 
 def test_uneven_padding_is_no_convolution_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
