@@ -237,7 +237,7 @@ class Candidate:
         return ", ".join(held_by(self.output)) if self.is_known(self.output) else ""
 
     def is_known(self, tensor: gs.Tensor) -> bool:
-        """True if `tensor` stands for tensors of the source model alone."""
+        """True if `tensor` holds nothing but tensors of the source model, or stands alone."""
         return self.originals.issuperset(held_by(tensor))
 
     def prefix(self, count: int) -> Candidate | None:

@@ -325,8 +325,8 @@ class Rewriter:
     def _original(self, tensor: gs.Tensor) -> str:
         """The name of the source's tensor that `tensor` stands for; "" if there is none, or if
         there are several."""
-        name, *others = held_by(tensor)
-        return name if name in self.graph.source_tensors and not others else ""
+        held = held_by(tensor)
+        return held[0] if len(held) == 1 and held[0] in self.graph.source_tensors else ""
 
     @property
     def ops(self) -> list[OpSpec]:

@@ -27,6 +27,7 @@ from onnxbolt.canonicalize import (
     noops,
     norm_form,
     pad_form,
+    rearranged_activations,
     reshaped_sums,
     resize_form,
     scale_shift,
@@ -69,6 +70,7 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     # flatten passes one activation node, but not the nodes of a decomposition
     (activations.run, "decomposed activations recognized"),
     # an activation is one node now
+    (rearranged_activations.run, "activations moved in front of Reshapes and Transposes"),
     (glu_form.run, "products of gated units divided"),
     # the nodes between two Reshapes are now in their shortest form
     (flatten.run, "Reshapes around a product removed"),

@@ -155,7 +155,7 @@ def derived(
 def held_by(tensor: gs.Tensor) -> tuple[str, ...]:
     """The names of the tensors of the source model that `tensor` may hold: its own, that of the
     tensor whose value it has in another type or layout, or those that lie side by side in its
-    rows."""
+    rows; none after `stand_alone`."""
     parts: tuple[gs.Tensor, ...] = getattr(tensor, "joined", (tensor,))
     return tuple(getattr(part, "original", part.name) for part in parts)
 
@@ -165,6 +165,12 @@ def stand_in(variable: gs.Variable, tensor: gs.Tensor, channels_last: bool = Fal
     image tensor as NHWC."""
     variable.original = getattr(tensor, "original", tensor.name)
     variable.channels_last = channels_last or getattr(tensor, "channels_last", False)
+
+
+def stand_alone(variable: gs.Variable) -> None:
+    """Record that `variable` holds no tensor of the source, and that a kernel may compute it
+    nevertheless: verification compares the tensors that follow from it."""
+    variable.joined = ()
 
 
 def pinned(graph: gs.Graph, tensor: gs.Tensor) -> bool:

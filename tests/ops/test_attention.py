@@ -155,7 +155,7 @@ class HeadsFirst(Form):
     """Queries that something else has changed behind their transposition."""
 
     def q(self) -> str:
-        return self.net.node("Sigmoid", super().q())
+        return self.net.node("Sin", super().q())
 
 
 class Packed(Form):
@@ -510,7 +510,7 @@ def test_views_reach_the_projections() -> None:
     assert (each.heads, isinstance(each.k.heads, str)) == (H, True)
     (each,) = found(prepare(HeadsFirst().model()))
     assert isinstance(each, ScaledDotProduct)
-    assert (each.q.order, each.q.tensor.inputs[0].op) == (HEADS, "Sigmoid")
+    assert (each.q.order, each.q.tensor.inputs[0].op) == (HEADS, "Sin")
 
 
 # --- near misses ----------------------------------------------------------------------------------
@@ -551,7 +551,7 @@ class Negative(Form):
 
 class KeysTransposedFirst(Form):
     def k(self) -> str:
-        return self.net.node("Sigmoid", super().k())
+        return self.net.node("Sin", super().k())
 
 
 class Past(Standard):
