@@ -52,6 +52,12 @@ def thousandth(value: float | None) -> float | None:
     return None if value is None else value / 1e3
 
 
+def _queued(name: str, row: dict[str, Any]) -> str:
+    """Milliseconds of runs back to back, or of single runs where these cannot be enqueued."""
+    single = ", single runs" * (name in row["values"].get("not_queued", ()))
+    return text(thousandth(row["values"].get(name)), ".3f") + single
+
+
 def _percent(row: dict[str, Any]) -> str:
     return "" if row["spread"] is None else f"{row['spread'] * 100:.1f}%"
 
@@ -86,8 +92,8 @@ _TIMES: dict[str, Cell] = {
     "ratio to PyTorch": _value("pytorch_ratio", ".2f"),
 }
 _QUEUED: dict[str, Cell] = {
-    "back to back, ms": lambda row: text(thousandth(row["values"].get("device_us")), ".3f"),
-    "the provider's, ms": lambda row: text(thousandth(row["values"].get("peer_device_us")), ".3f"),
+    "back to back, ms": partial(_queued, "device_us"),
+    "the provider's, ms": partial(_queued, "peer_device_us"),
 }
 _PYTORCH: dict[str, Cell] = {
     **_MODEL,

@@ -41,7 +41,7 @@ from rich.table import Table
 
 import onnxbolt
 from benchmarks.common import ClockSampler, Row, time_argument
-from benchmarks.device_time import device_times
+from benchmarks.device_time import DeviceTime, device_times
 from benchmarks.documents import write_results
 from benchmarks.floors import floor_us
 from benchmarks.forms import FUSED, PLAIN, exported_by_pytorch, fused_by_onnxruntime
@@ -185,7 +185,7 @@ def _measure(
 def compared(
     target: Measured,
     samples: Mapping[str, Sample],
-    device: Mapping[str, float],
+    device: Mapping[str, DeviceTime],
     found: Mapping[str, Found],
     errors: Mapping[str, float],
     also: Mapping[str, str] = _ALSO,
@@ -194,19 +194,21 @@ def compared(
     """The row of a measured model: onnxbolt's time of the form `plain` against the peers; other
     forms have fields of their own, whose names begin as `also` says."""
     mine, peer = samples[plain], samples[PEER]
+    queued = {"device_us": device[plain], "peer_device_us": device[PEER]}
     values: dict[str, Any] = {
         "peer_config": f"{found[PEER].source.label}: {found[PEER].setting}",
         "peer_spread": round(peer.spread, 4),
-        "device_us": round(device[plain], 2),
-        "peer_device_us": round(device[PEER], 2),
-        "device_ratio": round(device[PEER] / device[plain], 3),
+        **{name: round(time.us, 2) for name, time in queued.items()},
+        **_device_ratio("device_ratio", device[PEER], device[plain]),
     }
+    if apart := [name for name, time in queued.items() if not time.queued]:
+        values["not_queued"] = apart
     for form, name in also.items():
         if form in found:
             values |= {
                 f"{name}_us": round(samples[form].median, 2),
                 f"{name}_ratio": round(peer.median / samples[form].median, 3),
-                f"{name}_device_ratio": round(device[PEER] / device[form], 3),
+                **_device_ratio(f"{name}_device_ratio", device[PEER], device[form]),
             }
         if form in errors:
             values[f"{name}_error"] = float(f"{errors[form]:.3e}")
@@ -234,6 +236,11 @@ def compared(
         config=str(found[plain].setting),
         values=values,
     )
+
+
+def _device_ratio(name: str, peer: DeviceTime, mine: DeviceTime) -> dict[str, float]:
+    """None where one of the times includes the host's."""
+    return {name: round(peer.us / mine.us, 3)} if peer.queued and mine.queued else {}
 
 
 def _best_of_each_form(tried: Mapping[str, float | str]) -> dict[str, float]:

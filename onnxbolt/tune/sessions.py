@@ -11,6 +11,7 @@ import copy
 import functools
 import itertools
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -120,6 +121,7 @@ class Session:
         self, source: Source, setting: Setting, feeds: Arrays, stream: Stream | None
     ) -> None:
         self._stream, self._device = stream, "cuda" if stream else "cpu"
+        self._most_queued = sys.maxsize  # runs that can be enqueued at a time, as far as is known
         self._session = _session(source, setting, stream)
         self._bind(feeds, 0)
 
@@ -175,14 +177,19 @@ class Session:
 
     def measure_queued(self, count: int) -> list[float]:
         """Microseconds of the device for each of `count` consecutive runs, as in
-        `Stream.time_queued`; on the CPU the median by the clock."""
-        return [
-            (
-                self._stream.time_queued(self._run, count)
-                if self._stream
-                else statistics.median(self.measure(count))
-            )
-        ]
+        `Stream.time_queued`, or of as many of them as can be enqueued at a time. Unless one can,
+        and on the CPU, the median of `measure`."""
+        while self._stream and (runs := min(count, self._most_queued)):
+            if (us := self._stream.time_queued(self._run, runs)) is not None:
+                return [us]
+            self._most_queued = runs // 2
+        return [statistics.median(self.measure(count))]
+
+    @property
+    def queues(self) -> bool:
+        """False if `measure_queued` found that not even one run can be enqueued before it
+        begins."""
+        return self._most_queued > 0
 
     def outputs(self) -> list[np.ndarray]:
         """The outputs of the last run."""

@@ -11,8 +11,9 @@ import onnx
 import pytest
 
 from benchmarks import device_time, end_to_end
+from benchmarks.columns import TABLES
 from benchmarks.common import Row
-from benchmarks.device_time import device_times
+from benchmarks.device_time import DeviceTime, device_times
 from benchmarks.end_to_end import PEER, PYTORCH, compared, main
 from benchmarks.floors import floor_us, flops
 from benchmarks.forms import FUSED, OPSETS, PLAIN, exported_by_pytorch
@@ -127,8 +128,8 @@ def test_a_model_that_fails_costs_its_row_alone_and_can_be_measured_again(
 class Sleeper:
     """A session of a setting, as far as a row needs one."""
 
-    def __init__(self, us: float) -> None:
-        self.us = us
+    def __init__(self, us: float, queues: bool = True) -> None:
+        self.us, self.queues = us, queues
 
     def measure_queued(self, count: int) -> list[float]:
         return [self.us]
@@ -150,7 +151,32 @@ def test_a_sides_device_time_is_the_faster_of_with_and_without_a_graph(
         label: dataclasses.replace(found(label, us), setting=Setting(graph=False))
         for label, us in (("ours", 10.0), ("peer", 20.0))
     }
-    assert device_times(sides, {}, "stream", 2, 3) == {"ours": 7.0, "peer": 20.0}  # type: ignore[arg-type]
+    times = device_times(sides, {}, "stream", 2, 3)  # type: ignore[arg-type]
+    assert times == {"ours": DeviceTime(7.0), "peer": DeviceTime(20.0)}
+
+
+def test_a_device_time_says_that_it_is_of_single_runs() -> None:
+    setting = Setting(graph=True)
+    sides = {
+        "ours": Found(Source("ours", b""), setting, Sleeper(5.0), {}),  # type: ignore[arg-type]
+        "peer": Found(Source("peer", b""), setting, Sleeper(9.0, queues=False), {}),  # type: ignore[arg-type]
+    }
+    times = device_times(sides, {}, None, 2, 3)
+    assert times == {"ours": DeviceTime(5.0), "peer": DeviceTime(9.0, queued=False)}
+
+
+def test_no_ratio_of_runs_back_to_back_has_single_runs_on_one_side() -> None:
+    sides = {PLAIN: found(PLAIN, 8.0), PEER: found(FUSED, 6.0)}
+    samples = {PLAIN: Sample((8.0, 8.0)), PEER: Sample((6.0, 6.0))}
+    device = {PLAIN: DeviceTime(7.5), PEER: DeviceTime(68000.0, queued=False)}
+    values = compared(Target("bert_base", 32), samples, device, sides, {PLAIN: 1e-3}).values
+    assert "device_ratio" not in values
+    assert (values["device_us"], values["peer_device_us"]) == (7.5, 68000.0)
+    assert values["not_queued"] == ["peer_device_us"]
+    row = {"values": values}
+    assert TABLES["end_to_end"].columns["back to back, ms"](row) == "0.007"
+    assert TABLES["end_to_end"].columns["the provider's, ms"](row) == "68.000, single runs"
+    assert TABLES["end_to_end"].columns["ratio, back to back"](row) == ""
 
 
 def test_a_row_has_both_sides_settings_and_its_ratio_is_that_of_the_plain_export() -> None:
@@ -164,7 +190,7 @@ def test_a_row_has_both_sides_settings_and_its_ratio_is_that_of_the_plain_export
         side: Sample((us, us))
         for side, us in ((PLAIN, 8.0), (FUSED, 5.0), (PEER, 6.0), (PYTORCH, 4.0))
     }
-    device = {PLAIN: 7.5, FUSED: 4.5, PEER: 6.0}
+    device = {PLAIN: DeviceTime(7.5), FUSED: DeviceTime(4.5), PEER: DeviceTime(6.0)}
     row = compared(
         Target("bert_base", 32, "bert"), samples, device, sides, {PLAIN: 1e-3, FUSED: 2e-3}
     )
