@@ -127,7 +127,7 @@ def test_as_many_runs_are_enqueued_at_a_time_as_the_queue_holds(
         driver.fills = 0
         assert timed.measure_queued(20) == [pytest.approx(20.0 * launches)]
         assert timed.queues
-    assert driver.fills == cuda._FILLS  # what failed once is not tried again
+    assert driver.fills == cuda._FILLS  # numbers that failed once are not tried again
     assert min(20, timed._most_queued) == most
 
 
