@@ -3,8 +3,9 @@ framework."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 
 from onnxbolt.errors import OnnxboltError
@@ -64,12 +65,11 @@ class Stream:
         """Microseconds between an event before and one behind each of `count` calls of `run`,
         which enqueues onto this stream."""
         pairs = [(_Event(), _Event()) for _ in range(count)]
-        self.synchronize()
-        for start, end in pairs:
-            start.record(self)
-            run()
-            end.record(self)
-        self.synchronize()
+        with self._settled():
+            for start, end in pairs:
+                start.record(self)
+                run()
+                end.record(self)
         return [start.microseconds_until(end) for start, end in pairs]
 
     def time_queued(self, run: Callable[[], None], count: int) -> float | None:
@@ -78,16 +78,26 @@ class Stream:
         host. None if the device began earlier, as the runs have more launches than its queue
         holds, or the host is too slow."""
         scratch, start, end = _Memory(_FILLED), _Event(), _Event()
-        self.synchronize()
-        for _ in range(_FILLS):
-            scratch.fill(self)
-        start.record(self)
-        for _ in range(count):
-            run()
-        end.record(self)
-        hidden = not start.is_over
-        self.synchronize()
+        with self._settled():
+            for _ in range(_FILLS):
+                scratch.fill(self)
+            start.record(self)
+            for _ in range(count):
+                run()
+            end.record(self)
+            hidden = not start.is_over
         return start.microseconds_until(end) / count if hidden else None
+
+    @contextlib.contextmanager
+    def _settled(self) -> Iterator[None]:
+        """Waits for the device before and behind, also where a run fails: ONNX Runtime frees pinned
+        memory by a callback on the stream, and the callback ends the process if it is the last
+        owner of that memory because the session is gone."""
+        self.synchronize()
+        try:
+            yield
+        finally:
+            self.synchronize()
 
 
 class _Memory:

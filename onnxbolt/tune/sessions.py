@@ -162,7 +162,7 @@ class Session:
         if not all(isinstance(size, int) for shape in shapes for size in shape):
             for value in outputs:
                 self._binding.bind_output(value.name, self._device)
-            self._run()
+            self.measure(1)
             shapes = [value.shape() for value in self._values()]
         for value, shape in zip(outputs, shapes, strict=True):
             self._binding.bind_ortvalue_output(
