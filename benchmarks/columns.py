@@ -122,6 +122,33 @@ _KERNEL: dict[str, Cell] = {
     "floor, us": _field("floor_us", ".2f"),
     "spread": _percent,
 }
+_ATTENTION: dict[str, Cell] = {
+    "problem": _field("name"),
+    "batch x heads x length x size": lambda row: (
+        text(row["values"].get("shape"), "").removeprefix("attention ").partition(",")[0]
+    ),
+    "mask": _value("mask"),
+    "onnxbolt, us": _field("ours_us", ".2f"),
+    "against": _field("peer"),
+    "its us": _field("peer_us", ".2f"),
+    "ratio": _field("ratio", ".2f"),
+    "flash attention without padding, us": lambda row: text(
+        row["values"].get("peers_us", {}).get("flash, without padding"), ".2f"
+    ),
+    "spread": _percent,
+    "kernel": _field("config"),
+}
+_NORMS: dict[str, Cell] = {
+    "rows x columns, and steps": _field("name"),
+    "onnxbolt, us": _field("ours_us", ".2f"),
+    "against": _field("peer"),
+    "its us": _field("peer_us", ".2f"),
+    "ratio": _field("ratio", ".2f"),
+    "ratio past L2": _value("cold_ratio", ".2f"),
+    "floor, us": _field("floor_us", ".2f"),
+    "spread": _percent,
+    "kernel": _field("config"),
+}
 _EPILOGUE: dict[str, Cell] = {
     "kernel": _field("name"),
     "fused, us": _field("ours_us", ".2f"),
@@ -266,5 +293,7 @@ TABLES = {
         },
         compares=False,
     ),
-    **{name: Table(name, _KERNEL) for name in ("attention", "norms", "subgraphs")},
+    "attention": Table("attention", _ATTENTION),
+    "norms": Table("norms", _NORMS),
+    "subgraphs": Table("subgraphs", _KERNEL),
 }
