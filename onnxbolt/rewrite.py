@@ -308,7 +308,7 @@ class Rewriter:
 
     def _joined_attributes(self, y: gs.Tensor) -> dict[str, object]:
         """The attributes that describe an output that holds several tensors side by side."""
-        parts: tuple[gs.Tensor, ...] = getattr(y, "joined", ())
+        parts: tuple[gs.Tensor, ...] = getattr(y, "joined", ()) if held_by(y) else ()
         return {
             "joined_tensors": list(held_by(y)) if parts else [],
             "joined_widths": [int(part.shape[-1]) for part in parts],

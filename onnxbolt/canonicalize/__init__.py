@@ -13,6 +13,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.canonicalize import (
     activations,
+    attention_form,
     batchnorm,
     bias_form,
     branches,
@@ -52,6 +53,8 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (expand_form.run, "Expands replaced by broadcasting"),
     (mean_form.run, "means over an image written as GlobalAveragePool"),
     (sum_form.run, "Sum written as Add"),
+    # projections and masks that it makes are canonicalized as others
+    (attention_form.run, "ONNX Runtime's attention divided into projections, masks and attention"),
     # a factor behind a normalization would be folded into the next weights
     (norm_form.run, "decomposed normalizations recognized"),
     # it looks for normalizations, of which some were decomposed

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnxbolt.canonicalize import norm_form
+from onnxbolt.canonicalize import attention_form, norm_form
 from onnxbolt.canonicalize.recognition import Recognition
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.graph import promises
@@ -32,8 +32,13 @@ def restore(graph: gs.Graph) -> int:
     """
     internal = [node for node in graph.nodes if node.domain == INTERNAL_DOMAIN]
     for node in internal:
-        (x, *factors), y = node.inputs, node.outputs[0]
         at = next(i for i, other in enumerate(graph.nodes) if other is node)
+        if node.op == attention_form.OP:
+            made = attention_form.restored(graph, node)
+            remove(graph, [node])
+            graph.nodes[at:at] = made
+            continue
+        (x, *factors), y = node.inputs, node.outputs[0]
         remove(graph, [node])
         first, *more = node.expansion
         standard = not more and not first.domain and _defined(first.op_type, graph.opset, x)

@@ -41,6 +41,18 @@ def _like(index: int, *outputs: int) -> Callable[[gs.Node], list[NodeProto]]:
     return rule
 
 
+def attention(node: gs.Node) -> list[NodeProto]:
+    """Nodes for attention as canonicalization writes it, of q [B, S, Q], k and v in rows [B, T, V]
+    or by heads; none for another recognized node. Values by heads, or of fewer heads, are as wide
+    as queries."""
+    if node.op != "Attention":
+        return []
+    heads, key_heads = (node.attrs[name] for name in ("q_num_heads", "kv_num_heads"))
+    if heads == key_heads and len(node.inputs[2].shape or (0, 0, 0)) == 3:
+        return _multi_head(node)
+    return _like(0, 0)(node)
+
+
 def _attention(node: gs.Node) -> list[NodeProto]:
     """x [B, S, C], weights [C, Q + K + V] -> [B, S, V]."""
     columns = node.inputs[1].shape[1] if isinstance(node.inputs[1], gs.Constant) else None
@@ -71,14 +83,20 @@ def _multi_head(node: gs.Node) -> list[NodeProto]:
 
 
 def _embedding(node: gs.Node) -> list[NodeProto]:
-    """ids [B, S], table [V, H] -> [B, S, H]; output 1, the mask's index, has one number per
-    sequence."""
+    """ids [B, S], table [V, H] -> [B, S, H]; output 1, the mask's index, has one integer of the
+    ids' type per sequence."""
     ids, table = node.inputs[0].name, node.inputs[2].name
-    return [
+    made = [
         helper.make_node("Gather", [table, ids], [node.outputs[i].name], axis=0)
         for i in (0, 2)
         if _has(node.outputs, i)
     ]
+    if _has(node.outputs, 1):
+        index, first = node.outputs[1].name, f"{node.outputs[1].name}/first"
+        zero = numpy_helper.from_array(np.array(0, np.int64))
+        made.append(helper.make_node("Constant", [], [first], value=zero))
+        made.append(helper.make_node("Gather", [ids, first], [index], axis=1))
+    return made
 
 
 def _fused_matmul(node: gs.Node) -> list[NodeProto]:

@@ -155,15 +155,21 @@ def derived(
 def held_by(tensor: gs.Tensor) -> tuple[str, ...]:
     """The names of the tensors of the source model that `tensor` may hold: its own, that of the
     tensor whose value it has in another type or layout, or those that lie side by side in its
-    rows; none after `stand_alone`."""
-    parts: tuple[gs.Tensor, ...] = getattr(tensor, "joined", (tensor,))
-    return tuple(getattr(part, "original", part.name) for part in parts)
+    rows; none after `stand_alone`, or if that holds for one of several."""
+    parts: tuple[gs.Tensor, ...] | None = getattr(tensor, "joined", None)
+    if parts is None:
+        return (getattr(tensor, "original", tensor.name),)
+    held = [held_by(part) for part in parts]
+    return tuple(name for names in held for name in names) if all(held) else ()
 
 
 def stand_in(variable: gs.Variable, tensor: gs.Tensor, channels_last: bool = False) -> None:
     """Record that `variable` has the value of `tensor` in another type, or, `channels_last`, of an
     image tensor as NHWC."""
-    variable.original = getattr(tensor, "original", tensor.name)
+    if held_by(tensor):
+        variable.original = getattr(tensor, "original", tensor.name)
+    else:
+        stand_alone(variable)
     variable.channels_last = channels_last or getattr(tensor, "channels_last", False)
 
 
@@ -220,6 +226,12 @@ def scalar(tensor: gs.Tensor) -> float | None:
         return None
     values = constant_values(tensor)
     return None if values is None or values.dtype.kind in "OSU" else float(values.reshape(())[()])
+
+
+def optional(tensors: Sequence[gs.Tensor], index: int) -> gs.Tensor | None:
+    """An input or output that a node may lack."""
+    found = tensors[index] if index < len(tensors) else None
+    return found if found is not None and found.name else None
 
 
 def add_constant(graph: gs.Graph, base: str, values: np.ndarray | Derived) -> gs.Constant:

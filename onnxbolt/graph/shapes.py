@@ -171,5 +171,7 @@ def _stand_ins(node: gs.Node) -> Sequence[NodeProto]:
     """The node itself; for a recognized node and for an operator of ONNX Runtime, nodes with
     outputs of the same types and shapes."""
     if node.domain == INTERNAL_DOMAIN:
+        if attention := contrib.attention(node):
+            return attention
         return [onnx.helper.make_node("Identity", [node.inputs[0].name], [node.outputs[0].name])]
     return contrib.stand_ins(node) or [node_proto(node)]

@@ -278,7 +278,7 @@ class Decision:
         if ops.is_bounding(node.op):
             return True
         # its outputs are means of values, whatever is added to scores
-        if node.op == "Attention" and not domain_of(node):
+        if node.op == "Attention" and domain_of(node) in ("", INTERNAL_DOMAIN):
             return not self._is_wide(node.inputs[2])
         # a large divisor makes small results; a sum of large values divides them back into range
         if node.op == "Div":

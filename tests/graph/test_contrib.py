@@ -119,6 +119,16 @@ def test_shapes_are_those_that_onnx_runtime_gives(name: str) -> None:
     assert isinstance(found.shape[-1], int)
 
 
+def test_the_mask_of_an_embedding_has_a_number_for_each_sequence() -> None:
+    net = Net(X)
+    mask = f"{embedding(net)}_1"
+    graph = import_model(net.model(mask))
+    infer(graph)
+    assert (graph.outputs[0].dtype, graph.outputs[0].shape) == (np.int32, ["N"])
+    (answer,) = run(net.model(mask), feeds_of(net.model(mask), 3))
+    assert (answer.dtype, *answer.shape) == (np.dtype(np.int32), 3)
+
+
 def test_bias_split_gelu_halves_the_last_axis() -> None:
     """BiasSplitGelu has no CPU kernel."""
     net = Net(X)

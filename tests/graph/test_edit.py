@@ -5,7 +5,19 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx import helper
 
-from onnxbolt.graph.edit import Node, insert, pinned, prune, remove, replace_uses, scalar, sole_use
+from onnxbolt.graph.edit import (
+    Node,
+    held_by,
+    insert,
+    pinned,
+    prune,
+    remove,
+    replace_uses,
+    scalar,
+    sole_use,
+    stand_alone,
+    stand_in,
+)
 from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import import_model
 from tests.graph.planted import everything, model, value
@@ -75,3 +87,12 @@ def test_scalars() -> None:
     assert scalar(gs.Constant("c", np.array([2.0, 2.0]))) is None
     assert scalar(gs.Variable("v")) is None
     assert scalar(import_model(everything()).constants["three"]) == 3.0
+
+
+def test_what_follows_from_a_tensor_that_stands_alone_holds_none_of_the_source() -> None:
+    inner, plain = gs.Variable("inner"), gs.Variable("plain")
+    stand_alone(inner)
+    copy, joined = gs.Variable("copy"), gs.Variable("joined")
+    stand_in(copy, inner)
+    joined.joined = (plain, inner)
+    assert [held_by(tensor) for tensor in (plain, inner, copy, joined)] == [("plain",), (), (), ()]

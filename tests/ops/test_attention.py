@@ -569,17 +569,6 @@ class ShortMask(Standard):
         return self.output(self.net.node("Attention", self.q(), k, self.v(), mask))
 
 
-class Contained(StandardRows):
-    """ONNX Runtime's operator with its projections."""
-
-    opset = 17
-
-    def attended(self) -> str:
-        weight, bias = self.net.normal(H * D, 3 * H * D), self.net.normal(3 * H * D)
-        operands = "x", weight, bias
-        return self.net.node("Attention", *operands, num_heads=H, domain="com.microsoft")
-
-
 class NotTransposed(Form):
     def output(self, y: str) -> str:
         return self.reshape(y, -1, S, H * D)
@@ -599,7 +588,6 @@ class NotTransposed(Form):
             "its queries, keys or values do not lie with a head's elements side by side",
         ),
         (Past, "it has past keys"),
-        (Contained, "Attention of ONNX Runtime holds projections or past keys beside attention"),
         (ShortMask, "its mask may be shorter than its keys"),
         (NotTransposed, "its result is not brought to [batch, queries, heads, size]"),
     ],

@@ -1,4 +1,5 @@
-"""Operators that are attention by themselves: ONNX's, and ONNX Runtime's MultiHeadAttention."""
+"""Operators that are attention by themselves: ONNX's, and what canonicalization makes of ONNX
+Runtime's (canonicalize/attention_form.py)."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Refusal
+from onnxbolt.graph.edit import optional
 from onnxbolt.ops.attention import masks, views
 from onnxbolt.ops.attention.found import Band, Mask, Masked, Parts, assembled
 from onnxbolt.ops.attention.lengths import Size, sizes
@@ -32,6 +34,7 @@ class _Given:
     mask: gs.Tensor | None  # it is added, or a boolean that keeps keys
     band: Band
     past: Sequence[int]  # inputs for earlier keys, and what belongs to them
+    zeros: bool  # the answer for a query without keys is zeros
 
 
 def standard(op: FusedOp, node: gs.Node) -> Match:
@@ -42,31 +45,31 @@ def standard(op: FusedOp, node: gs.Node) -> Match:
         return Refusal(node.name, node.op, "its scores are capped")
     heads = int(attrs.get("q_num_heads", 0)), int(attrs.get("kv_num_heads", 0))
     band = Band(last=0) if attrs.get("is_causal", 0) else Band()
-    return _matched(op, node, _Given(heads, _input(node, 3), band, past=(4, 5, 6)))
+    return _matched(op, node, _Given(heads, optional(node.inputs, 3), band, (4, 5, 6), zeros=True))
 
 
-def multi_head(op: FusedOp, node: gs.Node) -> Match:
-    """MultiHeadAttention without bias and mask."""
-    if any(_input(node, index) is not None for index in (3, 4, 5)) or _input(node, 2) is None:
-        return Refusal(node.name, node.op, "it has a bias or a mask, or its projections are packed")
-    heads = int(node.attrs.get("num_heads", 0))
-    if node.attrs.get("unidirectional", 0):
-        return Refusal(node.name, node.op, "its mask is causal")
-    return _matched(op, node, _Given((heads, heads), None, Band(), past=(6, 7, 8, 9)))
+def divided(op: FusedOp, node: gs.Node) -> Match:
+    """Attention without the projections and masks of an operator of ONNX Runtime."""
+    attrs, window = node.attrs, int(node.attrs.get("window", 0))
+    heads = int(attrs["q_num_heads"]), int(attrs["kv_num_heads"])
+    band = Band(1 - window if window else None, 0 if attrs["is_causal"] else None)
+    zeros = bool(attrs.get("zeros", 0))
+    return _matched(op, node, _Given(heads, optional(node.inputs, 3), band, (), zeros))
 
 
 def contained(op: FusedOp, node: gs.Node) -> Refusal:
     """ONNX Runtime's operators that hold more than attention: their projections, or past keys."""
+    more = f"{node.op} of ONNX Runtime holds projections or past keys beside attention"
     return Refusal(
         node.name,
         node.op,
-        f"{node.op} of ONNX Runtime holds projections or past keys beside attention",
+        getattr(node, "refused", more),
         remedy="give onnxbolt the model that the exporter wrote, before ONNX Runtime's optimizer",
     )
 
 
 def _matched(op: FusedOp, node: gs.Node, given: _Given) -> Match:
-    if any(_input(node, index) is not None for index in given.past):
+    if any(optional(node.inputs, index) is not None for index in given.past):
         return Refusal(node.name, node.op, "it has past keys")
     if any(output.name and output.outputs for output in node.outputs[1:]):
         return Refusal(node.name, node.op, "its keys, values or scores are read elsewhere, too")
@@ -98,23 +101,18 @@ def _masks(
     frame = Frame(queries, keys)
     given_masks = list[tuple[Operand, float, Frame]]()
     if given.mask is not None:
-        if not _as_long(given.mask, keys):
+        if not node.domain and not _as_long(given.mask, keys):
             return "its mask may be shorter than its keys"
         puts = -math.inf if given.mask.dtype == np.bool_ else None
         given_masks = [(Operand(node, node.outputs[0], given.mask, puts), 1.0, frame)]
     found = masks.joined(given_masks, given.band)
     if isinstance(found, str):
         return found
-    masked = found.masked(frame, guarded=True)
-    return found.mask, Masked.ZERO if found.lowest == _LOWEST else masked
+    masked = found.masked(frame, given.zeros)
+    lowest = given.zeros and found.lowest == _LOWEST
+    return found.mask, Masked.ZERO if lowest else masked
 
 
 def _as_long(mask: gs.Tensor, keys: Size) -> bool:
     """True if the mask is known to have every key: opset 24 excludes keys beyond its end."""
     return bool(mask.shape) and sizes(mask)[-1] == keys
-
-
-def _input(node: gs.Node, index: int) -> gs.Tensor | None:
-    """An optional input, if the node has it."""
-    found = node.inputs[index] if index < len(node.inputs) else None
-    return found if found is not None and found.name else None

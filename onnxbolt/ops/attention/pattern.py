@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from onnxbolt.domains import CONTRIB
+from onnxbolt.canonicalize import attention_form
+from onnxbolt.domains import CONTRIB, INTERNAL
 from onnxbolt.ops.attention import decomposed, operators, periodic, windows
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import AnchorPattern
@@ -14,8 +15,10 @@ _CONTAINERS = (
     "Attention",
     "DecoderMaskedMultiHeadAttention",
     "GroupQueryAttention",
+    "MultiHeadAttention",
     "PackedAttention",
     "PackedMultiHeadAttention",
+    "QAttention",
 )
 
 
@@ -31,6 +34,6 @@ def _forms(op: FusedOp) -> tuple[AnchorPattern, ...]:
     return (
         AnchorPattern(("Softmax",), partial(decomposed.match, op)),
         AnchorPattern(("Attention",), partial(operators.standard, op)),
-        AnchorPattern(("MultiHeadAttention",), partial(operators.multi_head, op), CONTRIB),
+        AnchorPattern((attention_form.OP,), partial(operators.divided, op), INTERNAL),
         AnchorPattern(_CONTAINERS, partial(operators.contained, op), CONTRIB),
     )
