@@ -20,6 +20,7 @@ from onnxbolt.canonicalize import (
     concat_form,
     constant_fold,
     conv_form,
+    embedding_form,
     expand_form,
     flatten,
     gemm_form,
@@ -56,6 +57,8 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (sum_form.run, "Sum written as Add"),
     # projections and masks that it makes are canonicalized as others
     (attention_form.run, "ONNX Runtime's attention divided into projections, masks and attention"),
+    # it looks for Adds of tensors whose shapes are known without an Expand
+    (embedding_form.run, "constant terms of sums of embeddings added up"),
     # a factor behind a normalization would be folded into the next weights
     (norm_form.run, "decomposed normalizations recognized"),
     # it looks for normalizations, of which some were decomposed

@@ -69,6 +69,8 @@ class _Judge:
         self._operands = Operands(models.candidate, self._originals, found)
         self._nodes = Nodes(models)
         self._own_errors = OwnErrors(models, self._nodes.measured)
+        # inputs that nothing rounds
+        self._exact = {name: a for name, a in feeds.items() if not is_float(a.dtype)}
         self._initializers = {tensor.name: tensor for tensor in models.optimized.graph.initializer}
         self._sparse = {tensor.values.name for tensor in models.optimized.graph.sparse_initializer}
         low = LOW.get(models.precision)
@@ -200,7 +202,7 @@ class _Judge:
         # the original's own error belongs to the limit, but takes as long as the segment's
         # analysis, so it is computed only if the tensor fails without it
         if row.failed and got.shape == expected.shape and is_float(expected.dtype):
-            own = self._own_errors.between(name, originals)
+            own = self._own_errors.between(name, self._exact | originals)
             row = row if own is None else judged(limit + piece.stored(own)[..., real])
         yield row
 

@@ -3,12 +3,13 @@ nodes compute, and of the shift of a BatchNormalization."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto, TensorProto, numpy_helper
 
 from onnxbolt.verify import verify
 from onnxbolt.verify.models import Models
@@ -140,6 +141,37 @@ def test_a_wrong_shift_does_not_hide_behind_large_terms(
     channel makes the cap on its limits wide."""
     original, optimized = normalized(wrong, size=1e6, large=1e5)
     np.savez(tmp_path / "x.npz", x=np.zeros((1, CHANNELS, 4, 4), np.float32))
+    result = verify(original, optimized, providers=[CPU], inputs=tmp_path / "x.npz")
+    assert [row.passed for row in result.at("segment")] == [passed]
+
+
+@pytest.mark.parametrize(("wrong", "passed"), [(0.0, True), (4e-7, False)])
+def test_sums_of_embeddings_have_the_errors_of_their_terms(
+    wrong: float, passed: bool, tmp_path: Path
+) -> None:
+    """Rows of segments and positions are nearly opposite. The original finds the segment by an
+    input of integers that the optimized model does not read."""
+    rng = np.random.default_rng(0)
+    words = rng.normal(0, 1e-4, (7, CHANNELS)).astype(np.float32)
+    segment = rng.uniform(0.5, 1, CHANNELS).astype(np.float32)
+    positions = (rng.normal(0, 1e-4, (5, CHANNELS)) - segment).astype(np.float32)
+    both = positions.astype(np.float64) + segment
+    both[2, 3] += wrong
+    inputs: dict[str, Sequence[int | str]] = {"ids": (1, 5), "mask": (1, 5)}
+
+    def model(folded: bool) -> ModelProto:
+        net = Net(inputs, types=dict.fromkeys(inputs, TensorProto.INT64))
+        total = net.node("Gather", net.const(words), "ids")
+        if folded:
+            return net.model(net.node("Add", total, net.const(both)))
+        zeros = net.node("Expand", net.const([[0]], np.int64), net.node("Shape", "mask"))
+        total = net.node("Add", total, net.node("Gather", net.const(segment[None]), zeros))
+        return net.model(net.node("Add", total, net.const(positions)))
+
+    original, optimized = model(False), model(True)
+    made = original.graph.node[-1].output[0]
+    optimized.graph.node[-1].output[0] = optimized.graph.output[0].name = made
+    np.savez(tmp_path / "x.npz", ids=np.ones((1, 5), np.int64), mask=np.ones((1, 5), np.int64))
     result = verify(original, optimized, providers=[CPU], inputs=tmp_path / "x.npz")
     assert [row.passed for row in result.at("segment")] == [passed]
 
