@@ -15,7 +15,7 @@ from onnx import AttributeProto, NodeProto
 from onnxbolt import checks, domains, ops
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, EPILOGUES, MAX_STEPS, MAX_TENSORS, MAX_VECTORS
+from onnxbolt.epilogues import CASTS, EPILOGUES, MAX_STEPS, MAX_TENSORS, MAX_VECTORS, gates
 from onnxbolt.errors import InputError
 from onnxbolt.families import KernelConfig, config_from, of_kind
 from onnxbolt.families.row import WIDTH
@@ -56,6 +56,11 @@ class OpSpec:
                 "the model describes an op type that this version of onnxbolt does not know"
                 f" ({error})"
             ) from error
+        if gates(self.chain) != self.op.gates:
+            raise InputError(
+                f"op {self.name} has {gates(self.chain)} gates, but nodes of the kind {self.kind}"
+                f" have {self.op.gates}"
+            )
         operands = self.op.operands(self.chain)
         if (
             max(layer.count("v") for layer in operands.split("w")) > MAX_VECTORS

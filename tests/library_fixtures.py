@@ -56,6 +56,7 @@ ARGUMENTS = {
     named("b2b_conv_sm90"): "ConvChainArguments",
     named("resize"): "ResizeArguments",
     named("gemm_rows_sm90"): "GemmArguments",
+    named("gemm_sm90"): "host::GatedArguments",
     named("conv_sm90"): "host::MeanArguments",
     named("attention"): "AttentionArguments",
 }
@@ -83,6 +84,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "b2b_conv_sm90": {**_SM90, "later": (64, 0, 0)},
     "gemm_rows_sm90": {**_ROWS, "tma_rows": False},
     "conv_sm90": _SM90,
+    "gemm_sm90": _SM90,
     "norm": {"rows": 4, "lanes": 32, "vectors": 3, "access": 8},
     "attention": {
         "queries": 64,
@@ -155,6 +157,7 @@ class Fused:
 
 GEMM = Fused("gemm", Step("Bias"), Step("Relu"), family=named("gemm_2x"))
 GEMM_ROWS = Fused("gemm", Step("Bias"), Step("Relu"), family=named("gemm_rows_sm90"), padding=3)
+GLU = Fused("glu", Step("Bias"), Step("Relu"), Step("GateBias"), family=named("gemm_sm90"))
 GEMM_ADD = Fused(
     "gemm", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=named("gemm_2x")
 )
@@ -278,6 +281,7 @@ ALL = (
     GEMM_INNER,
     CONV_INNER,
     GEMM_ROWS,
+    GLU,
 )
 
 

@@ -22,19 +22,35 @@ struct Chain {
   static constexpr int kTensors = (0 + ... + (Steps::kOperand == Operand::kTensor));
   static constexpr int kParams = (0 + ... + Steps::kParams);
   static constexpr bool kHeavy = (false || ... || Steps::kHeavy);
+  // A gate multiplies by the other half of a product with twice the columns: kFold columns for each
+  // one of the result.
+  static constexpr bool kGated = (false || ... || Steps::kGates);
+  static constexpr int kFold = kGated ? 2 : 1;
 
   static_assert(kVectors <= kMaxVectors,
                 "a chain has at most kMaxVectors vectors along the channels");
   static_assert(kTensors <= kMaxTensors, "a chain has at most kMaxTensors tensor operands");
   static_assert(kParams <= kMaxParams, "a chain has at most kMaxParams parameters");
+  static_assert((0 + ... + Steps::kGates) <= 1, "a chain has one gate at most");
 
   // The operands' values for one fragment of N neighbouring channels, in the order of the steps
   // that take them.
   template <int N>
-  struct Operands {
+  struct PlainOperands {
     cutlass::Array<float, N> vectors[kVectors > 0 ? kVectors : 1];
     cutlass::Array<float, N> tensors[kTensors > 0 ? kTensors : 1];
   };
+
+  // With the other half of the product. A kernel that knows no gates does not compile, since it
+  // cannot make these operands.
+  template <int N>
+  struct GatedOperands : PlainOperands<N> {
+    cutlass::Array<float, N> half;
+    __device__ explicit GatedOperands(const cutlass::Array<float, N>& half) : half(half) {}
+  };
+
+  template <int N>
+  using Operands = std::conditional_t<kGated, GatedOperands<N>, PlainOperands<N>>;
 
   // The result in fp32, for callers that continue in fp32. Output: the type that it will be rounded
   // to. For 16 bits, steps may be approximated with an error below that rounding
@@ -85,6 +101,7 @@ struct Chain {
       float operand = 0.f;
       if constexpr (kVector) operand = operands.vectors[Vector][i];
       if constexpr (kTensor) operand = operands.tensors[Tensor][i];
+      if constexpr (Step::kGates) operand += operands.half[i];
       if constexpr (Approximate && Step::kApproximable)
         x[i] = Step::approximate(x[i], operand, params + Param);
       else

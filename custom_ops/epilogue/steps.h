@@ -20,12 +20,12 @@ namespace epilogue {
 enum class Operand { kNone, kVector, kTensor };
 
 // A step's operand and number of parameters; kHeavy marks long code, for which an epilogue's outer
-// loop is better not unrolled.
+// loop is better not unrolled, kGates a step that gets the product's other half with its operand.
 template <Operand Kind, int Params = 0, bool Heavy = false>
 struct Step {
   static constexpr Operand kOperand = Kind;
   static constexpr int kParams = Params;
-  static constexpr bool kHeavy = Heavy, kApproximable = false;
+  static constexpr bool kHeavy = Heavy, kApproximable = false, kGates = false;
   template <class Output>
   static constexpr bool kFinishes = false;
 };
@@ -60,6 +60,17 @@ struct Add : Step<Operand::kTensor> {
 
 struct Mul : Step<Operand::kTensor> {
   __device__ static float apply(float x, float tensor, const float*) { return x * tensor; }
+};
+
+// Gates multiply by the other half of the product (Chain::kGated), to which GateBias adds a vector.
+struct Gate : Step<Operand::kNone> {
+  static constexpr bool kGates = true;
+  __device__ static float apply(float x, float half, const float*) { return x * half; }
+};
+
+struct GateBias : Step<Operand::kVector> {
+  static constexpr bool kGates = true;
+  __device__ static float apply(float x, float half, const float*) { return x * half; }
 };
 
 struct Relu : Step<Operand::kNone> {

@@ -92,9 +92,10 @@ size_t Products::describe_operands() {
     const bool is_output = is_last || (layer == 0 && description_.layers.stores);
     bytes +=
         is_output ? operands.y.stride : 0;  // one kernel for all layers touches none of the others
-    bytes += (operands.filter =
-                  Describe(columns * Depth(description_.layer(layer)), description_.element))
-                 .stride;
+    bytes +=
+        (operands.filter = Describe(columns * (1 + chain.gated) * Depth(description_.layer(layer)),
+                                    description_.element))
+            .stride;
     for (int i = 0; i < chain.tensors; ++i)
       bytes += (operands.tensors[i] = Describe(rows * columns, description_.element)).stride;
     for (int i = 0; i < chain.vectors; ++i)

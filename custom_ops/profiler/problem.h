@@ -60,6 +60,8 @@ struct Step {
   int operand, param;  // its vector or tensor and its first parameter, among those of its layer
   float error;  // the error of a kernel's implementation, in parts of its argument and result, of 1
                 // at the least
+
+  __host__ __device__ bool gates() const { return code == kGate || code == kGateBias; }
 };
 
 constexpr int kMaxSteps = 16;
@@ -67,6 +69,7 @@ constexpr int kMaxSteps = 16;
 struct Chain {
   int size = 0, vectors = 0, tensors = 0,
       first_param = 0;  // the last one among the parameters of all layers
+  bool gated = false;   // true if the filter has two rows for each column, 8 of each in turns
   Step steps[kMaxSteps];
   float accumulation;        // error of the product's sums in parts of the sum of magnitudes
   float relative, absolute;  // error of an approximate activation at its end

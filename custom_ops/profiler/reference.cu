@@ -58,11 +58,14 @@ __device__ float ErrorOf(const ConvArguments& conv, const float* errors, int64_t
                                                                          : 0.f;
 }
 
+// The weight of a channel, or, `gated`, of its half 0 or 1, whose rows stand in turns of 8.
 template <class Element>
-__device__ float Weight(const ConvArguments& conv, int channel, int64_t k) {
+__device__ float Weight(const ConvArguments& conv, int channel, int64_t k, bool gated = false,
+                        int half = 0) {
   const int64_t depth = int64_t(conv.r) * conv.s * (conv.c / conv.groups);
+  const int64_t row = gated ? channel / 8 * 16 + half * 8 + channel % 8 : channel;
   return channel < conv.k && k < depth
-             ? float(static_cast<const Element*>(conv.filter)[channel * depth + k])
+             ? float(static_cast<const Element*>(conv.filter)[row * depth + k])
              : 0.f;
 }
 
@@ -76,10 +79,21 @@ struct Sums {
   }
 };
 
+__device__ Bounded Multiplied(const Bounded& x, const Bounded& y, float rounding) {
+  const double value = x.value * y.value;
+  return {value,
+          fabs(x.value) * y.error + (fabs(y.value) + y.error) * x.error + rounding * fabs(value)};
+}
+
+// `other`: the sums of the other half, where the chain has a gate.
 template <class Element>
 __device__ Bounded ApplyChain(const Chain& chain, const EpilogueArguments& operands,
-                              const Sums& sums, float rounding, int64_t row, int channel) {
-  Bounded x{sums.value, chain.accumulation * sums.magnitude + sums.carried};
+                              const Sums& sums, const Sums& other, float rounding, int64_t row,
+                              int channel) {
+  const auto begin = [&](const Sums& of) {
+    return Bounded{of.value, chain.accumulation * of.magnitude + of.carried};
+  };
+  Bounded x = begin(sums);
   for (int i = 0; i < chain.size; ++i) {
     const Step& step = chain.steps[i];
     double operand = 0;
@@ -87,6 +101,12 @@ __device__ Bounded ApplyChain(const Chain& chain, const EpilogueArguments& opera
     if (step.kind == OperandKind::kTensor)
       operand = float(static_cast<const Element*>(
           operands.tensors[step.operand])[row * operands.tensor_pitch[step.operand] + channel]);
+    if (step.gates()) {
+      Bounded half = begin(other);
+      half.value += operand, half.error += rounding * fabs(half.value);
+      x = Multiplied(x, half, rounding);
+      continue;
+    }
     x = BoundedStep(step.code, x, operand, operands.params + step.param, rounding, step.error);
   }
   return {x.value, x.error + chain.absolute + chain.relative * fabs(x.value)};
@@ -108,25 +128,30 @@ __device__ int64_t OutputIndex(const ConvArguments& conv, int64_t row, int chann
 }
 
 // One block makes kTile pixels of kTile channels, one thread kPerThread pixels of one channel.
-template <class Element>
+template <class Element, bool Gated>
 __global__ void __launch_bounds__(kTile* kThreadRows)
     ReferenceKernel(const __grid_constant__ ConvArguments conv, const __grid_constant__ Chain chain,
                     float rounding, const float* x_errors, Output output) {
-  __shared__ float pixels[kTile][kTile + 1], filters[kTile][kTile + 1], errors[kTile][kTile + 1];
+  constexpr int kHalves = Gated ? 2 : 1;
+  __shared__ float pixels[kTile][kTile + 1], filters[kHalves][kTile][kTile + 1],
+      errors[kTile][kTile + 1];
   const int64_t first_row = int64_t(blockIdx.x) * kTile, depth = int64_t(conv.r) * conv.s * conv.c;
   const int first_channel = blockIdx.y * kTile, channel = first_channel + threadIdx.x;
-  Sums sums[kPerThread];
+  Sums sums[kHalves][kPerThread];
   for (int64_t k = 0; k < depth; k += kTile) {
     for (int i = threadIdx.y; i < kTile; i += kThreadRows) {
       pixels[i][threadIdx.x] = Activation<Element>(conv, first_row + i, k + threadIdx.x);
-      filters[i][threadIdx.x] = Weight<Element>(conv, first_channel + i, k + threadIdx.x);
+      for (int half = 0; half < kHalves; ++half)
+        filters[half][i][threadIdx.x] =
+            Weight<Element>(conv, first_channel + i, k + threadIdx.x, Gated, half);
       errors[i][threadIdx.x] = ErrorOf(conv, x_errors, first_row + i, k + threadIdx.x);
     }
     __syncthreads();
     for (int j = 0; j < kTile; ++j) {
       for (int i = 0; i < kPerThread; ++i) {
         const int row = threadIdx.y + i * kThreadRows;
-        sums[i].Add(pixels[row][j], filters[threadIdx.x][j], errors[row][j]);
+        for (int half = 0; half < kHalves; ++half)
+          sums[half][i].Add(pixels[row][j], filters[half][threadIdx.x][j], errors[row][j]);
       }
     }
     __syncthreads();
@@ -135,7 +160,8 @@ __global__ void __launch_bounds__(kTile* kThreadRows)
     const int64_t row = first_row + threadIdx.y + i * kThreadRows;
     if (row < int64_t(conv.n) * conv.p * conv.q && channel < conv.k - conv.padding)
       output.Store(OutputIndex(conv, row, channel),
-                   ApplyChain<Element>(chain, conv.epilogue, sums[i], rounding, row, channel));
+                   ApplyChain<Element>(chain, conv.epilogue, sums[0][i], sums[kHalves - 1][i],
+                                       rounding, row, channel));
   }
 }
 
@@ -156,7 +182,7 @@ __global__ void GroupedReferenceKernel(const __grid_constant__ ConvArguments con
       const int64_t input = int64_t(k / per_group) * conv.c + first + k % per_group;
       sums.Add(Activation<Element>(conv, row, input), Weight<Element>(conv, channel, k), 0.f);
     }
-    output.Store(i, ApplyChain<Element>(chain, conv.epilogue, sums, rounding, row, channel));
+    output.Store(i, ApplyChain<Element>(chain, conv.epilogue, sums, sums, rounding, row, channel));
   }
 }
 
@@ -451,6 +477,7 @@ Layers ParseLayers(const char* epilogue) {
                  tensor = found->kind == OperandKind::kTensor;
       chain.steps[chain.size++] = {found->code, found->kind, vector ? chain.vectors : chain.tensors,
                                    params - chain.first_param};
+      chain.gated |= chain.steps[chain.size - 1].gates();
       chain.vectors += vector, chain.tensors += tensor, params += found->params;
       if (chain.vectors > kMaxVectors || chain.tensors > kMaxTensors || params > kMaxParams)
         throw Failure(std::string("kernels take fewer operands than the epilogue ") + epilogue);
@@ -477,8 +504,11 @@ void ComputeReference(const ConvArguments& conv, int element, const Chain& chain
     if (conv.groups > 1)
       GroupedReferenceKernel<decltype(zero)>
           <<<kBlocks, kThreads>>>(conv, chain, rounding, OutputOf(answer));
+    else if (chain.gated)
+      ReferenceKernel<decltype(zero), true>
+          <<<grid, block>>>(conv, chain, rounding, x_errors, OutputOf(answer));
     else
-      ReferenceKernel<decltype(zero)>
+      ReferenceKernel<decltype(zero), false>
           <<<grid, block>>>(conv, chain, rounding, x_errors, OutputOf(answer));
   });
   Check(cudaGetLastError(), "launching the reference");

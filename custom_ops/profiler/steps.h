@@ -2,8 +2,8 @@
 //
 // The reference must not call what it judges: nothing here comes from epilogue/. One row per step:
 // its name, its operand, how many parameters it has, and its value from x, the operand v and the
-// parameters p. The rows of extensions' steps are generated in front of the file
-// (templates/reference_steps.h.j2).
+// parameters p; v of a gate is the product's other half, with its operand added. The rows of
+// extensions' steps are generated in front of the file (templates/reference_steps.h.j2).
 #pragma once
 #include <cuda_runtime.h>
 
@@ -16,6 +16,8 @@
   X(PRelu, kVector, 0, x < 0 ? x * v : x)                                                        \
   X(Add, kTensor, 0, x + v)                                                                      \
   X(Mul, kTensor, 0, x * v)                                                                      \
+  X(Gate, kNone, 0, x * v)                                                                       \
+  X(GateBias, kVector, 0, x * v)                                                                 \
   X(Relu, kNone, 0, x < 0 ? 0 : x)                                                               \
   X(LeakyRelu, kNone, 1, x < 0 ? p[0] * x : x)                                                   \
   X(Clip, kNone, 2, Between(x, p[0], p[1]))                                                      \

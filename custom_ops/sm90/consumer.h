@@ -63,6 +63,9 @@ class TileEnd {
   CUTLASS_DEVICE void drain() { epilogue_.drain(); }
 
  private:
+  // Accumulators of a thread for one unit.
+  static constexpr int kUnitValues = Finish::kUnitColumns * K::kFold / 2;
+
   // Finishes rows 64 M and up.
   template <int M>
   CUTLASS_DEVICE void finish_rows(Sums& sums, const MatrixOutput& to) {
@@ -72,7 +75,7 @@ class TileEnd {
     }
 #pragma unroll
     for (int unit = 0; unit < Finish::kUnitsAcross; ++unit)
-      finish_unit(sums, M, unit * Finish::kUnitColumns, unit * Finish::kUnitColumns / 2, to);
+      finish_unit(sums, M, unit * Finish::kUnitColumns, unit * kUnitValues, to);
     if constexpr (M + 1 < K::kBlocks) finish_rows<M + 1>(sums, to);
   }
 
@@ -99,8 +102,7 @@ class TileEnd {
 
   CUTLASS_DEVICE void finish_unit(const Sums& sums, int m, int column, int value,
                                   const MatrixOutput& to) {
-    const auto& values =
-        reinterpret_cast<const float (&)[Finish::kUnitColumns / 2]>(sums[m][value]);
+    const auto& values = reinterpret_cast<const float (&)[kUnitValues]>(sums[m][value]);
     if constexpr (K::kNchw)
       epilogue_.finish_unit(values, m * 64, column, params_.columns, NchwOutput(params_, to));
     else if constexpr (K::kBoth)
@@ -118,7 +120,7 @@ class TileEnd {
 #pragma unroll
     for (int unit = 0; unit < Finish::kUnits; ++unit) {
       const int column = unit % Finish::kUnitsAcross * Finish::kUnitColumns;
-      visit(unit, unit / Finish::kUnitsAcross, column, column / 2);
+      visit(unit, unit / Finish::kUnitsAcross, column, unit % Finish::kUnitsAcross * kUnitValues);
     }
   }
 
@@ -154,12 +156,12 @@ class Consumer {
     for (int tile = tiles_.first + skip * tiles_.step; tile < params_.schedule.count();
          tile += groups * tiles_.step) {
       const Origin origin = tiles_.origin(tile);
-      end_.fetch(origin.column);
+      end_.fetch(origin.column / K::kFold);
       begin_turn();
       multiply(sums, fits_apart && tile + tiles_.step >= params_.schedule.count());
       if constexpr (End::kStagesBehind > 0) end_.weights_at(stage_);
       end_.finish(sums, {params_.d, origin.row + (K::kIsPingpong ? 0 : group_ * K::kGroupRows),
-                         origin.column, params_.rows});
+                         origin.column / K::kFold, params_.rows});
       release_behind();
       stage_.advance((groups - 1) * stages_of_tile());
     }

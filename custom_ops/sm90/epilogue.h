@@ -193,10 +193,10 @@ class Epilogue {
                                                                    : kLeft >= 16 ? 16
                                                                                  : 8;
     constexpr int kCount = kColumns / 2;
-    typename Chain::template Operands<kCount> operands;
     cutlass::Array<float, kCount> x;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) x[i] = values[Column / 2 + i];
+    for (int i = 0; i < kCount; ++i) x[i] = values[value_of(Column, i)];
+    auto operands = operands_of<kCount>(values, Column);
     const int tile_column = unit_column + Column;
     read_vectors<kCount>(operands, tile_column);
     if constexpr (Shape::kResidual) operands.tensors[0] = read_staged<kColumns>(buffer, Column);
@@ -205,6 +205,26 @@ class Epilogue {
     use(x, operands, Column);
     if constexpr (kLeft > kColumns)
       for_each_part<Column + kColumns>(values, buffer, unit_row, unit_column, column_end, to, use);
+  }
+
+  // The accumulator of value i of the columns from `column` on. With a gate, every other 8 columns
+  // of the product are its other half.
+  CUTLASS_DEVICE static constexpr int value_of(int column, int i) {
+    return Chain::kFold * (column / 2 + i / 4 * 4) + i % 4;
+  }
+
+  // Operands without vectors and tensors.
+  template <int Count>
+  CUTLASS_DEVICE static auto operands_of(const float* values, int column) {
+    if constexpr (Chain::kGated) {
+      cutlass::Array<float, Count> half;
+#pragma unroll
+      for (int i = 0; i < Count; ++i) half[i] = values[value_of(column, i) + 4];
+      return typename Chain::template Operands<Count>(half);
+    } else {
+      typename Chain::template Operands<Count> operands;
+      return operands;
+    }
   }
 
   template <int Count>

@@ -168,9 +168,9 @@ const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_
   const auto tiles = [](int64_t extent, int size) {
     return static_cast<int>(CeilDivide(extent, size));
   };
-  params.schedule =
-      TileSchedule(tiles(rows, K::kTileM * K::kClusterM), tiles(columns, K::kTileN * K::kClusterN),
-                   K::kIsResident ? 1 : static_cast<int>(config[kSwizzle]));
+  params.schedule = TileSchedule(tiles(rows, K::kTileM * K::kClusterM),
+                                 tiles(columns * K::kFold, K::kTileN * K::kClusterN),
+                                 K::kIsResident ? 1 : static_cast<int>(config[kSwizzle]));
   const auto encode = [&](CUtensorMap& map, const void* data, int64_t data_pitch, int box_columns,
                           int box_rows) {
     return EncodeTiled(
@@ -196,8 +196,8 @@ const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_
     return encode(params.d, d, pitch, Finish::kUnitColumns, kStoredRows);
 }
 
-// The tensor map of weights [columns, taps, depth]; `pitch`: elements from one output channel to
-// the next.
+// The tensor map of weights [kFold columns, taps, depth]; `pitch`: elements from one row to the
+// next.
 template <class K>
 const char* DescribeWeights(Params& params, const void* weights, int64_t columns, int taps,
                             int64_t depth, int64_t pitch) {
@@ -206,7 +206,7 @@ const char* DescribeWeights(Params& params, const void* weights, int64_t columns
   return EncodeTiled(params.b, kOperandType<Element>, kSize, weights,
                      {{depth, 0, K::kBoxK},
                       {taps, depth * kSize, 1},
-                      {columns, pitch * kSize, K::kTileN / K::kClusterM}});
+                      {columns * K::kFold, pitch * kSize, K::kTileN / K::kClusterM}});
 }
 
 // The tensor map of A if its rows are a matrix.

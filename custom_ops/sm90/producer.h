@@ -242,11 +242,11 @@ class ResidualProducer {
       const Origin origin = tiles_.origin(tile);
       for (int unit = 0; unit < Finish::kUnits; ++unit) {
         if constexpr (K::kIsPingpong) {
-          load(turn % K::kGroups, unit, origin.row, origin.column);
+          load(turn % K::kGroups, unit, origin.row, origin.column / K::kFold);
         } else {
           for (int group = 0; group < K::kGroups; ++group) {
             if (owns(group, unit))
-              load(group, unit, origin.row + group * K::kGroupRows, origin.column);
+              load(group, unit, origin.row + group * K::kGroupRows, origin.column / K::kFold);
           }
         }
       }

@@ -17,10 +17,11 @@ constexpr int kMaxStages = 16;
 // Cooperative: the consumer warpgroups share a tile, and each has a part of its rows. Pingpong:
 // each has a tile of its own, and its epilogue runs under the main loop of another.
 //
-// If further products follow a tile's, Columns are the columns of the last one, Chain is its
-// epilogue, and ExtraBytes is the shared memory that the further products need.
+// Columns are those of the result: of the last product, if further ones follow a tile's, and half
+// of the product's if the epilogue has a gate. Chain is the epilogue behind the last product, and
+// ExtraBytes is the shared memory that the further products need.
 template <class Config, class ElementType, class OutputType, class ChainType,
-          int Columns = Config::at(Column::kTileN), int ExtraBytes = 0>
+          int Columns = Config::at(Column::kTileN) / ChainType::kFold, int ExtraBytes = 0>
 struct KernelShape {
   using Row = Config;
   using Element = ElementType;
@@ -48,6 +49,7 @@ struct KernelShape {
   static constexpr bool kNchw =
       Row::at(Column::kAlignC) == 1;                   // y is NCHW, and is stored pixel by pixel
   static constexpr bool kBoth = false, kMean = false;  // see BothShape, MeanShape
+  static constexpr int kFold = Chain::kFold;  // columns of the product for one of the result
   using Unswapped =
       std::conditional_t<kNchw, NchwEpilogueShape<Element, Output, Chain, kBlocks, Columns>,
                          EpilogueShape<Element, Output, Chain, kBlocks, Columns>>;
@@ -64,6 +66,8 @@ struct KernelShape {
   static_assert(!kIsPingpong || kGroups > 1, "pingpong takes two");
   static_assert(!kSwapped || !kNchw, "a swapped product is stored with its channels last");
   static_assert(!kSwapped || kGroups == 1, "one warpgroup has all of a swapped tile");
+  static_assert(kFold == 1 || (!kSwapped && !kNchw && kTileN % 16 == 0),
+                "a gate multiplies 8 columns of a row by the 8 columns behind them");
   static_assert(kGroupRows % 64 == 0 && kGroupRows * kGroupsOfTile == kProductRows,
                 "a warpgroup multiplies 64 rows at a time");
   static_assert(kClusterSize == 1 || !kIsResident,

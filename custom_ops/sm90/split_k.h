@@ -21,8 +21,9 @@ template <class K>
 class SplitSums {
  public:
   using Finish = typename K::Finish;
-  static constexpr int kValues = Finish::kUnitColumns / 2;  // values of one thread in a unit
-  static constexpr int kSlotBytes = 64 * Finish::kUnitColumns * sizeof(float);
+  static constexpr int kValues =
+      Finish::kUnitColumns * K::kFold / 2;  // values of one thread in a unit
+  static constexpr int kSlotBytes = 128 * kValues * sizeof(float);
 
   CUTLASS_DEVICE SplitSums(SharedMemory<K> memory, int group, int split, int rank)
       : memory_(memory), group_(group), split_(split), rank_(rank), thread_(threadIdx.x % 128) {}

@@ -42,6 +42,12 @@ def fits_several(steps: tuple[str, ...]) -> bool:
     )
 
 
+def gates(steps: tuple[str, ...]) -> int:
+    """The number of steps that multiply by other columns of the product. With one of them it has
+    twice the columns of the result."""
+    return sum(EPILOGUES[step].gates for step in steps)
+
+
 def tensor_operands(steps: tuple[str, ...]) -> int:
     """The number of steps that read a tensor of the output's size."""
     return sum(EPILOGUES[step].operand == "tensor" for step in steps)

@@ -33,6 +33,8 @@ _OWN = (
     structure.GEMM,
     structure.STORE,
     structure.MEAN,
+    structure.GATE,
+    structure.GATE_BIAS,
     casts.CAST_F32,
     casts.CAST_F16,
     casts.CAST_BF16,
@@ -72,8 +74,9 @@ def _check(step: EpilogueStep, others: Iterable[EpilogueStep]) -> None:
 
 EPILOGUES: Registry[str, EpilogueStep] = _Steps("epilogue step", _OWN, "name")
 
-BIAS, SCALE = operands.BIAS.name, operands.SCALE.name
+BIAS, SCALE, MUL = operands.BIAS.name, operands.SCALE.name, operands.MUL.name
 PRODUCT, STORE, MEAN = structure.GEMM.name, structure.STORE.name, structure.MEAN.name
+GATE, GATE_BIAS = structure.GATE.name, structure.GATE_BIAS.name
 CASTS = {step.cast: step.name for step in _OWN if step.cast is not None}
 
 

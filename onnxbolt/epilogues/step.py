@@ -129,6 +129,8 @@ class EpilogueStep:
     # that zero weights of a later product remove it
     finite_at_zero: bool = True
     bounding: bool = False  # results are bounded for every input
+    # True if the step multiplies by other columns of the product, to which it adds its operand
+    gates: bool = False
 
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None:

@@ -1,9 +1,9 @@
-"""Steps that are not functions of single values: a further product, a second output, and a mean.
-Matching and planning insert them into epilogues, so they have no patterns here."""
+"""Steps that are not functions of single values: a further product, a second output, a mean, and
+a gate. Matching and planning insert them into epilogues, so they have no patterns here."""
 
 from __future__ import annotations
 
-from onnxbolt.epilogues.step import Emit, EpilogueStep, unary
+from onnxbolt.epilogues.step import Emit, EpilogueStep, binary, unary
 
 
 def _product(emit: Emit, opset: int, x: str, operand: str, params: tuple[float, ...]) -> str:
@@ -27,4 +27,20 @@ MEAN = EpilogueStep(
     reference=lambda x, _: x.mean((1, 2), keepdims=True),
     functor="Mean",
     cost=1,
+)
+
+# A gate multiplies by the other half of a product that has twice the columns of the result
+# (ops/glu/), to which GateBias adds a vector first; steps in front of it have one half alone. The
+# operand of bodies and references is the other half as the gate multiplies by it.
+GATE, GATE_BIAS = (
+    EpilogueStep(
+        name,
+        body=binary("Mul"),
+        reference=lambda x, half: x * half,
+        functor=name,
+        cost=2,
+        operand=operand,
+        gates=True,
+    )
+    for name, operand in (("Gate", ""), ("GateBias", "vector"))
 )

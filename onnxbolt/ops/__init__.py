@@ -14,6 +14,7 @@ from onnxbolt.ops.base import FusedOp
 from onnxbolt.ops.conv import Conv
 from onnxbolt.ops.elementwise import Elementwise
 from onnxbolt.ops.gemm import Gemm
+from onnxbolt.ops.glu import Glu
 from onnxbolt.ops.layout import ToNchw, ToNhwc
 from onnxbolt.ops.norm import LayerNorm, RmsNorm
 from onnxbolt.ops.pool import AveragePool, GlobalAveragePool, MaxPool
@@ -57,6 +58,7 @@ OPS: Registry[str, FusedOp] = _Ops(
     (
         Conv(),
         Gemm(),
+        Glu(),
         SqueezeExcite(),
         Attention(),
         LayerNorm(),

@@ -2,7 +2,7 @@
 
 | stage | asks |
 |---|---|
-| match | `anchors`, `continuations`: the ONNX nodes that one fused node replaces |
+| match | `anchors`, `continuations`, `combined`: the ONNX nodes that one fused node replaces |
 | layout | `forms`: how x and the result are stored; `replacement` of an ordinary node |
 | plan | `problem`: what a kernel solves |
 | rewrite | `operation`: the node's inputs and attributes; `body`: it in standard operators |
@@ -24,7 +24,7 @@ import onnx_graphsurgeon as gs
 from onnx import NodeProto
 
 from onnxbolt.archs import Arch
-from onnxbolt.candidates import Anchor, Candidate
+from onnxbolt.candidates import Anchor, Candidate, Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, Step
 from onnxbolt.families import KernelConfig, only
@@ -201,6 +201,7 @@ class FusedOp:
     takes_cast: ClassVar[bool] = False  # such a replacement includes a Cast behind the node
     takes_windows: ClassVar[bool] = False  # it reads and writes windows of images within these
     any_order: ClassVar[bool] = False  # x's columns may be stored in any order, as its weight's are
+    gates: ClassVar[int] = 0  # steps of its epilogue that multiply by other columns of its product
 
     def __repr__(self) -> str:
         return self.name
@@ -223,6 +224,12 @@ class FusedOp:
     def continuations(self) -> Sequence[StepPattern]:
         """Nodes behind it that are further products of its kernel."""
         return ()
+
+    def combined(self, whole: Candidate, other: Candidate) -> Candidate | Refusal | None:
+        """The candidate of this op for the nodes of two: of `whole` and of `other`, whose result
+        `whole` alone reads, as an operand of its epilogue. These are its `layers`. The refusal of a
+        near miss; None for any others."""
+        return None
 
     def channels(self, anchor: Anchor) -> int:
         """Channels of the result, as ONNX has it: without a weight those of x, which a pattern

@@ -271,7 +271,7 @@ def _assigned(
         if to_nchw or both:
             better = replace(premises, to_nchw=to_nchw, both=both)
             assignment = assign(graph, chosen, better)
-        joint = [c for c in chosen if len(c.widths) > 1 or MEAN in c.steps]
+        joint = [c for c in chosen if len(c.widths) > 1 or c.layers]
         apart = dict.fromkeys(
             c for c in joint if not all(supports(problem_of(c, assignment, at), n) for n in archs)
         )

@@ -27,7 +27,7 @@ from onnxbolt.layout.assignment import Assignment, Premises
 from onnxbolt.match.matcher import UNKNOWN, match
 from onnxbolt.match.partition import partition
 from onnxbolt.measurements.timings import NOTHING, Choice, Cut, Timings
-from onnxbolt.plan import residuals
+from onnxbolt.plan import gates, residuals
 from onnxbolt.plan.conversions import padding_us
 from onnxbolt.plan.cost import supports
 from onnxbolt.plan.global_average import measurable, until, where_faster
@@ -93,6 +93,7 @@ def cover(
         dataclasses.replace(candidate, layers=chains.layers(candidate)) for candidate in found
     ]
     averaged = where_faster(graph, layered, archs, at, timings)
+    combined = gates.where_faster(graph, averaged.candidates, archs, at, timings)
     refusals = [
         # not those of nodes that one candidate leaves out and another one has
         *(refusal for refusal in (*unmatched, *unknown) if refusal.node not in taken),
@@ -103,9 +104,10 @@ def cover(
             if refusal.node not in said
         ),
         *averaged.refusals,
+        *combined.refusals,
     ]
-    decided = {**added, **chains.cuts, **averaged.cuts}
-    return Cover(averaged.candidates, refusals, decided, chains.measured())
+    decided = {**added, **chains.cuts, **averaged.cuts, **combined.cuts}
+    return Cover(combined.candidates, refusals, decided, chains.measured())
 
 
 def cover_as(graph: gs.Graph, archs: Sequence[int], ends: Container[str]) -> list[Candidate]:
@@ -113,20 +115,24 @@ def cover_as(graph: gs.Graph, archs: Sequence[int], ends: Container[str]) -> lis
     chain that has none of these names have a kernel each."""
     candidates = residuals.settled_as(match(graph, several=True)[0], ends)
     chains = _Chains(graph, candidates, archs, AS_IS, NOTHING)
-    return until(graph, partition(list(chains.kernels_until(ends))), ends)
+    disjoint = partition(list(chains.kernels_until(ends)))
+    return gates.until(graph, until(graph, disjoint, ends), ends)
 
 
 def segments(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS) -> list[Problem]:
     """The problems, as stored, of all kernels that a cover may have, each as often as the graph has
     it: of every segment of every chain, of convolutions with and without the global average pooling
-    behind them, and of products and normalizations with and without the residual between them."""
+    behind them, of products and normalizations with and without the residual between them, and of
+    products that are multiplied with one another, together and apart."""
     matched = match(graph, several=True)[0]
     chains = _Chains(
         graph, residuals.settled(matched, archs, at, NOTHING).candidates, archs, at, NOTHING
     )
+    disjoint = chains.disjoint().candidates
     return [
         *chains.problems.values(),
-        *measurable(graph, chains.disjoint().candidates, archs, at),
+        *measurable(graph, disjoint, archs, at),
+        *gates.measurable(graph, disjoint, archs, at),
         *residuals.measurable(matched, at),
     ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from onnxbolt.problems.attention import AttentionProblem
 from onnxbolt.problems.base import Problem, Reference
 from onnxbolt.problems.conv import ConvProblem
-from onnxbolt.problems.gemm import GemmProblem
+from onnxbolt.problems.gemm import GemmProblem, GluProblem
 from onnxbolt.problems.norm import NormProblem
 from onnxbolt.problems.pool import PoolProblem
 from onnxbolt.problems.product import Product
@@ -20,6 +20,7 @@ __all__ = [
     "AttentionProblem",
     "ConvProblem",
     "GemmProblem",
+    "GluProblem",
     "NormProblem",
     "PoolProblem",
     "Problem",

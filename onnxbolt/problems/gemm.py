@@ -6,29 +6,23 @@ import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
+from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import layers
+from onnxbolt.epilogues import BIAS, EPILOGUES, GATE_BIAS, MUL, layers
 from onnxbolt.onnxruntime_time import CUBLAS
 from onnxbolt.problems.base import Computed, Reference
 from onnxbolt.problems.product import Product
 
 
-@dataclass(frozen=True)
-class GemmProblem(Product):
-    """D[M, N] = epilogue(A[M, K] B[N, K]^T); pitches in elements."""
+class MatrixProduct(Product):
+    """D[M, N] from A[M, K], whose rows are as they lie; pitches in elements."""
 
-    operation, library = "gemm", CUBLAS
-    narrow_layer_us = 0.5  # fitted to 24 narrow products on one H200
+    library = CUBLAS
     groups, nchw, y_nchw = 1, False, False
 
     m: int
     n: int
     k: int
-    dtype: DType
-    out: DType
-    chain: tuple[str, ...]  # names of the epilogue's steps (onnxbolt/epilogues/)
-    # columns of the layers before the last, if `chain` has further products
-    inner: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -54,6 +48,23 @@ class GemmProblem(Product):
     def x_elements(self) -> int:
         return self.m * self.k
 
+
+@dataclass(frozen=True)
+class GemmProblem(MatrixProduct):
+    """D[M, N] = epilogue(A[M, K] B[N, K]^T)."""
+
+    operation = "gemm"
+    narrow_layer_us = 0.5  # fitted to 24 narrow products on one H200
+
+    m: int
+    n: int
+    k: int
+    dtype: DType
+    out: DType
+    chain: tuple[str, ...]  # names of the epilogue's steps (onnxbolt/epilogues/)
+    # columns of the layers before the last, if `chain` has further products
+    inner: tuple[int, ...] = ()
+
     @cached_property
     def layers(self) -> tuple[GemmProblem, ...]:
         widths, chains = (self.k, *self.inner, self.n), layers(self.chain)
@@ -76,3 +87,55 @@ class GemmProblem(Product):
     def reference(self) -> Reference:
         first = self.layers[0]
         return Reference(Computed.GEMMS, (first.m, first.n, first.k), self.widths[1:], self.terms)
+
+
+@dataclass(frozen=True)
+class GluProblem(MatrixProduct):
+    """D[M, N] = epilogue(A[M, K] B[2 N, K]^T). B has two rows for each column of D: one for the
+    steps in front of the gate in `chain`, and one for what the gate multiplies by."""
+
+    operation = "glu"
+
+    m: int
+    n: int
+    k: int
+    dtype: DType
+    out: DType
+    chain: tuple[str, ...]
+
+    @property
+    def product_columns(self) -> int:
+        return 2 * self.n
+
+    @property
+    def layers(self) -> tuple[GluProblem, ...]:
+        return (self,)
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.product_columns * self.k
+
+    @property
+    def input_elements(self) -> int:
+        return self.x_elements + self.product_columns * self.k
+
+    @property
+    def shape(self) -> str:
+        """m, the columns of both halves, and k."""
+        return f"glu {self.m}x2x{self.n}x{self.k}"
+
+    @property
+    def apart(self) -> tuple[GemmProblem, GemmProblem]:
+        """Two products that do the same: the second one multiplies by the first one's result."""
+        bias = tuple(BIAS for step in self.chain if step == GATE_BIAS)
+        steps = tuple(MUL if EPILOGUES[step].gates else step for step in self.chain)
+        size = self.m, self.n, self.k, self.dtype
+        return GemmProblem(*size, self.dtype, bias), GemmProblem(*size, self.out, steps)
+
+    @property
+    def reference(self) -> Reference:
+        return Reference(Computed.GEMMS, (self.m, self.n, self.k), (), self.terms)
+
+    def onnxruntime_us(self, arch: Arch) -> float:
+        """Two products, and their activation and multiplication."""
+        return sum(each.onnxruntime_us(arch) for each in self.apart)

@@ -70,6 +70,11 @@ class Product(Problem):
         return not self.depthwise
 
     @property
+    def product_columns(self) -> int:
+        """Columns of the product of a single layer: more than y's where the epilogue has a gate."""
+        return self.columns
+
+    @property
     def widths(self) -> tuple[int, ...]:
         """Columns of each layer."""
         return (*self.inner, self.columns)

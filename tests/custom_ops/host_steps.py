@@ -199,6 +199,8 @@ EXACT: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "PRelu": lambda x, v: np.where(x < 0, x * v, x),
     "Add": lambda x, v: x + v,
     "Mul": lambda x, v: x * v,
+    "Gate": lambda x, v: x * v,
+    "GateBias": lambda x, v: x * v,
     "Relu": lambda x, _: np.maximum(x, 0),
     "LeakyRelu": lambda x, _: np.where(x < 0, x * _parameters("LeakyRelu")[0], x),
     "Clip": lambda x, _: np.clip(x, _parameters("Clip")[0], _parameters("Clip")[1]),

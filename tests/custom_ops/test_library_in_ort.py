@@ -75,6 +75,7 @@ CONV_ATTRIBUTES: dict[str, Any] = {
 }
 CASES: dict[str, fx.Case] = {
     "gemm": (fx.fused_model(fx.GEMM, ["B", "S", 24], (16, 24), [[16]]), [(2, 5, 24)]),
+    "gated unit": (fx.fused_model(fx.GLU, ["B", "S", 24], (32, 24), [[16], [16]]), [(2, 5, 24)]),
     "gemm of odd rows": (
         fx.fused_model(fx.GEMM_ROWS, ["B", "S", 21], (16, 24), [[16]]),
         [(2, 5, 21)],
@@ -297,6 +298,7 @@ POOL_ATTRIBUTES: dict[str, Any] = {
 }
 SHAPES = {
     "gemm": (CASES["gemm"][0], ["B", "S", 16]),
+    "gated unit": (CASES["gated unit"][0], ["B", "S", 16]),
     "conv": (CASES["conv"][0], ["N", 5, 13, 6]),
     "last conv": (CASES["last conv"][0], ["N", 5, "floor((H-1)/2)+1", 13]),
     "gemm chain": (CASES["gemm chain"][0], ["B", "S", 8]),

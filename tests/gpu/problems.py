@@ -14,13 +14,14 @@ import numpy as np
 
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import MEAN, STORE
+from onnxbolt.epilogues import MEAN, STORE, gates
 from onnxbolt.families import Family, named
 from onnxbolt.families.b2b_stored_sm90 import B2bStoredSm90Config
 from onnxbolt.families.blocks.sm90 import Sm90Config
 from onnxbolt.families.blocks.stem import StemConfig
 from onnxbolt.families.conv_sm90 import ConvSm90Config
 from onnxbolt.families.halo_sm90 import HaloSm90Config
+from onnxbolt.ops.glu import TURN
 from onnxbolt.problems import ConvProblem as PlannedConv
 from onnxbolt.problems import GemmProblem as PlannedGemm
 from onnxbolt.tune.tasks import instance_of
@@ -66,7 +67,8 @@ class GemmProblem:
         unit, unit_n = access(instance.config)[0], _unit_n(instance)
         m, n, k = shape.m, shape.n * unit_n, shape.k * unit
         a = rounded(rng.normal(0, 1, (m, k)), instance.dtype)
-        b = rounded(rng.normal(0, k**-0.5, (n, k)), instance.dtype)
+        gated = gates(instance.chain) > 0
+        b = rounded(rng.normal(0, k**-0.5, ((1 + gated) * n, k)), instance.dtype)
         self.operands = Operands(library, instance, (m, n), shape.gap * unit_n, rng)
         self.a, self.b = Tensor(library, a, shape.gap * unit), Tensor(library, b, shape.gap * unit)
         self.output = Tensor(
@@ -85,8 +87,10 @@ class GemmProblem:
             self.operands.arguments,
         )
         product = a.astype(np.float64) @ b.astype(np.float64).T
+        turns = product.reshape(m, -1, 2, TURN) if gated else product[:, :, None]
+        first, *others = (turns[:, :, i].reshape(m, n) for i in range(turns.shape[2]))
         self.expected = epilogue(
-            product, instance.chain, self.operands.vectors, self.operands.tensors
+            first, instance.chain, self.operands.vectors, self.operands.tensors, *others
         )
 
 
@@ -529,4 +533,4 @@ _TMA = (named("gemm_3x"), named("gemm_sm90"), named("conv_sm90"))
 def _unit_n(instance: Instance) -> int:
     """The multiple that n must be of: TMA writes rows of 16 bytes, whatever the input's type."""
     least = 16 // instance.out.bytes if instance.config.family in _TMA else 1
-    return max(access(instance.config)[1], least)
+    return max(access(instance.config)[1], least, TURN * gates(instance.chain))

@@ -27,12 +27,17 @@ def epilogue(
     chain: Sequence[str],
     vectors: Sequence[np.ndarray],
     tensors: Sequence[np.ndarray],
+    half: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The chain's steps on float64, operands taken in order."""
+    """The chain's steps on float64, operands taken in order; `half` is what a gate multiplies
+    by, without its vector."""
     operands = {"vector": iter(vectors), "tensor": iter(tensors)}
     for step in chain:
         row = EPILOGUES[step]
         operand = next(operands[row.operand]).astype(np.float64) if row.operand else None
+        if row.gates:
+            assert half is not None
+            operand = half if operand is None else half + operand
         accumulator = row.reference(accumulator, operand, *PARAMS.get(step, ()))
     return accumulator
 

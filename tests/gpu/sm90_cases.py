@@ -14,7 +14,7 @@ from onnxbolt.epilogues import MEAN
 from onnxbolt.families import named
 from onnxbolt.families.blocks import sm90
 from onnxbolt.families.blocks.sm90 import Sm90Config
-from onnxbolt.problems import ConvProblem, GemmProblem, Product
+from onnxbolt.problems import ConvProblem, GemmProblem, GluProblem, Product
 
 Form = tuple[DType, DType, tuple[str, ...]]  # element, output, chain
 
@@ -43,6 +43,7 @@ def instances(arch: int, forms: Sequence[Form]) -> Iterator[Instance]:
         *_whole_rows(arch),
         *_swapped(arch),
         *_means(arch),
+        *_gated(arch),
     )
 
 
@@ -116,8 +117,28 @@ def _means(arch: int) -> Iterator[Instance]:
         yield from (_instance(problem, config) for config in configs)
 
 
+def _gated(arch: int) -> Iterator[Instance]:
+    """Both halves of a gated unit, some kernels of each form: narrow and wide tiles, results of
+    other types, residuals behind the gate."""
+    forms = (
+        (3072, DType.F16, DType.F16, ("Silu", "Gate")),
+        (256, DType.F16, DType.F16, ("Bias", "GeluErf", "GateBias")),
+        (96, DType.BF16, DType.BF16, ("Silu", "Gate", "Add")),
+        (48, DType.F16, DType.F16, ("Sigmoid", "GateBias", "Scale", "Relu")),
+        (128, DType.F32, DType.F32, ("Bias", "Silu", "GateBias", "Add")),
+        (64, DType.F16, DType.F32, ("GeluTanh", "Gate", "Add")),
+        (8, DType.F16, DType.F16, ("Gate",)),
+        (24, DType.BF16, DType.F32, ("Bias", "Gate")),
+        (56, DType.F32, DType.F16, ("LeakyRelu", "Gate")),
+    )
+    for turn, (columns, dtype, out, chain) in enumerate(forms):
+        problem = GluProblem(_GEMM[0], columns, _GEMM[1], dtype, out, chain)
+        configs = _configs(problem, arch)[turn % 3 :: 8]
+        yield from (_instance(problem, config) for config in configs)
+
+
 def _configs(problem: Product, arch: int) -> list[Sm90Config]:
-    family = named("gemm_sm90" if isinstance(problem, GemmProblem) else "conv_sm90")
+    family = named("conv_sm90" if isinstance(problem, ConvProblem) else "gemm_sm90")
     found = family.candidates(problem, get(arch))
     return list(dict.fromkeys(config.instance() for config in found))
 

@@ -23,7 +23,13 @@ from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.families.gemm_3x import Gemm3xConfig
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.plan.cost import predict, ranked
-from onnxbolt.problems import AttentionProblem, ConvProblem, GemmProblem, NormProblem
+from onnxbolt.problems import (
+    AttentionProblem,
+    ConvProblem,
+    GemmProblem,
+    GluProblem,
+    NormProblem,
+)
 from onnxbolt.problems.attention import BAND_LEAST
 from onnxbolt.tolerances import KERNEL
 from onnxbolt.tune.library import build, host_units, link_library, profiling_toolchain
@@ -45,6 +51,10 @@ NORMS = [
     NormProblem(517, 1024, False, DType.F16, DType.F16, ("Add", "Scale")),
     NormProblem(67, 10, True, DType.F16, DType.F16, ()),
 ]
+GLUS = [
+    GluProblem(1280, 1152, 768, DType.F16, DType.F16, ("Silu", "Gate")),
+    GluProblem(517, 200, 256, DType.F16, DType.F16, ("Bias", "GeluErf", "GateBias", "Add")),
+] * (ARCH == 90)
 VIT = AttentionProblem(8, 12, 12, 197, 197, 64, 64, DType.F16, DType.F16)
 BIAS: dict[str, Any] = {
     "mask": ("added", "f16"),
@@ -159,9 +169,11 @@ def test_gemm(profiler: Profiler, libraries: dict[Instance, Path]) -> None:
 
 @pytest.mark.parametrize("dtype", [DType.F16, DType.BF16, DType.F32])
 @pytest.mark.parametrize(
-    "problem", NORMS, ids=lambda problem: f"{problem.shape} {'+'.join(problem.chain)}"
+    "problem", [*NORMS, *GLUS], ids=lambda problem: f"{problem.shape} {'+'.join(problem.chain)}"
 )
-def test_norm(profiler: Profiler, problem: NormProblem, dtype: DType) -> None:
+def test_norm_and_gated_unit(
+    profiler: Profiler, problem: NormProblem | GluProblem, dtype: DType
+) -> None:
     problem = dataclasses.replace(problem, dtype=dtype, out=dtype)
     configs = {instance_of(problem, c): c for _, c in ranked(problem, get(ARCH))[:3]}
     built = [

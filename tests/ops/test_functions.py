@@ -12,7 +12,7 @@ import pytest
 from onnx import helper
 
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, EPILOGUES, MEAN, STORE, Step
+from onnxbolt.epilogues import CASTS, EPILOGUES, GATE, GATE_BIAS, MEAN, STORE, Step
 from onnxbolt.ops import named
 from onnxbolt.ops.base import Signature
 from onnxbolt.ops.functions import DOMAIN, build
@@ -57,7 +57,7 @@ def call(
 
 
 @pytest.mark.parametrize("opset", [11, 17, 20])
-@pytest.mark.parametrize("name", sorted(EPILOGUES.keys() - {STORE, MEAN}))
+@pytest.mark.parametrize("name", sorted(EPILOGUES.keys() - {STORE, MEAN, GATE, GATE_BIAS}))
 def test_gemm_bodies_compute_the_reference(name: str, opset: int) -> None:
     if name == "CastBF16" and opset < 13:
         pytest.skip("ONNX has no Cast to bfloat16 below opset 13")
@@ -83,6 +83,27 @@ def test_gemm_bodies_compute_the_reference(name: str, opset: int) -> None:
     got = call(Signature(named("gemm"), DType.F32, 0, (step,)), feeds, opset)
     limit = {"CastF16": 1e-3, "CastBF16": 8e-3}.get(name, 1e-5)
     assert np.linalg.norm(got.astype(np.float64) - expected) <= limit * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("opset", [11, 17, 20])
+@pytest.mark.parametrize("name", [GATE, GATE_BIAS])
+def test_a_gate_multiplies_8_columns_by_the_next_8(name: str, opset: int) -> None:
+    rng = np.random.default_rng(0)
+    x, weight = rng.standard_normal((3, 4, 6)), rng.standard_normal((48, 6))
+    vector, half_vector = rng.standard_normal((2, 24))
+    turns = (x @ weight.T).reshape(3, 4, 3, 2, 8)
+    first, half = (turns[..., i, :].reshape(3, 4, 24) for i in (0, 1))
+    biased = half + half_vector if name == GATE_BIAS else half
+    expected = Step(name).row.reference(np.maximum(first + vector, 0), biased)
+    steps = tuple(map(Step, ("Bias", "Relu", name)))
+    vectors = [vector, half_vector][: 1 + (name == GATE_BIAS)]
+    operands = {f"operand{i}": each for i, each in enumerate(vectors)}
+    feeds = {
+        name: each.astype(np.float32)
+        for name, each in ({"x": x, "weight": weight} | operands).items()
+    }
+    got = call(Signature(named("glu"), DType.F32, 0, steps), feeds, opset)
+    assert np.linalg.norm(got - expected) <= 1e-5 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("name", ["Bias", "Scale", "PRelu", "Add", "Mul", "Relu"])

@@ -25,7 +25,7 @@ from typing import ClassVar, TypeVar
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import tensor_operands
+from onnxbolt.epilogues import gates, tensor_operands
 from onnxbolt.families.base import (
     FLAG,
     SCHEDULES,
@@ -280,7 +280,7 @@ def _tile_columns(problem: Product) -> list[int]:
     if problem.groups > 1:
         widths = [width for width in _COLUMNS if problem.columns // problem.groups % width == 0]
         return [width for width in widths if 2 * width >= widths[-1]]
-    count = problem.columns
+    count = problem.product_columns
     # the narrowest tile that holds all columns, and wide ones with little waste
     narrow = [width for width in _COLUMNS if width >= count][:1]
     return narrow + [
@@ -314,7 +314,7 @@ def _config(
 def _swapped(kind: type[S], k: int, problem: Product, arch: Arch, swizzle: int) -> Iterator[S]:
     """The swapped kernel that divides few tiles best among the SMs, if it does so better than tiles
     of 64 or 128 rows."""
-    if tensor_operands(problem.chain) or problem.out.bytes != 2:
+    if tensor_operands(problem.chain) or gates(problem.chain) or problem.out.bytes != 2:
         return
     if _SWAPPED_COLUMNS not in _tile_columns(problem):
         return
@@ -394,7 +394,7 @@ def fits(config: Sm90Config, problem: Product, arch: Arch) -> bool:
     weights = k_blocks(config, problem) * columns * config.k * problem.dtype.bytes
     if weights > _free_bytes(config, problem, arch) - ring:
         return False
-    return ceil_divide(problem.columns, columns) <= arch.sm_count < tiles(config, problem)
+    return ceil_divide(problem.product_columns, columns) <= arch.sm_count < tiles(config, problem)
 
 
 def stages(config: ProductConfig, kernel: Typed, arch: Arch) -> int:
@@ -410,7 +410,7 @@ def _free_bytes(config: ProductConfig, kernel: Typed, arch: Arch) -> int:
     free = arch.shared_memory_per_block - _FIXED_BYTES
     if config.swapped:  # units hold 64 channels of all rows; vectors are in registers
         return free - config.consumers * 2 * config.rows * 64 * kernel.out.bytes
-    blocks, columns = config.group_rows // 64, config.columns
+    blocks, columns = config.group_rows // 64, result_columns(config, kernel)
     staging = staging_bytes(columns, staged(kernel), loads_residual(kernel), blocks)
     vectors = vector_operands(kernel.chain) * columns * 4
     return free - config.consumers * (staging + vectors)
@@ -431,8 +431,9 @@ def shared_memory(config: Sm90Config, kernel: Typed, arch: Arch, staged_in_rows:
     if config.swapped:
         finish = Finish(2 * config.rows * 64 * kernel.out.bytes, 0, 2)
     else:
-        layout = config.columns, staged(kernel), loads_residual(kernel), config.group_rows // 64
-        vectors = vector_operands(kernel.chain) * config.columns * 4
+        columns, blocks = result_columns(config, kernel), config.group_rows // 64
+        layout = columns, staged(kernel), loads_residual(kernel), blocks
+        vectors = vector_operands(kernel.chain) * columns * 4
         finish = Finish(staging_bytes(*layout) * staged_in_rows, vectors, buffers(*layout))
     return block_bytes(config, kernel.dtype.bytes, finish, arch)
 
@@ -457,14 +458,20 @@ def block_bytes(
 def tiles(config: ProductConfig, problem: Product) -> int:
     """Tiles of the output. Each block of a cluster has one, even outside the output."""
     m, n = config.cluster
-    across = ceil_divide(problem.columns, config.columns * n)
+    across = ceil_divide(problem.product_columns, config.columns * n)
     return ceil_divide(problem.rows, config.rows * m) * across * m * n
+
+
+def result_columns(config: ProductConfig, kernel: Typed) -> int:
+    """Columns of the result that a tile makes: half of the product's where the epilogue has a
+    gate."""
+    return config.columns // (1 + gates(kernel.chain))
 
 
 def units(config: ProductConfig, kernel: Typed) -> int:
     """The number of pieces of 64 rows in which a tile is stored; blocks that split k divide them
     among themselves."""
-    columns = config.columns
+    columns = result_columns(config, kernel)
     return (
         config.rows
         // 64
@@ -491,7 +498,8 @@ def _compute_us(problem: Product, config: ProductConfig, arch: Arch) -> float:
     rows, columns, split = config.rows, config.columns, config.split_k
     steps = ceil_divide(k_blocks(config, problem), split)
     main = steps * block_clocks(problem, config, arch) / CLOCKS_PER_US
-    epilogue = epilogue_us(problem, rows * columns / min(split, units(config, problem)))
+    outputs = rows * result_columns(config, problem) / min(split, units(config, problem))
+    epilogue = epilogue_us(problem, outputs)
     if split > 1:  # the time of a block that adds up units
         received = (split - 1) * rows * columns * 4 / min(split, units(config, problem))
         epilogue += _SPLIT_US + received / _REMOTE / CLOCKS_PER_US

@@ -10,7 +10,7 @@ from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks import sm90
 from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.sm90 import Sm90Config
-from onnxbolt.problems import GemmProblem
+from onnxbolt.problems import GemmProblem, GluProblem
 
 # rows of tiles that blocks walk through together, so that they share rows of A and B in L2
 _BAND = 8
@@ -22,13 +22,15 @@ class GemmSm90Config(Sm90Config):
 
 
 class GemmSm90(Family[GemmSm90Config]):
-    """Serves GEMMs whose rows TMA can read and write."""
+    """Serves GEMMs whose rows TMA can read and write, also those of gated units."""
 
     number, name, config = 5, "gemm_sm90", GemmSm90Config
-    problems, kinds = (GemmProblem,), frozenset({"gemm"})
+    problems, kinds = (GemmProblem, GluProblem), frozenset({"gemm", "glu"})
     needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
 
-    def candidates(self, problem: GemmProblem, arch: Arch) -> tuple[GemmSm90Config, ...]:
+    def candidates(
+        self, problem: GemmProblem | GluProblem, arch: Arch
+    ) -> tuple[GemmSm90Config, ...]:
         return () if problem.inner else sm90.candidates(GemmSm90Config, problem, arch, _BAND)
 
     def shared_memory(self, kernel: Compiled) -> int:
@@ -36,7 +38,9 @@ class GemmSm90(Family[GemmSm90Config]):
             kernel.config, kernel, get(kernel.config.arch), staged_in_rows=True
         )
 
-    def predicted_us(self, problem: GemmProblem, config: GemmSm90Config, arch: Arch) -> float:
+    def predicted_us(
+        self, problem: GemmProblem | GluProblem, config: GemmSm90Config, arch: Arch
+    ) -> float:
         return sm90.predicted_us(problem, config, arch, memory_us(problem, arch))
 
     def launches(self, config: GemmSm90Config) -> Sequence[Sequence[GemmSm90Config]]:

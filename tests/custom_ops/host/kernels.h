@@ -47,6 +47,26 @@ inline void Compute(const GemmArguments& g) {
   }
 }
 
+// A gated unit: rows of B in turns of 8 are the product, and what its epilogue is multiplied by,
+// plus the second vector.
+struct GatedArguments : GemmArguments {};
+
+inline void Compute(const GatedArguments& g) {
+  const auto *a = static_cast<const float*>(g.a), *b = static_cast<const float*>(g.b);
+  const auto product = [&](int64_t m, int64_t row) {
+    float sum = 0;
+    for (int64_t k = 0; k < g.k; ++k) sum += a[m * g.lda + k] * b[row * g.ldb + k];
+    return sum;
+  };
+  for (int64_t m = 0; m < g.m; ++m) {
+    for (int64_t n = 0; n < g.n; ++n) {
+      const int64_t row = n / 8 * 16 + n % 8;
+      static_cast<float*>(g.d)[m * g.ldd + n] = Finish(g.epilogue, product(m, row), m, n) *
+                                                (product(m, row + 8) + g.epilogue.vectors[1][n]);
+    }
+  }
+}
+
 // Calls visit(h, w, r, s) for each position of the window at output pixel (p, q) that lies in the
 // image.
 template <class Window, class Visit>
