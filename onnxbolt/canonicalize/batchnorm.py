@@ -3,8 +3,13 @@
     BN(x) = s x + (B - mean s)  with  s = scale / sqrt(var + epsilon)
 
 is affine per channel, see affine.py (ONNX, BatchNormalization, inference). Gemm is MatMul, Add by
-then. A BatchNormalization in training mode, with parameters that are no constants, or after a
-tensor that has other readers stays.
+then. Between MatMul and BatchNormalization a Reshape may have made one sequence of all rows, as
+channels are axis 1 in ONNX (LeViT, Graham et al. 2021):
+
+    BN(Reshape(x W))  =  Reshape(s x W + (B - mean s))
+
+A BatchNormalization in training mode, with parameters that are no constants, or after a tensor that
+has other readers stays.
 """
 
 from __future__ import annotations
@@ -13,7 +18,15 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.canonicalize import affine
-from onnxbolt.graph.edit import unrounded_values
+from onnxbolt.graph.edit import (
+    add_variable,
+    insert,
+    producer,
+    remove,
+    sole_use,
+    stand_alone,
+    unrounded_values,
+)
 
 
 def run(graph: gs.Graph) -> int:
@@ -39,10 +52,40 @@ def scale_and_shift(node: gs.Node) -> tuple[np.ndarray, np.ndarray] | None:
 
 def _fold(graph: gs.Graph, node: gs.Node) -> bool:
     x, found = node.inputs[0], scale_and_shift(node)
-    target = affine.channels(graph, x)
-    if target is None or found is None:
+    if found is None:
         return False
+    target = affine.channels(graph, x)
+    if target is None:
+        return _fold_in_front(graph, node, *found)
     rank, axis, count = target
     if axis == -1 and rank != 2:  # channels of a BatchNormalization are axis 1
         return False
     return len(found[0]) == count and affine.fold(graph, node, x, *found)
+
+
+def _fold_in_front(graph: gs.Graph, node: gs.Node, scale: np.ndarray, shift: np.ndarray) -> bool:
+    """Fold a BatchNormalization of rows into the product whose result a Reshape or Flatten turned
+    into these rows."""
+    x, y = node.inputs[0], node.outputs[0]
+    rows = producer(x)
+    if rows is None or rows.domain or rows.op not in ("Flatten", "Reshape"):
+        return False
+    product = rows.inputs[0]
+    widths = {shape[-1] for shape in (x.shape, product.shape) if shape}
+    target, used_once = affine.channels(graph, product), sole_use(graph, x) is node
+    if target is None or target[1] != -1 or not used_once:
+        return False
+    if not x.shape or len(x.shape) != 2 or widths != {target[2]} or target[2] != len(scale):
+        return False
+    normalized = add_variable(graph, f"{product.name}_normalized", product)
+    inputs = [product, *node.inputs[1:]]
+    front = insert(graph, node.op, inputs, [normalized], [node], node.attrs, at=rows)
+    rows.inputs[0] = normalized
+    if not affine.fold(graph, front, product, scale, shift):
+        rows.inputs[0] = product
+        remove(graph, [front])
+        return False
+    stand_alone(normalized)
+    remove(graph, [node])
+    rows.outputs = [y]
+    return True

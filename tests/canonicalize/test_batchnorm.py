@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from onnxbolt.canonicalize.batchnorm import run
 from onnxbolt.graph.importer import import_model
@@ -134,6 +137,61 @@ def test_channels_that_are_not_the_last_axis() -> None:
         ),
         run,
     )
+
+
+ROWS = [
+    ("MatMul", "x w", "p"),
+    ("Reshape", "p rows", "h"),
+    ("BatchNormalization", "h g e m v", "z"),
+    ("Reshape", "z tokens", "y"),
+]
+TOKENS = {"x": (2, 5, 4)}
+
+
+def rows_of(
+    nodes: Sequence[tuple[str, ...]], outputs: dict[str, tuple[int, ...]]
+) -> onnx.ModelProto:
+    constants = {"w": random(4, 6), "b": random(6, seed=9), **parameters(6)}
+    constants |= {"rows": np.array([10, 6]), "tokens": np.array([2, 5, 6])}
+    used = {name for node in nodes for name in node[1].split()}
+    return model(nodes, TOKENS, outputs, {k: v for k, v in constants.items() if k in used})
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_rows_of_a_product(bias: bool) -> None:
+    """LeViT normalizes the rows of a sequence."""
+    nodes = [("MatMul", "x w", "q"), ("Add", "q b", "p"), *ROWS[1:]] if bias else ROWS
+    graph = applied(rows_of(nodes, {"y": (2, 5, 6)}), run, 1)
+    assert operators(graph) == ["MatMul", "Add", "Reshape", "Reshape"]
+    assert graph.nodes[2].outputs[0].name == "z"
+    assert not {"p", "q"} & set(graph.tensors())  # they had other values
+
+
+def test_rows_that_others_read_stay() -> None:
+    for other, shape in (("h", (10, 6)), ("p", (2, 5, 6))):
+        nodes = [*ROWS, ("Neg", other, "n")]
+        unchanged(rows_of(nodes, {"y": (2, 5, 6), "n": shape}), run)
+
+
+def test_rows_of_another_width_stay() -> None:
+    nodes = [
+        ("MatMul", "x w", "p"),
+        ("Reshape", "p halves", "h"),
+        ("BatchNormalization", "h g e m v", "y"),
+    ]
+    constants = {"w": random(4, 6), "halves": np.array([20, 3]), **parameters(3)}
+    unchanged(model(nodes, TOKENS, {"y": (20, 3)}, constants), run)
+
+
+def test_rows_whose_weights_would_overflow_stay() -> None:
+    source = rows_of(ROWS, {"y": (2, 5, 6)})
+    by_name = {tensor.name: tensor for tensor in source.graph.initializer}
+    by_name["v"].CopyFrom(numpy_helper.from_array(np.full(6, 1e-5, np.float32), "v"))
+    by_name["w"].CopyFrom(numpy_helper.from_array(np.full((4, 6), 3e38, np.float32), "w"))
+    graph = import_model(source)
+    infer(graph)
+    assert run(graph) == 0
+    assert operators(graph) == ["MatMul", "Reshape", "BatchNormalization", "Reshape"]
 
 
 def test_computed_parameters_and_training_stay() -> None:
