@@ -34,6 +34,7 @@ from onnxbolt.canonicalize import (
     reshaped_sums,
     resize_form,
     scale_shift,
+    split_axes,
     sum_form,
     transpose_form,
 )
@@ -59,6 +60,7 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (attention_form.run, "ONNX Runtime's attention divided into projections, masks and attention"),
     # it looks for Adds of tensors whose shapes are known without an Expand
     (embedding_form.run, "constant terms of sums of embeddings added up"),
+    (split_axes.run, "axes transposed before they are divided"),
     # a factor behind a normalization would be folded into the next weights
     (norm_form.run, "decomposed normalizations recognized"),
     # it looks for normalizations, of which some were decomposed
