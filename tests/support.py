@@ -19,6 +19,7 @@ from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.skeleton import import_domains
+from onnxbolt.match import preparation
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.plan.choose import plan
@@ -107,6 +108,7 @@ def prepare(model: onnx.ModelProto, precision: str = "keep") -> gs.Graph:
     graph = import_model(model)
     infer(graph)
     canonicalize(graph)
+    preparation.prepare(graph)
     convert(graph, precision)
     return graph
 

@@ -206,6 +206,11 @@ class FusedOp:
     def __repr__(self) -> str:
         return self.name
 
+    def prepare(self, graph: gs.Graph) -> Sequence[str]:
+        """Rewrite nodes of the canonical graph, before their precision is decided, so that more
+        anchors are found; a line for the report for each kind of change."""
+        return ()
+
     @property
     def kinds(self) -> tuple[str, ...]:
         """All kinds that its nodes may have in files and in C++ (`kind_of`)."""

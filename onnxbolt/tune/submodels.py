@@ -23,7 +23,7 @@ from onnxbolt.graph.order import in_order
 from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.skeleton import LEAST_IR
 from onnxbolt.library import Manifest, metadata_of
-from onnxbolt.match import projections
+from onnxbolt.match import preparation, projections
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.opspec import OpSpec
 from onnxbolt.plan.choose import Plan, plan
@@ -47,6 +47,7 @@ class Original:
         self.canonical = import_model(model)
         infer(self.canonical)
         canonicalize(self.canonical)
+        preparation.prepare(self.canonical)
         precision.convert(self.canonical, target)
         projections.merge(self.canonical)
         restore(self.canonical)
@@ -208,6 +209,7 @@ def fuse(
     graph = import_model(model)
     infer(graph)
     canonicalize(graph)
+    preparation.prepare(graph)
     candidates = [c for c in cover_as(graph, [arch], ends) if c.output.name not in left_out]
     return Fused.of(graph, plan(graph, candidates, [arch], "all", timings), [arch])
 

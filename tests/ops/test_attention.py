@@ -529,11 +529,6 @@ class WeightsRead(Form):
         return p
 
 
-class TwoMasks(Added):
-    def masked(self, scores: str) -> str:
-        return self.net.node("Add", super().masked(scores), self.net.normal(H, S, T))
-
-
 class ScaledMask(Added):
     def masked(self, scores: str) -> str:
         return self.times(super().masked(scores), 0.5)
@@ -579,7 +574,6 @@ class NotTransposed(Form):
     [
         (ScoresRead, "its scores are read elsewhere, too"),
         (WeightsRead, "its probabilities are read elsewhere, too"),
-        (TwoMasks, "it has several masks"),
         (ScaledMask, "its mask is scaled"),
         (OverQueries, "its softmax is not over the keys"),
         (Negative, "its scale is not positive"),

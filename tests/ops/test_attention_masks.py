@@ -370,26 +370,6 @@ class WindowsOfImages(Masks):
         return self.reshape(scores, -1, H, S, T)
 
 
-class LowTwice(Masks):
-    """Keys that both exclude have -inf, and others the lowest number."""
-
-    def masked(self, scores: str) -> str:
-        scores = self.add(scores, self.numbers(self.keys(), LOW))
-        return self.add(scores, self.numbers(self.causal(), LOW))
-
-
-class LowBehindAdded(Masks):
-    """Keys that `added` excludes may have a lower score than those that the band excludes."""
-
-    def masked(self, scores: str) -> str:
-        return self.add(self.add(scores, "added"), self.numbers(self.causal(), LOW))
-
-
-class TwoTensors(Masks):
-    def masked(self, scores: str) -> str:
-        return self.add(self.add(scores, self.numbers(self.keys())), self.numbers("kept"))
-
-
 class ScaledNumbers(Masks):
     def masked(self, scores: str) -> str:
         return self.times(self.add(scores, "added"), 0.5)
@@ -457,9 +437,6 @@ class OtherHeads(Folded):
         (OtherHeads, "its mask has other batches or heads than its scores"),
         (PutsScore, "its mask puts a number that scores may have: -10000"),
         (WindowsOfImages, "its masks of windows are no constants that are added"),
-        (LowTwice, "it has several masks"),
-        (LowBehindAdded, "it has several masks"),
-        (TwoTensors, "it has several masks"),
         (ScaledNumbers, "its mask is scaled"),
         (Capped, "its scores are changed by Tanh"),
     ],

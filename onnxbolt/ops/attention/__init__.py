@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import onnx_graphsurgeon as gs
 from onnx import AttributeProto
 
 from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.graph.windows import Windows
-from onnxbolt.ops.attention import pattern, pieces
+from onnxbolt.ops.attention import pattern, pieces, sums
 from onnxbolt.ops.attention.attributes import VIEWS, attributes, bounds
 from onnxbolt.ops.attention.body import Variant, attend
 from onnxbolt.ops.attention.found import AttentionAnchor, Band, Masking, ScaledDotProduct
@@ -33,6 +34,11 @@ class Attention(FusedOp):
     def anchors(self) -> Sequence[AnchorPattern]:
         """The softmax of several nodes, and operators that are attention by themselves."""
         return pattern.anchors(self)
+
+    def prepare(self, graph: gs.Graph) -> Sequence[str]:
+        """Join masks that no kernel reads apart."""
+        count = sums.join(graph)
+        return [f"attention: {count} (several masks joined to one)"] if count else []
 
     def channels(self, anchor: Anchor) -> int:
         """The length of y's last axis."""

@@ -121,15 +121,44 @@ def _heads(scores: _Scores, after: _Probabilities) -> list[int]:
 # --- from the first product to the softmax --------------------------------------------------------
 
 
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """The nodes from a product to the softmax, the scale that they apply, and the masks among them,
+    each with the scale that follows it."""
+
+    product: Product
+    nodes: Sequence[gs.Node]
+    scale: float
+    masked: Sequence[tuple[Operand, float]]
+
+
+def several_masks(softmax: gs.Node) -> Sequence[Operand]:
+    """The masks, from the product on, of an attention that is refused since it has several, if
+    nothing scales them."""
+    way = _way(softmax)
+    if way is None or not isinstance(_probabilities(softmax), _Probabilities):
+        return ()
+    several = _scores(softmax) == masks.SEVERAL and all(scale == 1 for _, scale in way.masked)
+    return [each for each, _ in way.masked] if several else ()
+
+
 def _scores(softmax: gs.Node) -> _Scores | str | None:
     """None where no product of two variables leads to the softmax; a str is a refusal's reason."""
+    way = _way(softmax)
+    if way is None:
+        return _changed(softmax.inputs[0])
+    return _read_elsewhere(way.nodes, "scores") or _found(way)
+
+
+def _way(softmax: gs.Node) -> _Way | None:
+    """None if nodes that attention has not are on it."""
     tensor = softmax.inputs[0]
     nodes, scale, masked = list[gs.Node](), 1.0, list[tuple[Operand, float]]()
     while (node := producer(tensor)) is not None and leads_to_product(tensor):
         nodes.insert(0, node)
         first = product(node)
         if first is not None:
-            return _read_elsewhere(nodes, "scores") or _found(first, nodes, scale, masked)
+            return _Way(first, nodes, scale, masked)
         if (found := masks.operand(node)) is not None:
             tensor = found.scores
             masked.insert(0, (found, scale))
@@ -139,13 +168,12 @@ def _scores(softmax: gs.Node) -> _Scores | str | None:
             tensor, scale = source, scale * factor(node)
         else:
             break
-    return _changed(softmax.inputs[0])
+    return None
 
 
-def _found(
-    first: Product, nodes: Sequence[gs.Node], scale: float, masked: Sequence[tuple[Operand, float]]
-) -> _Scores | str:
+def _found(way: _Way) -> _Scores | str:
     """The scores, if Reshapes on the way only join and split batch and heads."""
+    nodes, masked = way.nodes, way.masked
     shapes = [node.outputs[0].shape for node in nodes]
     if any(shape is None or len(shape) not in (3, 4, 5) for shape in shapes):
         return _AXES
@@ -167,7 +195,7 @@ def _found(
         )
     if isinstance(found, str):
         return found
-    return _Scores(first, tuple(nodes), scale, frame, found, heads)
+    return _Scores(way.product, tuple(nodes), way.scale, frame, found, heads)
 
 
 def _refolds(reshape: gs.Node) -> bool:

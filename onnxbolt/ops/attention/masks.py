@@ -8,7 +8,7 @@
 | Add(scores, 0) | no mask |
 
 c is a band, a boolean tensor, or both (conditions.py). Two masks are one if both exclude keys for
-good, or if one is a band.
+good, or if one is a band; others are joined before (sums.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from onnxbolt.ops.attention.found import ALL, Band, Mask, Masked, Masking
 from onnxbolt.ops.attention.positions import Frame, leaves_a_key
 from onnxbolt.ops.attention.scales import before
 
-_ABSORBS = -1e30  # a score plus such a value, or a lower one, is this value
+SEVERAL = "it has several masks"
+ABSORBS = -1e30  # a score plus such a value, or a lower one, is this value
 _ABSORBS_F16 = -6.5e4  # in fp16, whose numbers lie 32 apart there
 _EXCLUDES = -6.5e4  # a key with such a score, or a lower one, has no weight: fp16 ends at -65504
 _BOUNDED = -1e4  # values that are added and not lower exclude no key
@@ -143,7 +144,7 @@ def _read(found: Operand, scale: float, frame: Frame) -> _Excluded | _Added | st
     if choice is not None and choice.uniform and choice.numbers[0] == 0:
         return _Excluded(Condition(), 0.0, False)
     f16 = found.node.outputs[0].dtype == np.float16
-    absorbs = _ABSORBS_F16 if f16 and scale == 1 else _ABSORBS
+    absorbs = _ABSORBS_F16 if f16 and scale == 1 else ABSORBS
     if choice is not None and 0 in choice.numbers and min(choice.numbers) * scale <= absorbs:
         zeros = choice.where([number == 0 for number in choice.numbers])
         if zeros is not None and len(zeros.leaves) < 2:
@@ -202,7 +203,7 @@ def joined(operands: Sequence[tuple[Operand, float, Frame]], band: Band = ALL) -
         if isinstance(found, str):
             return found
         if isinstance(found, _Added):
-            if any(each.low > _ABSORBS and each.put for each in excluded):
+            if any(each.low > ABSORBS and each.put for each in excluded):
                 return "its mask puts a number that another one changes"
             added.append(found)
         elif found.low:
@@ -217,7 +218,7 @@ def _one(excluded: Sequence[_Excluded], added: Sequence[_Added]) -> Masks | str:
     for each in excluded:
         condition = condition.joined(each.kept)
     if not same or len(condition.leaves) + len(added) > 1:
-        return "it has several masks"
+        return SEVERAL
     leaves = (*condition.leaves, *(each.leaf for each in added))
     if any(not _is_placed(leaf) for leaf in leaves):
         return "its mask has one axis for batch and heads"
@@ -228,7 +229,7 @@ def _one(excluded: Sequence[_Excluded], added: Sequence[_Added]) -> Masks | str:
     if not added:
         return Masks(Mask(kind, tensor, condition.band), low)
     if low and math.isfinite(low) and not added[0].lowest >= _BOUNDED:
-        return "it has several masks"
+        return SEVERAL
     return Masks(Mask(Masking.ADDED, tensor, condition.band), low or added[0].lowest)
 
 
