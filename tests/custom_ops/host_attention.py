@@ -81,6 +81,11 @@ class HostAttention:
         self._library = ctypes.CDLL(str(path))
         self._library.host_attend.restype = ctypes.c_char_p
 
+    def attend(self, index: int, arguments: Attention, eager: bool = False) -> None:
+        """Run the instance at `index`. Raises ValueError with the text of a refusal."""
+        if error := self._library.host_attend(index, eager, ctypes.byref(arguments)):
+            raise ValueError(error.decode())
+
     def run(self, index: int, case: Case, eager: bool = False, gap: int = 0) -> np.ndarray:
         """y of the instance at `index`; `gap`: elements between heads. Raises ValueError with the
         text of a refusal. `eager`: asynchronous copies are done as soon as they are issued, else
@@ -105,8 +110,7 @@ class HostAttention:
             *case.band,
             WindowsArgument(*(case.windows.numbers if case.windows else ())),
         )
-        if error := self._library.host_attend(index, eager, ctypes.byref(arguments)):
-            raise ValueError(error.decode())
+        self.attend(index, arguments, eager)
         if case.windows:
             y = y[:, case.windows.rows()].reshape(b, s, *y.shape[2:])
         return y.astype(np.float64)

@@ -1,5 +1,6 @@
-"""The cases of attention for the GPU tests: forms of masks x sizes of heads x lengths, so that each
-two of them meet, and the kernel instances that compute them.
+"""The cases of attention for the GPU tests: forms of masks x sizes of heads x lengths x types x
+answers for queries without keys x orders of operands, so that each two of them meet, and the kernel
+instances that compute them. Windows of images and masks with a period are cases of their own.
 
 A case of size i and length j has form i + j, in turn. An instance serves all lengths of its size,
 type and kind of mask; it was chosen for one of them.
@@ -8,7 +9,7 @@ type and kind of mask; it was chosen for one of them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.families import FAMILIES, Family
+from onnxbolt.graph.windows import Windows
 from onnxbolt.ops.attention.found import Band, Masked, Masking
 from onnxbolt.problems import AttentionProblem
 from tests.ops.attention_cases import NO_BAND, Case
@@ -31,16 +33,20 @@ SAME_LENGTH = ("packed", "interleaved")  # orders in which there are as many key
 @dataclass(frozen=True)
 class Form:
     """A form of masks; `axes` are those of batch, heads, queries and keys (b, h, s, t) along which
-    values differ."""
+    values differ. With a `period` the mask has so many batches. With `windows` the batches are
+    those of images; other forms with a period have `length` positions."""
 
     name: str
     masking: Masking = Masking.NONE
     axes: str = ""
     band: Band = NO_BAND
+    windows: Windows | None = None
+    period: int = 0
+    length: int = 0
 
     def shape(self, case: Case) -> tuple[int, ...]:
         """The shape of the mask for a case's sizes."""
-        sizes = {"b": case.batch, "h": case.heads, "s": case.queries, "t": case.keys}
+        sizes = {"b": case.period or case.batch, "h": case.heads, "s": case.queries, "t": case.keys}
         shape = tuple(size if axis in self.axes else 1 for axis, size in sizes.items())
         return shape if self.masking is not Masking.NONE else ()
 
@@ -56,19 +62,65 @@ FORMS = (
     Form("plane", Masking.KEPT, "st"),
     Form("causal with key padding", Masking.KEPT, "bt", Band(None, 0)),
 )
+_TOGETHER = 3  # neighbouring forms have the same type, so that fewer kernels serve them
+PERIODIC = (
+    Form("windows", windows=Windows(14, 28, 7, 7)),
+    Form("windows with a bias", Masking.ADDED, "hst", windows=Windows(14, 14, 7, 7, 3, 3)),
+    Form("shifted windows", Masking.ADDED, "bhst", windows=Windows(14, 28, 7, 7, 3, 4), period=8),
+    Form("windows of regions", Masking.KEPT, "bst", windows=Windows(12, 18, 6, 9, 4, 2), period=4),
+    Form("large windows", Masking.DROPPED, "bst", windows=Windows(24, 24, 12, 12, 6, 5), period=4),
+    Form("a period", Masking.ADDED, "bhst", period=3, length=77),
+    Form("a period of booleans", Masking.KEPT, "bt", period=2, length=40),
+)
+PERIODIC_SIZES = (16, 32, 40, 64, 128)
+PERIODIC_ORDERS = ("rows", "packed", "keys with values", "interleaved")
+_TURNS = 2  # images, or how often a mask begins
 
 
-def cases(dtype: DType, size: int) -> Iterator[tuple[Form, Case]]:
-    """A case of each length for heads of one size."""
+def cases(types: Sequence[DType], size: int) -> Iterator[tuple[Form, Case]]:
+    """A case of each length for heads of one size, in each of some types."""
     row = SIZES.index(size)
     for column, length in enumerate(LENGTHS):
-        form, turn = FORMS[(row + column) % len(FORMS)], 3 * row + column
-        yield form, _case(form, dtype, size, length, turn)
+        form = FORMS[(row + column) % len(FORMS)]
+        yield form, _case(form, _type(types, row, form), size, length, column)
 
 
-def _case(form: Form, dtype: DType, size: int, length: int, turn: int) -> Case:
-    """Orders, groups, modes of masked rows and lengths of queries change with the turn."""
-    order = ORDERS[turn % len(ORDERS)]
+def periodic(types: Sequence[DType], size: int) -> Iterator[tuple[Form, Case]]:
+    """A case of each form of PERIODIC for heads of one size."""
+    row = PERIODIC_SIZES.index(size)
+    for turn, form in enumerate(PERIODIC, row):
+        dtype = types[turn % len(types)]
+        length = form.windows.positions if form.windows else form.length
+        modes = list(Masked) if form.masking is not Masking.NONE else [Masked.PLAIN]
+        case = Case(
+            order=PERIODIC_ORDERS[turn % len(PERIODIC_ORDERS)],
+            batch=_TURNS * (form.windows.count if form.windows else form.period),
+            heads=2,
+            key_heads=2,
+            queries=length,
+            keys=length,
+            size=size,
+            value_size=size,
+            scale=1.5 * size**-0.5,
+            masking=form.masking,
+            mask_type=mask_type(dtype, size),
+            masked=modes[(row + turn // len(modes)) % len(modes)],
+            dtype=dtype,
+            windows=form.windows,
+            image_axes=1,
+            period=form.period,
+        )
+        yield form, replace(case, mask_shape=form.shape(case))
+
+
+def _type(types: Sequence[DType], row: int, form: Form) -> DType:
+    return types[(row + FORMS.index(form) // _TOGETHER) % len(types)]
+
+
+def _case(form: Form, dtype: DType, size: int, length: int, column: int) -> Case:
+    """Orders, groups, modes of masked rows and lengths of queries change with size and column."""
+    row = SIZES.index(size)
+    turn, order = 3 * row + column, ORDERS[(row - column) % len(ORDERS)]
     batch, heads = (2, 4) if length <= SHORT else (1, 2)
     grouped = turn % 3 == 1 and order != "interleaved"
     other = LENGTHS[(turn * 5 + 3) % len(LENGTHS)]
@@ -87,7 +139,7 @@ def _case(form: Form, dtype: DType, size: int, length: int, turn: int) -> Case:
         scale=1.5 * size**-0.5,
         masking=form.masking,
         mask_type=mask_type(dtype, size),
-        masked=modes[turn // 2 % len(modes)],
+        masked=modes[(column + (row + column) // 3) % len(modes)],
         band=form.band,
         dtype=dtype,
     )
@@ -116,9 +168,8 @@ def served(arch: int) -> tuple[Served, ...]:
     found = dict[Instance, list[tuple[str, Case]]]()
     for family in FAMILIES.values():
         if AttentionProblem in family.problems:
-            for row, size in enumerate(SIZES):
-                for instance, form, case in _of_size(family, arch, row, size):
-                    found.setdefault(instance, []).append((form, case))
+            for instance, form, case in (*_plain(family, arch), *_periodic(family, arch)):
+                found.setdefault(instance, []).append((form, case))
     return tuple(Served(instance, tuple(cases)) for instance, cases in found.items())
 
 
@@ -127,21 +178,33 @@ def instances(arch: int) -> list[Instance]:
     return [each.instance for each in served(arch)]
 
 
-def _of_size(
-    family: Family[Any], arch: int, row: int, size: int
-) -> Iterator[tuple[Instance, str, Case]]:
-    """The cases of heads of one size, in one of the types that the family serves."""
-    types = [dtype for dtype in DType if _configs(family, arch, _chosen_for(FORMS[0], dtype, size))]
-    if not types:
-        return
-    dtype = types[row % len(types)]
-    chosen: dict[str, Any] = {}
-    for turn, form in enumerate(FORMS):
-        configs = _configs(family, arch, _chosen_for(form, dtype, size))
-        shared = [config for config in chosen.values() if config in configs]
-        chosen[form.name] = shared[0] if shared else configs[(row + 3 * turn) % len(configs)]
-    for form, case in cases(dtype, size):
-        yield Instance(chosen[form.name].instance(), dtype, dtype), form.name, case
+def _plain(family: Family[Any], arch: int) -> Iterator[tuple[Instance, str, Case]]:
+    """The cases of heads of all sizes, in the types that the family serves."""
+    for row, size in enumerate(SIZES):
+        types = [t for t in DType if _configs(family, arch, _chosen_for(FORMS[0], t, size))]
+        chosen: dict[str, Instance] = {}
+        for turn, form in enumerate(FORMS if types else ()):
+            dtype = _type(types, row, form)
+            configs = _configs(family, arch, _chosen_for(form, dtype, size))
+            offered = [Instance(config, dtype, dtype) for config in configs]
+            shared = [instance for instance in chosen.values() if instance in offered]
+            chosen[form.name] = shared[0] if shared else offered[(row + 3 * turn) % len(offered)]
+        for form, case in cases(types, size) if types else ():
+            yield chosen[form.name], form.name, case
+
+
+def _periodic(family: Family[Any], arch: int) -> Iterator[tuple[Instance, str, Case]]:
+    """The cases of windows and of masks with a period, if the family serves them."""
+    for row, size in enumerate(PERIODIC_SIZES):
+        plain = next(case for _, case in periodic([DType.F16], size))
+        types = [t for t in DType if _configs(family, arch, replace(plain, dtype=t))]
+        for turn, (form, case) in enumerate(periodic(types, size) if types else ()):
+            configs = _configs(family, arch, case)
+            yield (
+                Instance(configs[(row + 5 * turn) % len(configs)], case.dtype, case.dtype),
+                (form.name),
+                case,
+            )
 
 
 def _configs(family: Family[Any], arch: int, case: Case) -> list[Any]:
@@ -149,8 +212,9 @@ def _configs(family: Family[Any], arch: int, case: Case) -> list[Any]:
 
 
 def _chosen_for(form: Form, dtype: DType, size: int) -> Case:
-    length = CHOSEN_FOR[SIZES.index(size) % len(CHOSEN_FOR)]
-    return _case(form, dtype, size, length, turn=1)  # sizes are equal
+    row = SIZES.index(size)
+    # in this column operands are packed: sizes and lengths are equal
+    return _case(form, dtype, size, CHOSEN_FOR[row % len(CHOSEN_FOR)], row - 1)
 
 
 def problem(case: Case) -> AttentionProblem:
@@ -171,4 +235,5 @@ def problem(case: Case) -> AttentionProblem:
         case.mask_shape,
         tuple(view.order for view in (case.attention().q, case.attention().k, case.attention().v)),
         case.limits if case.band else (),
+        case.windows.numbers if case.windows else (),
     )

@@ -73,6 +73,15 @@ def _conv(
     )
 
 
+def _convnext(c: int, side: int, dtype: DType, *chain: str) -> tuple[ConvProblem, ...]:
+    """ConvNeXt's depthwise 7x7: of square images, and of narrow ones."""
+    found = (
+        _conv(2, height, width, c, c, (7, 7), (3, 3, 3, 3), *chain, groups=c)
+        for height, width in ((side, side), (side + 2, 5))
+    )
+    return tuple(replace(conv, dtype=dtype, out=dtype) for conv in found)
+
+
 def _both(conv: ConvProblem) -> ConvProblem:
     """With y in both forms, of which `conv` has the one with its channels first."""
     k = round_up(conv.k, conv.dtype.alignment)
@@ -165,6 +174,12 @@ PROBLEMS: tuple[Problem, ...] = (
     *map(_both, _BOTH),
     _conv(33, 7, 7, 160, 264, (1, 1), (0, 0, 0, 0), "Bias", "HardSwish", MEAN),
     _conv(5, 9, 9, 64, 136, (3, 3), (1, 1, 1, 1), "Bias", "Add", "Relu", MEAN, strides=(2, 2)),
+    *_convnext(96, 56, _F16, "Bias"),
+    *_convnext(768, 7, _F16, "Bias", "Add"),
+    *_convnext(192, 28, DType.BF16, "Bias"),
+    *_convnext(40, 15, DType.BF16),
+    *_convnext(384, 14, _F32, "Bias"),
+    *_convnext(100, 9, _F32, "Bias", "GeluErf"),
 )
 
 

@@ -16,16 +16,19 @@ from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, STORE, gates
 from onnxbolt.families import Family, named
+from onnxbolt.families.attention import AttentionConfig
+from onnxbolt.families.attention_sm90 import AttentionSm90Config
 from onnxbolt.families.b2b_stored_sm90 import B2bStoredSm90Config
 from onnxbolt.families.blocks.sm90 import Sm90Config
 from onnxbolt.families.blocks.stem import StemConfig
 from onnxbolt.families.conv_sm90 import ConvSm90Config
 from onnxbolt.families.halo_sm90 import HaloSm90Config
+from onnxbolt.families.norm import NormConfig
 from onnxbolt.ops.glu import TURN
 from onnxbolt.problems import ConvProblem as PlannedConv
 from onnxbolt.problems import GemmProblem as PlannedGemm
 from onnxbolt.tune.tasks import instance_of
-from tests.gpu import gemm_rows, norms
+from tests.gpu import attentions, gemm_rows, norms
 from tests.gpu.cases import GEMMS, ConvShape, GemmShape, convolutions
 from tests.gpu.chain_problems import chains_2x, sm90_chains, small_chains, wide_chains
 from tests.gpu.conv_chains import (
@@ -472,6 +475,8 @@ BUILDERS: dict[Family[Any], Builder] = {
     ],
     named("layout"): _each(_layout_problem, (2, 3, 4, 500), (1, 61, 64, 49), (2, 130, 130, 63)),
     named("norm"): norms.problems,
+    named("attention"): attentions.problems,
+    named("attention_sm90"): attentions.problems,
     named("elementwise"): _each(elementwise_problem, (1, 1, 0), (777, 10, 2), (70001, 64, 0)),
 }
 
@@ -509,6 +514,10 @@ def _form(instance: Instance) -> str:
         ),
         "BOTH_FORMS": isinstance(config, ConvSm90Config) and chain[-1:] == (STORE,),
         "SWAPPED": isinstance(config, Sm90Config) and config.swapped,
+        "MASKED": (isinstance(config, AttentionConfig | AttentionSm90Config) and config.mask != 0),
+        "BANDED": isinstance(config, AttentionConfig | AttentionSm90Config) and config.banded,
+        "WINDOWS": isinstance(config, AttentionConfig) and config.windows,
+        "RESIDENT": isinstance(config, AttentionConfig | NormConfig) and config.resident,
         "NOT_STORED": isinstance(config, B2bStoredSm90Config) and STORE not in chain,
     }
     return "-".join([config.family.name, *(name for name, is_form in is_forms.items() if is_form)])
