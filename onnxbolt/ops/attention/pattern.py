@@ -7,7 +7,7 @@ from functools import partial
 
 from onnxbolt.canonicalize import attention_form
 from onnxbolt.domains import CONTRIB, INTERNAL
-from onnxbolt.ops.attention import decomposed, operators, periodic, windows
+from onnxbolt.ops.attention import decomposed, operators, periodic, rotary, windows
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import AnchorPattern
 
@@ -24,10 +24,11 @@ _CONTAINERS = (
 
 def anchors(op: FusedOp) -> tuple[AnchorPattern, ...]:
     """The softmax of several nodes, and the operators that are attention by themselves, with
-    windows of images around them, and masks that repeat."""
-    return tuple(
+    windows of images around them, and masks that repeat; rotary embeddings, which are refused."""
+    attentions = (
         replace(form, match=periodic.past(windows.past(form.match))) for form in _forms(op)
     )
+    return (*attentions, *rotary.anchors())
 
 
 def _forms(op: FusedOp) -> tuple[AnchorPattern, ...]:
