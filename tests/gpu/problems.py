@@ -513,6 +513,7 @@ def _form(instance: Instance) -> str:
             isinstance(config, ConvSm90Config | HaloSm90Config) and config.access_out == 1
         ),
         "BOTH_FORMS": isinstance(config, ConvSm90Config) and chain[-1:] == (STORE,),
+        "GATED": gates(chain) > 0,
         "SWAPPED": isinstance(config, Sm90Config) and config.swapped,
         "MASKED": (isinstance(config, AttentionConfig | AttentionSm90Config) and config.mask != 0),
         "BANDED": isinstance(config, AttentionConfig | AttentionSm90Config) and config.banded,

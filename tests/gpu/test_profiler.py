@@ -15,7 +15,7 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, EPILOGUES, MEAN, PRODUCT, STORE
+from onnxbolt.epilogues import CASTS, EPILOGUES, GATE, GATE_BIAS, MEAN, PRODUCT, STORE
 from onnxbolt.families import KernelConfig
 from onnxbolt.families.blocks.mma_sync import Walk
 from onnxbolt.families.conv_2x import Conv2xConfig
@@ -108,7 +108,8 @@ def libraries() -> dict[Instance, Path]:
 
 def _chains() -> list[tuple[DType, tuple[str, ...]]]:
     """Every step of one value, behind a tensor operand and a bias, in fp16."""
-    steps = [name for name in EPILOGUES if name not in (PRODUCT, STORE, MEAN, *CASTS.values())]
+    others = (PRODUCT, STORE, MEAN, GATE, GATE_BIAS, *CASTS.values())
+    steps = [name for name in EPILOGUES if name not in others]
     return [(DType.F16, ("Add", "Bias", step)) for step in steps]
 
 
@@ -321,6 +322,31 @@ def test_layers_in_one_kernel_and_one_after_the_other(
         assert 0 < measured.error <= KERNEL[DType.F16]
     # without programmatic dependent launch each kernel waits for the one before
     assert together.us < behind.us < serial.us
+
+
+@pytest.mark.skipif(ARCH != 90, reason="gated units are for sm_90a")
+@pytest.mark.parametrize(
+    "sizes", [(4096, 8192, 2048), (16_384, 1152, 768), (1280, 1152, 768), (128, 8192, 2048)]
+)
+def test_a_gated_unit_takes_less_time_than_two_products(
+    profiler: Profiler, sizes: tuple[int, int, int]
+) -> None:
+    unit = GluProblem(*sizes, DType.F16, DType.F16, ("Silu", "Gate"))
+    together, *apart = (
+        min(_measured(profiler, problem), key=lambda measured: measured.us).us
+        for problem in (unit, *unit.apart)
+    )
+    assert together < sum(apart), (together, apart)
+
+
+def _measured(profiler: Profiler, problem: GemmProblem | GluProblem) -> list[Measurement]:
+    """The kernels that are predicted to be fastest."""
+    configs = {instance_of(problem, c): c for _, c in ranked(problem, get(ARCH))[:8]}
+    built = build(configs)
+    kernels = [(configs[each], library) for each, library in built if isinstance(library, Path)]
+    found = profiler.measure(problem, kernels)
+    assert {measured.status for measured in found} == {Status.OK}, found
+    return found
 
 
 def test_refusals(profiler: Profiler, libraries: dict[Instance, Path]) -> None:
