@@ -4,6 +4,8 @@ stay two products."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -239,3 +241,34 @@ def test_one_product_is_predicted_to_take_less_time() -> None:
         assert problem.flops == sum(each.flops for each in problem.apart)
         saved = sum(each.bytes_moved for each in problem.apart) - problem.bytes_moved
         assert saved == 2 * (m * k + 2 * m * n)  # x once, and the factor, written and read
+
+
+def test_three_factors_are_one_product_and_another() -> None:
+    net = Net({"x": (2, 160, K)})
+    first, second, third = (product(net, "x", False) for _ in range(3))
+    model = net.model(net.node("Mul", first, net.node("Mul", second, third)))
+    optimized = assert_same(model, 1e-6, arch=90)
+    assert sorted(name.partition("_")[0] for name in ops(optimized)) == ["FusedGemm", "FusedGlu"]
+
+
+def test_a_lock_file_repeats_the_decision(tmp_path: Path) -> None:
+    net, y = unit(silu, True, True)
+    model = net.model(y)
+    choices: dict[str, Any] = {"archs": ("sm_90a",), "library": False, "verify": False}
+    lock = str(tmp_path / "model.lock")
+    onnxbolt.optimize(model, tmp_path / "first.onnx", fuse="all", lock=lock, **choices)
+    assert "glu 320x2x256x64" in Path(lock).read_text()
+    again = onnxbolt.optimize(
+        model, tmp_path / "again.onnx", fuse="all", lock=lock, frozen=True, **choices
+    )
+    assert [node.rule for node in again.fused] == ["glu+Bias+Silu+GateBias+CastF32"]
+
+
+@pytest.mark.parametrize("rows", [1, 64, 4096])
+def test_a_unit_that_wins_is_fused_by_default(rows: int) -> None:
+    net = Net({"x": (rows, K)})
+    gate = silu(net, product(net, "x", False, 2048))
+    model = net.model(net.node("Mul", gate, product(net, "x", False, 2048)))
+    report = onnxbolt.optimize(model, archs=("sm_90a",), library=False)
+    assert [node.rule for node in report.fused] == ["glu+Silu+Gate+CastF32"]
+    assert report.passed
