@@ -85,7 +85,7 @@ class Registry(Mapping[Key, Entry]):
                     )
         key = self._key(entry)
         self._entries[key], self._owners[key] = entry, owner
-        _empty_caches()
+        empty_caches()
 
     def remove(self, entry: Entry) -> None:
         """Take an extension's entry away again. Raises ValueError for one of the package's own."""
@@ -93,7 +93,7 @@ class Registry(Mapping[Key, Entry]):
         if not self._owners.get(key):
             raise ValueError(f"{self._what} {entry.name} is none of an extension's")
         del self._entries[key], self._owners[key]
-        _empty_caches()
+        empty_caches()
 
     def _key(self, entry: Entry) -> Key:
         key: Key = getattr(entry, self._unique[0])
@@ -105,6 +105,7 @@ class Registry(Mapping[Key, Entry]):
         return f"{self._what} {name} of extension {owner}" if owner else f"onnxbolt's own {name}"
 
 
-def _empty_caches() -> None:
+def empty_caches() -> None:
+    """Forget all answers that depend on the registries' entries."""
     for empty in _emptied:
         empty()

@@ -57,6 +57,7 @@ ARGUMENTS = {
     named("resize"): "ResizeArguments",
     named("gemm_rows_sm90"): "GemmArguments",
     named("gemm_sm90"): "host::GatedArguments",
+    named("gemm_norm_sm90"): "GemmArguments",
     named("conv_sm90"): "host::MeanArguments",
     named("attention"): "AttentionArguments",
 }
@@ -85,6 +86,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "gemm_rows_sm90": {**_ROWS, "tma_rows": False},
     "conv_sm90": _SM90,
     "gemm_sm90": _SM90,
+    "gemm_norm_sm90": {**_SM90, "cluster": (1, 4), "stages": 4},
     "norm": {"rows": 4, "lanes": 32, "vectors": 3, "access": 8},
     "attention": {
         "queries": 64,

@@ -3,7 +3,8 @@ layout and rewriting."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.restore import restore
+from onnxbolt.families import Family
 from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
@@ -25,7 +27,20 @@ from onnxbolt.match.partition import partition
 from onnxbolt.plan.choose import plan
 from onnxbolt.plan.cuts import cover
 from onnxbolt.precision import convert
+from onnxbolt.registry import empty_caches
 from onnxbolt.rewrite import rewrite
+
+
+@contextmanager
+def planned(family: Family[Any]) -> Iterator[None]:
+    """Planning may choose the kernels of `family`, even if none has run on a GPU yet."""
+    measured, family.measured = family.measured, True
+    empty_caches()
+    try:
+        yield
+    finally:
+        family.measured = measured
+        empty_caches()
 
 
 class Net:

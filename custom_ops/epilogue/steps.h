@@ -212,5 +212,10 @@ struct Mish : Step<Operand::kNone> {
 // that does not know it does not compile.
 struct Mean : Step<Operand::kNone> {};
 
+// Normalizations of each row of the output, with epsilon as parameter; the second one's mean counts
+// as zero. As Mean, they are known to some kernels alone (sm90/whole_rows.h).
+struct LayerNorm : Step<Operand::kNone, 1> {};
+struct RmsNorm : Step<Operand::kNone, 1> {};
+
 }  // namespace epilogue
 }  // namespace onnxbolt

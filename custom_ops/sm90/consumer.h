@@ -281,7 +281,7 @@ class Consumer {
 
   // Gives a stage back to every block of the cluster that loads into it.
   CUTLASS_DEVICE void release(int stage) {
-    if constexpr (K::kClusterSize == 1) {
+    if constexpr (K::kSharersM * K::kSharersN == 1) {
       if (thread_ == 0) barriers_.empty[stage].arrive();
     } else {
       const int row = tiles_.rank % K::kClusterM, column = tiles_.rank / K::kClusterM;

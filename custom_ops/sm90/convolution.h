@@ -78,7 +78,7 @@ const char* DescribeActivations(Params& params, const ConvArguments& conv) {
       conv.n,        conv.h,        conv.w,         conv.c, conv.x_pitch * int64_t(sizeof(Element)),
       conv.stride_h, conv.stride_w, CornersOf(conv)};
   return EncodeIm2col(params.a, kOperandType<Element>, sizeof(Element), conv.x, tensor, K::kBoxK,
-                      K::kMean ? kImageRows : K::kTileM / K::kClusterN);
+                      K::kMean ? kImageRows : K::kTileM / K::kSharersN);
 }
 
 }  // namespace sm90

@@ -42,8 +42,9 @@ struct MatrixOutput {
 // Constants of an epilogue. `Blocks`: the number of 64-row blocks. If the first tensor operand has
 // the output's width, TMA brings it into the staging buffers, where the output takes its place;
 // other tensors, and all if nothing loads them (LoadsResidual is false), are read directly.
+// StagesAll: each unit of a tile has a buffer of its own.
 template <class ElementType, class OutputType, class ChainType, int Blocks, int ColumnCount,
-          bool LoadsResidual = true>
+          bool LoadsResidual = true, bool StagesAll = false>
 struct EpilogueShape {
   using Element = ElementType;
   using Output = OutputType;
@@ -54,8 +55,10 @@ struct EpilogueShape {
   static constexpr int kUnitColumns = StoredColumns<Output>(kColumns, kResidual);
   static constexpr int kRowBytes = kUnitColumns * sizeof(Output), kUnitBytes = 64 * kRowBytes;
   static constexpr int kUnitsAcross = kColumns / kUnitColumns, kUnits = kBlocks * kUnitsAcross;
-  static constexpr int kBuffers =
-      kResidual && kUnits > 1 ? 4 : 2;   // residuals are loaded this many units ahead
+  static constexpr int kBuffers = StagesAll ? kUnits
+                                  : kResidual && kUnits > 1
+                                      ? 4  // residuals are loaded this many units ahead
+                                      : 2;
   static constexpr bool kStores = true;  // false: the result is only the operand of a further
                                          // product, and the buffers are the residual's
   static constexpr int kStagingBytes = kBuffers * kUnitBytes;
@@ -181,6 +184,11 @@ class Epilogue {
       memory_.residual_free[(cursor_.stage + Shape::kBuffers - 1) % Shape::kBuffers].arrive();
   }
 
+  // Columns that are processed together, of `left` columns.
+  static constexpr int PartOf(int left) {
+    return left >= 64 ? 64 : left >= 32 ? 32 : left >= 16 ? 16 : 8;
+  }
+
   // Processes the unit's columns from `Column` on, up to 64 at a time: independent values hide the
   // latency of the steps. `use` gets the accumulators (four values of a thread for each block of 8
   // columns, see Accumulators), the epilogue's operands for them, and the first column.
@@ -188,10 +196,7 @@ class Epilogue {
   CUTLASS_DEVICE void for_each_part(const float* values, char* buffer, int unit_row,
                                     int unit_column, int column_end, const Destination& to,
                                     const Use& use) {
-    constexpr int kLeft = Shape::kUnitColumns - Column, kColumns = kLeft >= 64   ? 64
-                                                                   : kLeft >= 32 ? 32
-                                                                   : kLeft >= 16 ? 16
-                                                                                 : 8;
+    constexpr int kLeft = Shape::kUnitColumns - Column, kColumns = PartOf(kLeft);
     constexpr int kCount = kColumns / 2;
     cutlass::Array<float, kCount> x;
 #pragma unroll
@@ -227,12 +232,14 @@ class Epilogue {
     }
   }
 
-  template <int Count>
-  CUTLASS_DEVICE void read_vectors(typename Chain::template Operands<Count>& operands,
+  // Reads the vectors of `Part` of the chain, whose first one is the chain's vector `First`.
+  template <int Count, class Part = Chain, int First = 0>
+  CUTLASS_DEVICE void read_vectors(typename Part::template Operands<Count>& operands,
                                    int column) const {
 #pragma unroll
-    for (int v = 0; v < Chain::kVectors; ++v) {
-      const float* vector = memory_.vectors + v * Shape::kColumns + column + 2 * (thread_ % 4);
+    for (int v = 0; v < Part::kVectors; ++v) {
+      const float* vector =
+          memory_.vectors + (First + v) * Shape::kColumns + column + 2 * (thread_ % 4);
 #pragma unroll
       for (int i = 0; i < Count; i += 4) {
         const float2 pair = *reinterpret_cast<const float2*>(vector + 2 * i);

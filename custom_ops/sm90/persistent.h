@@ -37,7 +37,7 @@ __device__ void InitializeBarriers(typename K::Barriers& barriers) {
     barriers.full[i].init(1);
     barriers.empty[i].init(
         K::kGroupsOfTile *
-        (K::kClusterM + K::kClusterN - 1));  // one arrival for each block that multiplies this load
+        (K::kSharersM + K::kSharersN - 1));  // one arrival for each block that multiplies this load
   }
   barriers.weights.init(1);
   barriers.begun.init(1);
@@ -206,7 +206,7 @@ const char* DescribeWeights(Params& params, const void* weights, int64_t columns
   return EncodeTiled(params.b, kOperandType<Element>, kSize, weights,
                      {{depth, 0, K::kBoxK},
                       {taps, depth * kSize, 1},
-                      {columns * K::kFold, pitch * kSize, K::kTileN / K::kClusterM}});
+                      {columns * K::kFold, pitch * kSize, K::kTileN / K::kSharersM}});
 }
 
 // The tensor map of A if its rows are a matrix.
@@ -217,7 +217,7 @@ const char* DescribeMatrix(Params& params, const void* a, int64_t rows, int64_t 
   constexpr int64_t kSize = sizeof(Element);
   params.a_is_matrix = true;
   return EncodeTiled(params.a, kOperandType<Element>, kSize, a,
-                     {{depth, 0, K::kBoxK}, {rows, pitch * kSize, K::kTileM / K::kClusterN}},
+                     {{depth, 0, K::kBoxK}, {rows, pitch * kSize, K::kTileM / K::kSharersN}},
                      CU_TENSOR_MAP_L2_PROMOTION_L2_128B);  // 128 B: fetching the next k-block as
                                                            // well would delay the first tile
 }

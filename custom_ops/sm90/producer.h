@@ -47,11 +47,11 @@ struct BlockCursor {
 template <class K, bool kIsImage>
 class LoaderOfA {
  public:
-  static constexpr int kRows = K::kTileM / K::kClusterN, kPartBytes = kRows * K::kBoxBytes;
+  static constexpr int kRows = K::kTileM / K::kSharersN, kPartBytes = kRows * K::kBoxBytes;
 
   __device__ LoaderOfA(const Params& params, int rank)
-      : params_(params), part_(rank / K::kClusterM) {
-    if constexpr (K::kClusterN > 1) {
+      : params_(params), part_(K::kSharersN == K::kClusterN ? rank / K::kClusterM : 0) {
+    if constexpr (K::kSharersN > 1) {
       for (int n = 0; n < K::kClusterN; ++n) mask_ |= 1 << (rank % K::kClusterM + n * K::kClusterM);
     }
   }
@@ -76,7 +76,7 @@ class LoaderOfA {
       if constexpr (K::kMean) {
         load_images(full, to, c, at);
       } else if (!kIsImage || params_.a_is_matrix) {
-        if constexpr (K::kClusterN > 1)
+        if constexpr (K::kSharersN > 1)
           Load2D(params_.a, full, to, c, row_, Cache::kNormal, mask_);
         else
           Load2D(params_.a, full, to, c, row_, Cache::kNormal);
@@ -87,7 +87,7 @@ class LoaderOfA {
                           n_,
                           static_cast<uint16_t>(at.s * image.dilation_w),
                           static_cast<uint16_t>(at.r * image.dilation_h)};
-        if constexpr (K::kClusterN > 1)
+        if constexpr (K::kSharersN > 1)
           LoadIm2col(params_.a, full, to, from, Cache::kNormal, mask_);
         else
           LoadIm2col(params_.a, full, to, from, Cache::kNormal);
@@ -119,11 +119,11 @@ class LoaderOfA {
 template <class K>
 class LoaderOfB {
  public:
-  static constexpr int kRows = K::kTileN / K::kClusterM, kPartBytes = kRows * K::kBoxBytes;
+  static constexpr int kRows = K::kTileN / K::kSharersM, kPartBytes = kRows * K::kBoxBytes;
 
   __device__ LoaderOfB(const Params& params, int rank)
       : params_(params), part_(rank % K::kClusterM) {
-    if constexpr (K::kClusterM > 1) {
+    if constexpr (K::kSharersM > 1) {
       for (int m = 0; m < K::kClusterM; ++m) mask_ |= 1 << (m + rank / K::kClusterM * K::kClusterM);
     }
   }
@@ -133,7 +133,7 @@ class LoaderOfB {
     for (int box = 0; box < K::kBoxes; ++box) {
       char* to = tile + box * K::kTileN * K::kBoxBytes + part_ * kPartBytes;
       const int c = at.channel + box * K::kBoxK, row = column + part_ * kRows;
-      if constexpr (K::kClusterM > 1)
+      if constexpr (K::kSharersM > 1)
         Load3D(params_.b, full, to, c, at.tap, row, Cache::kEvictLast, mask_);
       else
         Load3D(params_.b, full, to, c, at.tap, row, Cache::kEvictLast);

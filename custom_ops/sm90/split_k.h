@@ -33,7 +33,7 @@ class SplitSums {
   // Sends a unit's sums to its owner.
   CUTLASS_DEVICE void send(int unit, const float* values) const {
     const uint32_t to =
-        remote(SharedAddress(slot(unit, rank_)), OwnerOfUnit<K>(group_, unit, split_));
+        AddressIn(OwnerOfUnit<K>(group_, unit, split_), SharedAddress(slot(unit, rank_)));
 #pragma unroll
     for (int i = 0; i < kValues; i += 4) {
       asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + i * 512),
@@ -67,12 +67,6 @@ class SplitSums {
     const int index = group_ * Finish::kUnits + unit, owner = index * split_ / kAll;
     const int first = (owner * kAll + split_ - 1) / split_;  // the owner's first unit
     return memory_.base + ((index - first) * split_ + source) * kSlotBytes + thread_ * 16;
-  }
-
-  CUTLASS_DEVICE static uint32_t remote(uint32_t address, int rank) {
-    uint32_t mapped;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
-    return mapped;
   }
 
   SharedMemory<K> memory_;

@@ -35,6 +35,8 @@ _OWN = (
     structure.MEAN,
     structure.GATE,
     structure.GATE_BIAS,
+    structure.LAYER_NORM,
+    structure.RMS_NORM,
     casts.CAST_F32,
     casts.CAST_F16,
     casts.CAST_BF16,
@@ -77,6 +79,9 @@ EPILOGUES: Registry[str, EpilogueStep] = _Steps("epilogue step", _OWN, "name")
 BIAS, SCALE, MUL = operands.BIAS.name, operands.SCALE.name, operands.MUL.name
 PRODUCT, STORE, MEAN = structure.GEMM.name, structure.STORE.name, structure.MEAN.name
 GATE, GATE_BIAS = structure.GATE.name, structure.GATE_BIAS.name
+LAYER_NORM, RMS_NORM = structure.LAYER_NORM.name, structure.RMS_NORM.name
+# normalizations of rows; True if the mean is subtracted
+NORMS = {LAYER_NORM: True, RMS_NORM: False}
 CASTS = {step.cast: step.name for step in _OWN if step.cast is not None}
 
 

@@ -14,7 +14,8 @@ from onnxbolt.epilogues.formula import Applied, Formula, Product, X
 from onnxbolt.epilogues.patterns import Pattern, Unary
 
 Array = np.ndarray
-# emit(op, inputs, **attributes) -> output name; emit("Const", value) -> name of a scalar
+# emit(op, inputs, **attributes) -> output name; emit("Const", value) -> name of a scalar, or, for a
+# tuple of int, of a vector of int64
 Emit = Callable[..., str]
 # (emit, opset, x, operand, parameters) -> y, all tensors by name
 Body = Callable[[Emit, int, str, str, tuple[float, ...]], str]
@@ -131,6 +132,7 @@ class EpilogueStep:
     bounding: bool = False  # results are bounded for every input
     # True if the step multiplies by other columns of the product, to which it adds its operand
     gates: bool = False
+    in_f32: bool = False  # bodies compute the step, and those behind it, in float32
 
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None:

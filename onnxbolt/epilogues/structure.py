@@ -1,9 +1,14 @@
-"""Steps that are not functions of single values: a further product, a second output, a mean, and
-a gate. Matching and planning insert them into epilogues, so they have no patterns here."""
+"""Steps that are not functions of single values: a further product, a second output, a mean, a
+gate, and normalizations of rows. Matching and planning insert them into epilogues, so they have no
+patterns here."""
 
 from __future__ import annotations
 
-from onnxbolt.epilogues.step import Emit, EpilogueStep, binary, unary
+from typing import Any
+
+import numpy as np
+
+from onnxbolt.epilogues.step import Array, Emit, EpilogueStep, Parameter, binary, unary
 
 
 def _product(emit: Emit, opset: int, x: str, operand: str, params: tuple[float, ...]) -> str:
@@ -16,7 +21,8 @@ GEMM = EpilogueStep(
     "Gemm", body=_product, reference=lambda x, weight: x @ weight.T, cost=0, operand="weight"
 )
 
-# in front of a further product: the result so far is also the node's second output
+# in front of a further product or a normalization: the result so far is also the node's second
+# output
 STORE = EpilogueStep("Store", body=unary("Identity"), reference=lambda x, _: x, cost=0)
 
 # the mean over each image's pixels behind a convolution (global average pooling); only a conversion
@@ -44,3 +50,38 @@ GATE, GATE_BIAS = (
     )
     for name, operand in (("Gate", ""), ("GateBias", "vector"))
 )
+
+
+def _norm(name: str, centered: bool) -> EpilogueStep:
+    """A normalization over the last axis; vectors (gamma, beta) may follow as further steps."""
+
+    def mean(emit: Emit, opset: int, x: str) -> str:
+        axes: dict[str, Any] = {} if opset >= 18 else {"axes": [-1]}
+        inputs = [x, emit("Const", (-1,))] if opset >= 18 else [x]
+        return emit("ReduceMean", inputs, keepdims=1, **axes)
+
+    def body(emit: Emit, opset: int, x: str, operand: str, params: tuple[float, ...]) -> str:
+        if centered:
+            x = emit("Sub", [x, mean(emit, opset, x)])
+        squares = mean(emit, opset, emit("Mul", [x, x]))
+        return emit("Div", [x, emit("Sqrt", [emit("Add", [squares, emit("Const", params[0])])])])
+
+    def reference(x: Array, operand: None, epsilon: float) -> Array:
+        x = x - x.mean(-1, keepdims=True) if centered else x
+        normalized: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon)
+        return normalized
+
+    return EpilogueStep(
+        name,
+        body=body,
+        reference=reference,
+        functor=name,
+        cost=8,
+        params=(Parameter("epsilon", 1e-5, 1e-5),),
+        in_f32=True,
+    )
+
+
+# a normalization of the rows behind a GEMM, whose kernel then holds whole rows
+LAYER_NORM = _norm("LayerNorm", centered=True)
+RMS_NORM = _norm("RmsNorm", centered=False)

@@ -32,6 +32,7 @@ from onnxbolt.families.depthwise import Depthwise
 from onnxbolt.families.elementwise import Elementwise
 from onnxbolt.families.gemm_2x import Gemm2x
 from onnxbolt.families.gemm_3x import Gemm3x
+from onnxbolt.families.gemm_norm_sm90 import GemmNormSm90
 from onnxbolt.families.gemm_rows_sm90 import GemmRowsSm90
 from onnxbolt.families.gemm_sm90 import GemmSm90
 from onnxbolt.families.halo_sm90 import HaloSm90
@@ -107,6 +108,7 @@ FAMILIES: Registry[int, Family[Any]] = _Families(
         Norm(),
         Attention(),
         AttentionSm90(),
+        GemmNormSm90(),
     ),
     "number",
     "name",
@@ -151,7 +153,12 @@ def kinds() -> frozenset[str]:
 
 def problem_types() -> dict[str, type[Problem]]:
     """The classes of problems that some family solves, by name."""
-    return _problem_types(FAMILIES.values())
+    return _problem_types(_planned())
+
+
+def _planned() -> Iterator[Family[Any]]:
+    """The families that planning and the tuner may choose."""
+    return (family for family in FAMILIES.values() if family.measured)
 
 
 def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
@@ -164,7 +171,7 @@ def candidates(problem: Problem, arch: Arch) -> tuple[KernelConfig, ...]:
 
 def _solving(problem: Problem, arch: Arch) -> Iterator[Family[Any]]:
     """The families that solve problems of this type on `arch`."""
-    for family in FAMILIES.values():
+    for family in _planned():
         if isinstance(problem, family.problems) and family.runs_on(arch):
             yield family
 

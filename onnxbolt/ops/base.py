@@ -24,7 +24,7 @@ import onnx_graphsurgeon as gs
 from onnx import NodeProto
 
 from onnxbolt.archs import Arch
-from onnxbolt.candidates import Anchor, Candidate, Refusal
+from onnxbolt.candidates import Anchor, Candidate, Link, Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, Step
 from onnxbolt.families import KernelConfig, only
@@ -194,6 +194,7 @@ class FusedOp:
     # and it goes before candidates that could do without some of its nodes.
     takes_epilogue: ClassVar[bool] = False
     takes_mean: ClassVar[bool] = False  # the epilogue may end with the mean over an image
+    takes_norm: ClassVar[bool] = False  # a normalization of rows may be part of the epilogue
     channels_last: ClassVar[bool] = False  # kernels read and write tensors as NHWC
     writes_nchw: ClassVar[bool] = False  # there are kernels that write NCHW
     # ONNX operators whose nodes it replaces if their x [N, C, H, W] is stored as NHWC
@@ -235,6 +236,11 @@ class FusedOp:
         `whole` alone reads, as an operand of its epilogue. These are its `layers`. The refusal of a
         near miss; None for any others."""
         return None
+
+    def as_epilogue(self, candidate: Candidate, x: gs.Tensor) -> tuple[Link, ...]:
+        """The links by which the epilogue of the product that computes `x` computes this candidate,
+        too; none where no epilogue can."""
+        return ()
 
     def channels(self, anchor: Anchor) -> int:
         """Channels of the result, as ONNX has it: without a weight those of x, which a pattern

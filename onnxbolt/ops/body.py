@@ -37,8 +37,14 @@ class Body:
         self.outputs = ["y"]
 
     def __call__(
-        self, op: str, inputs: Sequence[str] | float, output: str = "", **attributes: object
+        self,
+        op: str,
+        inputs: Sequence[str] | float | tuple[int, ...],
+        output: str = "",
+        **attributes: object,
     ) -> str:
+        if op == "Const" and isinstance(inputs, tuple):
+            return self._constant(np.array(inputs, np.int64), output)
         if op == "Const":
             return self._constant(np.array(inputs, np.float32).astype(self.dtype.numpy), output)
         name = output or f"t{len(self.nodes)}"
@@ -70,6 +76,12 @@ class Body:
     def load(self, name: str) -> str:
         """An input in the type that the body computes in."""
         return self.convert(name, self.stored, self.dtype)
+
+    def widen(self, name: str) -> str:
+        """`name` in float32, in which the body computes from here on."""
+        result = self.convert(name, self.dtype, DType.F32)
+        self.dtype = DType.F32
+        return result
 
     def store(self, name: str) -> None:
         """Make `name` an output, too, as it is stored."""
@@ -124,6 +136,8 @@ def epilogue(
     an input for each step that takes one."""
     remaining = iter(operands)
     for step in steps:
+        if step.row.in_f32:  # kernels, too, read the rounded value where it is stored
+            result = body.widen(body.load("stored") if "stored" in body.outputs else result)
         operand = _operand(body, step, remaining, arranged) if step.row.operand else ""
         if step.name == STORE:
             body.store(arranged.stored(result))

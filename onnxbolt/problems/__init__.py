@@ -10,6 +10,7 @@ from onnxbolt.problems.attention import AttentionProblem
 from onnxbolt.problems.base import Problem, Reference
 from onnxbolt.problems.conv import ConvProblem
 from onnxbolt.problems.gemm import GemmProblem, GluProblem
+from onnxbolt.problems.gemm_norm import GemmNormProblem
 from onnxbolt.problems.norm import NormProblem
 from onnxbolt.problems.pool import PoolProblem
 from onnxbolt.problems.product import Product
@@ -19,6 +20,7 @@ __all__ = [
     "UNBOUNDED",
     "AttentionProblem",
     "ConvProblem",
+    "GemmNormProblem",
     "GemmProblem",
     "GluProblem",
     "NormProblem",

@@ -34,6 +34,7 @@ from onnxbolt.families.conv_sm90 import ConvSm90Config
 from onnxbolt.families.depthwise import DepthwiseConfig
 from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.families.gemm_3x import Gemm3xConfig
+from onnxbolt.families.gemm_norm_sm90 import GemmNormSm90Config
 from onnxbolt.families.gemm_rows_sm90 import GemmRowsSm90Config
 from onnxbolt.families.gemm_sm90 import GemmSm90Config
 from onnxbolt.families.halo_sm90 import HaloSm90Config
@@ -104,6 +105,16 @@ GEMM_SM90 = GemmSm90Config(
     columns=256,
     k=64,
     cluster=(2, 1),
+    schedule=Schedule.COOPERATIVE,
+    consumers=2,
+)
+GEMM_NORM_SM90 = GemmNormSm90Config(
+    arch=90,
+    rows=128,
+    columns=192,
+    k=64,
+    cluster=(1, 4),
+    stages=4,
     schedule=Schedule.COOPERATIVE,
     consumers=2,
 )
@@ -236,6 +247,18 @@ UNITS = {
     ),
     "b2b_gemm_sm90": (
         Instance(B2B_GEMM_SM90, DType.F16, DType.F32, ("Bias", "Relu", "Gemm", "Bias", "Clip")),
+    ),
+    "gemm_norm_sm90": tuple(
+        Instance(
+            GEMM_NORM_SM90,
+            dtype,
+            dtype,
+            ("Bias", "Add", *store, norm, "Scale", *beta),
+        )
+        for dtype, store, norm, beta in (
+            (DType.F16, ("Store",), "LayerNorm", ("Bias",)),
+            (DType.BF16, (), "RmsNorm", ()),
+        )
     ),
     "gemm_rows_sm90": (Instance(GEMM_ROWS, DType.F16, DType.F16, ("Bias", "Relu")),),
     "b2b_conv_sm90": (

@@ -39,7 +39,17 @@ ACTIVATIONS = tuple(entry for entry in registered() if entry.activation)
 PATTERNS = [(entry, pattern) for entry in registered() for pattern in entry.patterns]
 FORMS = [(entry, form) for entry in registered() for form in entry.forms]
 # steps that matching and planning add by themselves (ops/gemm/, plan/global_average.py, ..)
-ADDED = {"Gemm", "Store", "Mean", "Gate", "GateBias", "CastF16", "CastBF16"}
+ADDED = {
+    "Gemm",
+    "Store",
+    "Mean",
+    "Gate",
+    "GateBias",
+    "LayerNorm",
+    "RmsNorm",
+    "CastF16",
+    "CastBF16",
+}
 # modules that name an activation, and why
 NAMED = {
     "canonicalize/formulas.py": "a default of one of ONNX Runtime's own operators",

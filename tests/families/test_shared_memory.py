@@ -13,8 +13,14 @@ import pytest
 from onnxbolt.archs import ARCHS, Arch, get
 from onnxbolt.codegen.render import Instance, instance_name, render_unit
 from onnxbolt.dtypes import DType
-from onnxbolt.families import FAMILIES, candidates, config_from, named
-from onnxbolt.problems import AttentionProblem, ConvProblem, GemmProblem, Problem
+from onnxbolt.families import FAMILIES, config_from, named
+from onnxbolt.problems import (
+    AttentionProblem,
+    ConvProblem,
+    GemmNormProblem,
+    GemmProblem,
+    Problem,
+)
 from tests.codegen.compilation import compile_program
 from tests.same_results import units
 
@@ -69,6 +75,9 @@ def problems() -> Iterator[Problem]:
         yield conv(8, 224, 3, 64, 3, 2, out=out, nchw=True, chain=layers, inner=(32,))
         yield conv(8, 28, 64, 64, 1, 1, out=out, y_nchw=True)
     yield from attentions()
+    norm = ("Bias", "Add", "Store", "LayerNorm", "Scale", "Bias")
+    for n, dtype, behind in ((768, F16, norm), (1024, F16, norm[3:]), (384, F32, norm)):
+        yield GemmNormProblem(4096, n, 256, dtype, dtype, behind)
 
 
 def attentions() -> Iterator[AttentionProblem]:
@@ -89,9 +98,11 @@ def instances(arch: Arch) -> list[Instance]:
     found: dict[Instance, None] = {}
     for problem in problems():
         for family in FAMILIES.values():
-            of_family = [c for c in candidates(problem, arch) if c.family is family]
+            if not isinstance(problem, family.problems) or not family.runs_on(arch):
+                continue
+            of_family = family.candidates(problem, arch)
             for config in chosen.sample(of_family, min(2, len(of_family))):
-                found[Instance(config.instance(), F16, problem.out, problem.chain)] = None
+                found[Instance(config.instance(), problem.dtype, problem.out, problem.chain)] = None
     return list(found)
 
 

@@ -18,7 +18,14 @@ from onnxbolt.ops.base import Signature
 from onnxbolt.ops.functions import DOMAIN, build
 from tests.support import Net, assert_same
 
-PARAMS = {"LeakyRelu": (0.1,), "Clip": (-0.5, 0.7), "HardSigmoid": (0.3, 0.4), "Elu": (0.8,)}
+PARAMS = {
+    "LeakyRelu": (0.1,),
+    "Clip": (-0.5, 0.7),
+    "HardSigmoid": (0.3, 0.4),
+    "Elu": (0.8,),
+    "LayerNorm": (1e-5,),
+    "RmsNorm": (1e-3,),
+}
 
 
 def call(

@@ -5,13 +5,15 @@
 namespace onnxbolt {
 
 // D[m, n] = epilogue(A[m, k] B[n, k]^T). Pitches are elements from one row to the next; a channel
-// offset is part of the pointer.
+// offset is part of the pointer. `stored` takes what is in front of a Store, in dense rows, if the
+// chain has one.
 struct GemmArguments {
   int64_t m, n, k;
   const void *a, *b;
   void* d;
   int64_t lda, ldb, ldd;
   EpilogueArguments epilogue;
+  void* stored = nullptr;
 };
 
 }  // namespace onnxbolt

@@ -28,8 +28,8 @@ class Gemm : public Operation {
   const char* Launch(const Tensors& t, const Run& run) const override {
     const int64_t n = t.weight_shape[0], k = t.x_shape.back(),
                   pitch = t.weight_shape[1];  // zeros may stand behind the weight's k values
-    const GemmArguments arguments{t.rows(), n,         k,     t.x_data,  t.weight_data,
-                                  t.y_data, t.x_pitch, pitch, t.y_pitch, t.epilogue};
+    const GemmArguments arguments{t.rows(),  n,     k,         t.x_data,   t.weight_data, t.y_data,
+                                  t.x_pitch, pitch, t.y_pitch, t.epilogue, t.stored_data};
     return run(&arguments);
   }
 };

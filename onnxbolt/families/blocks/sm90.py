@@ -57,7 +57,7 @@ from onnxbolt.problems import ConvProblem, Product
 
 _C, _P = Schedule.COOPERATIVE, Schedule.PINGPONG
 # columns of one wgmma instruction that custom_ops/sm90/wgmma.h declares
-_COLUMNS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128, 160, 192, 224, 256)
+COLUMNS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128, 160, 192, 224, 256)
 _WIDE_COLUMNS = (64, 96, 128, 192, 256)
 _WASTE = 0.25  # the part of a tile's columns that may lie outside the output
 _K = (64, 48, 32, 16)  # elements of a k-block, for types of 2 bytes
@@ -69,7 +69,7 @@ _RING_BYTES, _RESIDENT_STAGES = 65536, 4
 
 _WIDE = 16  # the least bytes that TMA moves
 _MAX_STAGES, _MIN_STAGES = 16, 3
-_FIXED_BYTES = 2048  # barriers, and the padding for alignment
+FIXED_BYTES = 2048  # barriers, and the padding for alignment
 # the most per thread without spills, by consumer warpgroups
 _MAX_ACCUMULATORS = {1: 128, 2: 128, 3: 96}
 _CORNER = (-128, 127)  # the range of corners of TMA's im2col with four dimensions
@@ -278,11 +278,11 @@ def _tile_columns(problem: Product) -> list[int]:
     """Numbers of columns worth trying. With several groups, a tile's columns belong to one group,
     since TMA cannot separate groups."""
     if problem.groups > 1:
-        widths = [width for width in _COLUMNS if problem.columns // problem.groups % width == 0]
+        widths = [width for width in COLUMNS if problem.columns // problem.groups % width == 0]
         return [width for width in widths if 2 * width >= widths[-1]]
     count = problem.product_columns
     # the narrowest tile that holds all columns, and wide ones with little waste
-    narrow = [width for width in _COLUMNS if width >= count][:1]
+    narrow = [width for width in COLUMNS if width >= count][:1]
     return narrow + [
         width
         for width in _WIDE_COLUMNS
@@ -407,7 +407,7 @@ def stages(config: ProductConfig, kernel: Typed, arch: Arch) -> int:
 
 def _free_bytes(config: ProductConfig, kernel: Typed, arch: Arch) -> int:
     """Bytes of shared memory besides the epilogues' staging buffers and vectors."""
-    free = arch.shared_memory_per_block - _FIXED_BYTES
+    free = arch.shared_memory_per_block - FIXED_BYTES
     if config.swapped:  # units hold 64 channels of all rows; vectors are in registers
         return free - config.consumers * 2 * config.rows * 64 * kernel.out.bytes
     blocks, columns = config.group_rows // 64, result_columns(config, kernel)
@@ -447,7 +447,7 @@ def block_bytes(
     rows, weights = config.rows * config.k * size, config.columns * config.k * size
     stage = rows + (0 if config.resident else weights)
     epilogues = groups * (finish.staging + finish.vectors)
-    free = arch.shared_memory_per_block - _FIXED_BYTES - extra - epilogues
+    free = arch.shared_memory_per_block - FIXED_BYTES - extra - epilogues
     stages = config.stages or min(free // stage, _MAX_STAGES)
     blocks = (free - stages * stage) // weights if config.resident else stages
     barriers = 2 * stages + 2 + groups + 2 * groups * finish.buffers

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from onnxbolt.candidates import Anchor, Candidate
-from onnxbolt.epilogues import CASTS, PRODUCT
+from onnxbolt.epilogues import CASTS, NORMS, PRODUCT
 from onnxbolt.families import reads_any_rows
 from onnxbolt.forms import PLAIN, Form, padded_channels
 from onnxbolt.ops.base import Operation, Signature, Sizes, Stored, Surroundings, Tensors
@@ -15,7 +15,7 @@ from onnxbolt.ops.body import Body, epilogue
 from onnxbolt.ops.gemm import pattern
 from onnxbolt.ops.products import LONG, ProductOp
 from onnxbolt.patterns.types import AnchorPattern, StepPattern
-from onnxbolt.problems import GemmProblem
+from onnxbolt.problems import GemmNormProblem, GemmProblem
 
 
 class Gemm(ProductOp):
@@ -26,6 +26,7 @@ class Gemm(ProductOp):
     problem_type = GemmProblem
     weight_axes = (1, 0)  # [K, N]
     any_order = True
+    takes_norm = True
 
     def kind_of(self, signature: Signature) -> str:
         """Several GEMMs in one kernel are a kind of their own."""
@@ -68,19 +69,24 @@ class Gemm(ProductOp):
             return self.inner_form(anchor, int(anchor.weight.shape[0]))
         return reads
 
-    def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> GemmProblem:
+    def problem(
+        self, candidate: Candidate, sizes: Sizes, stored: Stored | None
+    ) -> GemmProblem | GemmNormProblem:
         """The product of all leading dimensions' rows."""
         anchor, alignment = candidate.anchor, candidate.anchor.dtype.alignment
         reads, writes = (stored.reads, stored.writes) if stored is not None else (PLAIN, PLAIN)
-        return GemmProblem(
+        sized = (
             math.prod(sizes(anchor.x)[:-1]),
             writes.count(candidate.widths[-1]),
             reads.count(int(anchor.weight.shape[0])),
             anchor.dtype,
             candidate.out,
             tuple(name for name in candidate.steps if name not in CASTS.values()),
-            tuple(-(-n // alignment) * alignment for n in candidate.widths[:-1]),
         )
+        if not NORMS.keys().isdisjoint(candidate.steps):
+            return GemmNormProblem(*sized)
+        inner = tuple(-(-n // alignment) * alignment for n in candidate.widths[:-1])
+        return GemmProblem(*sized, inner)
 
     def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
         """Attribute `epilogue_params`."""

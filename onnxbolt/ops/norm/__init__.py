@@ -7,10 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+import onnx_graphsurgeon as gs
 from onnx import AttributeProto
 
-from onnxbolt.candidates import Candidate
+from onnxbolt.candidates import Candidate, Link
 from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import LAYER_NORM, RMS_NORM
 from onnxbolt.ops.base import FusedOp, Operation, Signature, Sizes, Stored, Tensors
 from onnxbolt.ops.body import AttributeType, Body
 from onnxbolt.ops.norm import pattern
@@ -26,6 +28,7 @@ class _Norm(FusedOp):
 
     problem_type = NormProblem
     centered: ClassVar[bool]
+    step: ClassVar[str]  # the epilogue's step that normalizes
 
     def anchors(self) -> Sequence[AnchorPattern]:
         """The residual's Add, or the normalization."""
@@ -36,6 +39,11 @@ class _Norm(FusedOp):
         *rows, columns = sizes(candidate.anchor.x)
         dtype = candidate.anchor.dtype
         return NormProblem(math.prod(rows), columns, self.centered, dtype, dtype, candidate.steps)
+
+    def as_epilogue(self, candidate: Candidate, x: gs.Tensor) -> tuple[Link, ...]:
+        """The residual's Add, Store, the normalization, Scale and Bias, as far as they are
+        there."""
+        return pattern.as_epilogue(candidate, x, self.step)
 
     def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
         """Attribute `epsilon`."""
@@ -81,13 +89,13 @@ class _Norm(FusedOp):
 class LayerNorm(_Norm):
     """LayerNormalization and SkipLayerNormalization."""
 
-    name, op_type, centered = "layer_norm", "LayerNorm", True
+    name, op_type, centered, step = "layer_norm", "LayerNorm", True, LAYER_NORM
 
 
 class RmsNorm(_Norm):
     """RMSNormalization, SimplifiedLayerNormalization and SkipSimplifiedLayerNormalization."""
 
-    name, op_type, centered = "rms_norm", "RmsNorm", False
+    name, op_type, centered, step = "rms_norm", "RmsNorm", False, RMS_NORM
 
 
 def _mean(body: Body, x: str, opset: int) -> str:
