@@ -27,7 +27,7 @@ from onnxbolt.layout.assignment import Assignment, Premises
 from onnxbolt.match.matcher import UNKNOWN, match
 from onnxbolt.match.partition import partition
 from onnxbolt.measurements.timings import NOTHING, Choice, Cut, Timings
-from onnxbolt.plan import gates, residuals
+from onnxbolt.plan import gates, norms, residuals
 from onnxbolt.plan.conversions import padding_us
 from onnxbolt.plan.cost import supports
 from onnxbolt.plan.global_average import measurable, until, where_faster
@@ -94,6 +94,7 @@ def cover(
     ]
     averaged = where_faster(graph, layered, archs, at, timings)
     combined = gates.where_faster(graph, averaged.candidates, archs, at, timings)
+    normalized = norms.where_faster(graph, combined.candidates, archs, at, timings)
     refusals = [
         # not those of nodes that one candidate leaves out and another one has
         *(refusal for refusal in (*unmatched, *unknown) if refusal.node not in taken),
@@ -105,9 +106,10 @@ def cover(
         ),
         *averaged.refusals,
         *combined.refusals,
+        *normalized.refusals,
     ]
-    decided = {**added, **chains.cuts, **averaged.cuts, **combined.cuts}
-    return Cover(combined.candidates, refusals, decided, chains.measured())
+    decided = {**added, **chains.cuts, **averaged.cuts, **combined.cuts, **normalized.cuts}
+    return Cover(normalized.candidates, refusals, decided, chains.measured())
 
 
 def cover_as(graph: gs.Graph, archs: Sequence[int], ends: Container[str]) -> list[Candidate]:
@@ -116,14 +118,16 @@ def cover_as(graph: gs.Graph, archs: Sequence[int], ends: Container[str]) -> lis
     candidates = residuals.settled_as(match(graph, several=True)[0], ends)
     chains = _Chains(graph, candidates, archs, AS_IS, NOTHING)
     disjoint = partition(list(chains.kernels_until(ends)))
-    return gates.until(graph, until(graph, disjoint, ends), ends)
+    combined = gates.until(graph, until(graph, disjoint, ends), ends)
+    return norms.until(graph, combined, ends)
 
 
 def segments(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS) -> list[Problem]:
     """The problems, as stored, of all kernels that a cover may have, each as often as the graph has
     it: of every segment of every chain, of convolutions with and without the global average pooling
     behind them, of products and normalizations with and without the residual between them, and of
-    products that are multiplied with one another, together and apart."""
+    products that are multiplied with one another, or that a normalization follows, together and
+    apart."""
     matched = match(graph, several=True)[0]
     chains = _Chains(
         graph, residuals.settled(matched, archs, at, NOTHING).candidates, archs, at, NOTHING
@@ -133,6 +137,7 @@ def segments(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS) -> list[P
         *chains.problems.values(),
         *measurable(graph, disjoint, archs, at),
         *gates.measurable(graph, disjoint, archs, at),
+        *norms.measurable(graph, disjoint, archs, at),
         *residuals.measurable(matched, at),
     ]
 
