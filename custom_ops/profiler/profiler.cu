@@ -30,7 +30,7 @@ constexpr int kMaxNodes = 2048;
 constexpr float kEpsilon = 1e-5f;  // normalizations have it
 
 // Kinds of problems (Computed in onnxbolt/problems/base.py).
-enum class Computed { kConvolutions, kGemms, kNorm, kAttention };
+enum class Computed { kConvolutions, kGemms, kNorm, kAttention, kGemmNorm };
 
 struct DeviceFacts {
   char name[256];
@@ -285,7 +285,8 @@ Limits ReadLimits(const float* from, Layers& layers) {
   return all;
 }
 
-// `extents`, of the first layer: m, n, k of a GEMM; of a convolution the int fields of
+// `extents`, of the first layer: m, n, k of a GEMM, and 1 behind them if rows are normalized with
+// their mean subtracted; of a convolution the int fields of
 // ConvArguments, in their order; x_nchw is fp32 or 0, y_nchw and padding those of the only
 // layer. `columns`: of the layers behind it.
 Description Describe(bool is_gemm, int element, int output, const char* epilogue,
@@ -368,6 +369,10 @@ EXPORT const char* profiler_set_problem(const char* name, int computed, int elem
         return std::make_unique<Norm>(DescribeNorm(element, epilogue, extents, limits), l2_bytes);
       if (Computed(computed) == Computed::kAttention)
         return std::make_unique<Attention>(DescribeAttention(element, extents, limits), l2_bytes);
+      if (Computed(computed) == Computed::kGemmNorm)
+        return std::make_unique<GemmNorm>(
+            Describe(true, element, output, epilogue, extents, columns, params, limits),
+            extents[3] != 0, l2_bytes);
       const bool is_gemm = Computed(computed) == Computed::kGemms;
       return std::make_unique<Products>(
           Describe(is_gemm, element, output, epilogue, extents, columns, params, limits), l2_bytes);
