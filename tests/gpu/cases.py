@@ -33,6 +33,7 @@ from tests.gpu import (
     attention_cases,
     chain_2x_cases,
     conv_chain_cases,
+    gemm_norm_cases,
     gemm_rows_cases,
     norm_cases,
     sm90_cases,
@@ -43,7 +44,14 @@ from tests.gpu.planned import planned
 
 TYPES = (DType.F16, DType.BF16, DType.F32)
 # a number per parameter, in the order of onnxbolt/epilogues/
-PARAMS = {"LeakyRelu": (0.1,), "Clip": (-0.4, 0.7), "HardSigmoid": (0.3, 0.45), "Elu": (1.3,)}
+PARAMS = {
+    "LeakyRelu": (0.1,),
+    "Clip": (-0.4, 0.7),
+    "HardSigmoid": (0.3, 0.45),
+    "Elu": (1.3,),
+    "LayerNorm": (1e-5,),
+    "RmsNorm": (1e-5,),
+}
 ACTIVATIONS = (
     "Relu",
     "LeakyRelu",
@@ -277,6 +285,7 @@ def instances(arch: int) -> list[Instance]:
     ]
     found += attention_cases.instances(arch)
     found += norm_cases.instances(arch, types)
+    found += gemm_norm_cases.instances(arch, types)
     found += _first_convolutions(arch)
     found += [
         *_chains(arch),

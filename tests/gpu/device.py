@@ -40,6 +40,7 @@ class Gemm(ctypes.Structure):
         *_fields(_P, "a b d"),
         *_fields(_L, "lda ldb ldd"),
         ("epilogue", Epilogue),
+        ("stored", _P),
     ]
 
 

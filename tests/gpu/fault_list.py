@@ -416,6 +416,17 @@ NORM = Store(
     "(v * T::kLanes + lane_) * T::kWidth + i",
     "Element",
 )
+_NORMALIZED = "    normalize(values, rows);\n"
+GEMM_NORM = Store(
+    "sm90/whole_rows.h",
+    _NORMALIZED,
+    _NORMALIZED + "{code}",
+    "values[i]",
+    "K::kTileN / 2",
+    "to.row + this->first_row() + i % 4 / 2 * 8",
+    "to.column + i / 4 * 8 + this->thread_ % 4 * 2 + i % 2",
+    "float",
+)
 _ATTENTION_STORE = "        *reinterpret_cast<Access*>(to + part) = values;\n"
 _HEAD = "int(blockIdx.x) / params_.query_tiles"
 ATTENTION = Store(
@@ -555,6 +566,17 @@ def _norm() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     yield BIAS, (Edit(file, biased, unbiased),)
 
 
+def _gemm_norm() -> Iterator[tuple[str, tuple[Edit, ...]]]:
+    file, result = GEMM_NORM.file, "      result_from<0>("
+    yield from ((kind, (edit,)) for kind, edit in GEMM_NORM.faults())
+    first = "to.column + this->thread_ % 4 == 0"
+    yield SWAP, (_swap(GEMM_NORM, first, ((0, 1), (2, 3))),)
+    yield STALE, (Edit(file, result, f"      if (to.row != 128) {result.lstrip()}"),)
+    steps = "apply_part(x, operands, buffer, column, of_unit + column / 2);"
+    bare = "auto bare = operands; if (to.row == 128) bare.vectors[0].clear();"
+    yield BIAS, (Edit(file, steps, f"{bare} {steps.replace('operands', 'bare')}"),)
+
+
 def _attention() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     file, steps = ATTENTION.file, "step < S::kKeySteps; ++step"
     yield from _direct(ATTENTION, _guarded(file, _ATTENTION_STORE, f"({ATTENTION.row}) / 64 != 2"))
@@ -612,6 +634,7 @@ _PRODUCTS_OF_FAMILIES: dict[Family[Any], tuple[tuple[str, tuple[Edit, ...]], ...
         _k("mma/b2b/main_loop.h", "mma(operands.k_iterations,", "mma(operands.k_iterations - 1,"),
     ),
     named("gemm_sm90"): ((K_BLOCK, PERSISTENT_K),),
+    named("gemm_norm_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("conv_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("b2b_conv_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("b2b_gemm_sm90"): (
@@ -646,6 +669,7 @@ _STORES = {
     named("b2b_conv_2x"): _visitor_2x,
     named("gemm_3x"): _visitor_3x,
     named("gemm_sm90"): _matrix,
+    named("gemm_norm_sm90"): _gemm_norm,
     named("conv_sm90"): _matrix,
     named("b2b_conv_sm90"): _matrix,
     named("b2b_gemm_sm90"): _matrix,

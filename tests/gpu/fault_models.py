@@ -29,7 +29,7 @@ from onnxbolt.plan.cuts import cover
 from onnxbolt.precision import convert
 from onnxbolt.precision.widen import widen
 from onnxbolt.rewrite import rewrite
-from tests.support import Net
+from tests.support import Net, planned
 
 ARCH, PRECISION = 90, "fp16"
 SAME = [1, 1, 1, 1]
@@ -55,8 +55,10 @@ def prepare(family: Family[Any], original: onnx.ModelProto | None = None) -> Pre
     infer(graph)
     canonicalize(graph)
     convert(graph, PRECISION)
-    chosen = plan(graph, cover(graph, [ARCH])[0], [ARCH], "all")
-    rewriter = rewrite(graph, chosen.assignment, _configs(chosen, family), [ARCH], chosen.sources)
+    with planned(family):
+        chosen = plan(graph, cover(graph, [ARCH])[0], [ARCH], "all")
+        configs = _configs(chosen, family)
+    rewriter = rewrite(graph, chosen.assignment, configs, [ARCH], chosen.sources)
     restore(graph)
     widen(graph)
     manifest = make_manifest(rewriter.ops, rewriter.instances)
@@ -173,6 +175,14 @@ def _norm() -> onnx.ModelProto:
     return net.model(net.node("Mul", y, total))
 
 
+def _gemm_norm() -> onnx.ModelProto:
+    """With a residual, and a sum that others read as well."""
+    net = Net({"x": (SIDE * SIDE, 256), "r": (SIDE * SIDE, 64)})
+    total = net.node("Add", net.node("Relu", "r"), net.linear("x", 256, 64))
+    y = net.node("LayerNormalization", total, net.normal(64), net.normal(64))
+    return net.model(net.node("Mul", y, total))
+
+
 def _attention() -> onnx.ModelProto:
     """64 sequences of 256 positions, two heads."""
     net = Net(dict.fromkeys("qkv", (64, 256, 64)))
@@ -202,6 +212,7 @@ MODELS: dict[Family[Any], Callable[[], onnx.ModelProto]] = {
     named("gemm_3x"): _gemm,
     named("gemm_sm90"): _gemm,
     named("gemm_rows_sm90"): lambda: _gemm(429),
+    named("gemm_norm_sm90"): _gemm_norm,
     named("conv_2x"): _conv,
     named("conv_sm90"): _conv,
     named("halo_sm90"): _conv,
