@@ -37,6 +37,7 @@ from pathlib import Path
 
 from benchmarks import documents, machine, plots, tables
 from benchmarks.documents import DIRECTORY, RESULTS
+from benchmarks.exports import AUTOGTCO
 from onnxbolt.errors import InputError, OnnxboltError
 
 STATE = "done.json"  # beside the result files: the tasks that ended well
@@ -70,6 +71,12 @@ def _model(models: str, seconds: float, budget: int, compile_within: int, more: 
     )
 
 
+def _exported(model: str, seconds: float, budget: int, group: str = "") -> Task:
+    """With reduce-overhead alone: max-autotune takes minutes for each of these models."""
+    options = f"--tune --budget {budget}s --compile-within 60s --quick-compile --append"
+    return Task("transformers", seconds, f"{group}--models {model} {options}")
+
+
 TASKS = (
     _model("resnet50-32", 230, 50, 150),
     _model("vgg16-32", 220, 40, 150),
@@ -99,14 +106,8 @@ TASKS = (
         )
     ),
     _model("vit_b16-1", 180, 25, 45),
-    # reduce-overhead alone: max-autotune takes minutes for each of these models
     *(
-        Task(
-            "transformers",
-            seconds,
-            f"--models {model} --tune --budget {budget}s --compile-within 60s --quick-compile"
-            " --append",
-        )
+        _exported(model, seconds, budget)
         for model, seconds, budget in (
             ("vit_base-32", 300, 90),
             ("vit_base-1", 240, 60),
@@ -127,6 +128,10 @@ TASKS = (
     Task("b2b_conv", 70, "--trials 20 --budget 45s --append"),
     Task("attention", 180, "--append"),
     Task("padding", 40, "--trials 10 --budget 20s --append"),
+    *(
+        _exported(model, 150, 30, "--set subgraphs ")
+        for model in ("detr_mha-1", "detr_encoder-1", "detr_decoder-1")
+    ),
     Task("symbolic", 100, "--budget 30s --append"),
     Task(
         "variants",
@@ -145,6 +150,7 @@ TASKS = (
             ("bert_base", 90),
         )
     ),
+    *(_exported(target.name, 300, 60, "--set autogtco ") for target in AUTOGTCO),
 )
 
 

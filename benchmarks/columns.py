@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from benchmarks.exports import SETS
 from benchmarks.targets import TARGETS
 
 Cell = Callable[[dict[str, Any]], str]  # a cell's text, from its row
@@ -121,6 +122,21 @@ _KERNEL: dict[str, Cell] = {
     **_SERIAL,
     "floor, us": _field("floor_us", ".2f"),
     "spread": _percent,
+}
+_EXPORTED: dict[str, Cell] = {
+    **_MODEL,
+    "onnxbolt, us": _field("ours_us", ".1f"),
+    "CUDA execution provider at its best, us": _field("peer_us", ".1f"),
+    "its form and setting": _value("peer_config"),
+    "ratio, single runs": _field("ratio", ".2f"),
+    "ratio, back to back": _value("device_ratio", ".2f"),
+    "PyTorch, us": _value("pytorch_us", ".1f"),
+    "PyTorch's way": _value("pytorch_way"),
+    "ratio to PyTorch": _value("pytorch_ratio", ".2f"),
+    "onnxbolt on the export of opset 23, us": _value("opset23_us", ".1f"),
+    "on TorchScript's, us": _value("torchscript_us", ".1f"),
+    "spread": _percent,
+    "error": _field("error", ".1e"),
 }
 _ATTENTION: dict[str, Cell] = {
     "problem": _field("name"),
@@ -295,5 +311,5 @@ TABLES = {
     ),
     "attention": Table("attention", _ATTENTION),
     "norms": Table("norms", _NORMS),
-    "subgraphs": Table("subgraphs", _KERNEL),
+    **{name: Table(name, _EXPORTED) for name in SETS},
 }

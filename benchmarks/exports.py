@@ -64,6 +64,17 @@ TARGETS = (
     Exported("detr_r50_e6", 1),
     Exported("setr_naive", 1),
 )
+# AutoGTCO's Table I, beside the models of TARGETS that stand in it
+AUTOGTCO = (
+    Exported("detr_r50_e3", 1),
+    Exported("detr_r50_e12", 1),
+    Exported("setr_naive_base", 1),
+    Exported("vit_large", 1, transformer=("vit", 16, 1024)),
+)
+# its Figure 7
+SUBGRAPHS = (Exported("detr_mha", 1), Exported("detr_encoder", 1), Exported("detr_decoder", 1))
+# by the name of their results
+SETS = {"transformers": TARGETS, "autogtco": AUTOGTCO, "subgraphs": SUBGRAPHS}
 
 
 def path_of(directory: Path, target: Exported, form: str) -> Path:

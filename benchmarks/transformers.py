@@ -3,6 +3,9 @@ best, on one GPU, in one run.
 
     # optimize, tune, measure, write results/transformers-<gpu>.json
     python -m benchmarks.transformers --tune --cache CACHE
+    # the models of AutoGTCO's Table I, or the parts of its Figure 7, into files of their own
+    python -m benchmarks.transformers --set autogtco --tune
+    python -m benchmarks.transformers --set subgraphs --tune
     # write exported/ anew: the models' graphs; needs torch, timm and transformers, but no GPU
     python -m benchmarks.transformers --export
 
@@ -43,8 +46,8 @@ from benchmarks.end_to_end import (
 from benchmarks.exports import (
     EXPORTERS,
     PLAIN,
+    SETS,
     STORED,
-    TARGETS,
     Exported,
     feeds_for,
     forms,
@@ -67,11 +70,12 @@ _ALSO = {"dynamo, opset 23": "opset23", "TorchScript": "torchscript"}
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     chosen = parser.parse_args(arguments)
-    known = {target.name for target in TARGETS}
+    everything = SETS[chosen.set]
+    known = {target.name for target in everything}
     if unknown := chosen.models - known:
         names = ", ".join(sorted(known))
         parser.error(f"--models {','.join(sorted(unknown))}: choose from {names}")
-    targets = [t for t in TARGETS if not chosen.models or t.name in chosen.models]
+    targets = [t for t in everything if not chosen.models or t.name in chosen.models]
     if chosen.export:
         return _export(targets, chosen.exports)
     stream = stream_for(chosen, parser)
@@ -84,8 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 failure = {"failure": f"{type(error).__name__}: {error}"[:500]}
                 rows.append(Row(target.model, target.batch, "fp16", values=failure))
         print_rows(rows)
-        planned = [(target.model, target.batch) for target in TARGETS]
-        write_results("transformers", rows, chosen.out, chosen.append, planned)
+        planned = [(target.model, target.batch) for target in everything]
+        write_results(chosen.set, rows, chosen.out, chosen.append, planned)
     return 1 if any("failure" in row.values for row in rows) else 0
 
 
@@ -210,7 +214,10 @@ def _parser() -> argparse.ArgumentParser:
         "--models",
         type=lambda text: set(text.split(",")),
         default=set(),
-        help=f"with commas between, of {', '.join(target.name for target in TARGETS)}",
+        help="names with commas between (default: all of the set)",
+    )
+    parser.add_argument(
+        "--set", choices=tuple(SETS), default="transformers", help="what to measure"
     )
     parser.add_argument("--plain", action="store_true", help="onnxbolt gets the plain export alone")
     parser.add_argument("--out", type=Path, help="result file")

@@ -14,7 +14,8 @@ from benchmarks import exports, transformers
 from benchmarks.exports import (
     EXPORTERS,
     PLAIN,
-    TARGETS,
+    SETS,
+    STORED,
     Exported,
     feeds_for,
     fixed,
@@ -83,8 +84,15 @@ def test_a_mask_leaves_the_first_tokens_of_each_text() -> None:
 
 
 def test_targets_have_names_of_their_own() -> None:
-    assert len({(target.model, target.batch) for target in TARGETS}) == len(TARGETS)
-    assert len({target.name for target in TARGETS}) == len(TARGETS)
+    targets = [target for group in SETS.values() for target in group]
+    assert len({(target.model, target.batch) for target in targets}) == len(targets)
+    assert len({target.name for target in targets}) == len(targets)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_each_target_is_stored_as_pytorch_exports_it(name: str) -> None:
+    for target in SETS[name]:
+        assert path_of(STORED, target, PLAIN).exists(), target.name
 
 
 def test_a_form_that_was_not_exported_is_missing(tmp_path: Path) -> None:
@@ -96,12 +104,12 @@ def test_a_form_that_was_not_exported_is_missing(tmp_path: Path) -> None:
 def test_a_quick_run_on_the_cpu_writes_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transformers, "TARGETS", (TINY,))
+    monkeypatch.setitem(SETS, "subgraphs", (TINY,))
     stored = lzma.compress(fixed(tiny(), TINY.sizes).SerializeToString())
     for form in (PLAIN, "TorchScript"):
         path_of(tmp_path, TINY, form).write_bytes(stored)
     out = tmp_path / "results.json"
-    options = f"--provider cpu --quick --fuse all --exports {tmp_path} --out {out}"
+    options = f"--set subgraphs --provider cpu --quick --fuse all --exports {tmp_path} --out {out}"
     assert transformers.main(options.split()) == 0
     (row,) = json.loads(out.read_text())["rows"]
     assert (row["name"], row["batch"]) == ("tiny, 6 tokens", 4)

@@ -11,6 +11,7 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
+from tests.zoo.export.detr import PIXELS, QUERIES, Attention, inputs
 from tests.zoo.export.forms import Form, convolutional, every, some, two
 from tests.zoo.export.setr import IMAGE, Setr, naive, pup
 
@@ -84,6 +85,14 @@ def _texts(
 
     axes = {"input_ids": SYMBOLIC_TEXT, "attention_mask": SYMBOLIC_TEXT}
     return Subject(build, result, inputs, axes, tuple(forms))
+
+
+def _subgraph(
+    build: Callable[[str], nn.Module], forms: Iterable[Form], result: str = "", **lengths: int
+) -> Subject:
+    """A part of DETR, whose inputs have these lengths and a symbolic batch."""
+    axes = dict.fromkeys(lengths, SYMBOLIC_BATCH)
+    return Subject(build, result, lambda mask: inputs(**lengths), axes, tuple(forms))
 
 
 def _timm(name: str, **options: Any) -> Callable[[str], nn.Module]:
@@ -205,6 +214,25 @@ SUBJECTS: Mapping[str, Subject] = {
     "detr_r50_e3": _images(_detr(3), two(), 3, 800, 1333, batch=1, result="logits"),
     "detr_r50_e6": _images(_detr(6), some(), 3, 800, 1333, batch=1, result="logits"),
     "detr_r50_e12": _images(_detr(12), two(), 3, 800, 1333, batch=1, result="logits"),
+    "detr_mha": _subgraph(
+        lambda attention: Attention(), two(), query=PIXELS, key=PIXELS, value=PIXELS
+    ),
+    "detr_encoder": _subgraph(
+        _hf(hf.DetrModel, hf.DetrConfig, part="encoder"),
+        two(),
+        STATES,
+        inputs_embeds=PIXELS,
+        spatial_position_embeddings=PIXELS,
+    ),
+    "detr_decoder": _subgraph(
+        _hf(hf.DetrModel, hf.DetrConfig, part="decoder"),
+        two(),
+        STATES,
+        inputs_embeds=QUERIES,
+        object_queries_position_embeddings=QUERIES,
+        encoder_hidden_states=PIXELS,
+        spatial_position_embeddings=PIXELS,
+    ),
     "setr_naive_base": _images(_setr(768, 12, 12, naive), two(), 3, IMAGE, IMAGE, batch=1),
     "setr_naive": _images(_setr(1024, 24, 16, naive), two(), 3, IMAGE, IMAGE, batch=1),
     "setr_pup": _images(_setr(1024, 24, 16, pup), two(), 3, IMAGE, IMAGE, batch=1),
