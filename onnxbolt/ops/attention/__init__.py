@@ -11,7 +11,7 @@ from onnx import AttributeProto
 
 from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.graph.windows import Windows
-from onnxbolt.ops.attention import pattern, pieces, sums
+from onnxbolt.ops.attention import pattern, pieces, sequence_first, sums
 from onnxbolt.ops.attention.attributes import VIEWS, attributes, bounds
 from onnxbolt.ops.attention.body import Variant, attend
 from onnxbolt.ops.attention.found import AttentionAnchor, Band, Masking, ScaledDotProduct
@@ -36,9 +36,12 @@ class Attention(FusedOp):
         return pattern.anchors(self)
 
     def prepare(self, graph: gs.Graph) -> Sequence[str]:
-        """Join masks that no kernel reads apart."""
-        count = sums.join(graph)
-        return [f"attention: {count} (several masks joined to one)"] if count else []
+        """Join masks that no kernel reads apart, and exchange batch and positions."""
+        masks, turned = sums.join(graph), sequence_first.turn(self, graph)
+        return [
+            *([f"attention: {masks} (several masks joined to one)"] if masks else []),
+            *([f"attention: {turned} (batch moved in front of positions)"] if turned else []),
+        ]
 
     def channels(self, anchor: Anchor) -> int:
         """The length of y's last axis."""

@@ -21,7 +21,7 @@ Einsum, and Reshapes between them may join and split batch and heads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
@@ -33,7 +33,7 @@ from onnxbolt.ops.attention.found import AttentionAnchor, Parts, assembled
 from onnxbolt.ops.attention.lengths import sizes
 from onnxbolt.ops.attention.masks import Masks, Operand, leads_to_product
 from onnxbolt.ops.attention.positions import Frame
-from onnxbolt.ops.attention.products import Product, heads_before, operands, product
+from onnxbolt.ops.attention.products import Operands, Product, heads_before, operands, product
 from onnxbolt.ops.attention.scales import before, factor, widened
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import Match
@@ -82,6 +82,26 @@ def match(op: FusedOp, softmax: gs.Node) -> Match:
     attempts = [_attempt(op, softmax, scores, after, heads) for heads in _heads(scores, after)]
     found = next((each for each in attempts if not isinstance(each, Refusal)), attempts[0])
     return found if isinstance(found, Refusal) else (found, ())
+
+
+@dataclass(frozen=True, eq=False)
+class Attempt:
+    """The operands of an attention and the result of its second product, if one axis for batch and
+    heads, where it has such, has this number of heads."""
+
+    operands: Operands
+    y: gs.Tensor
+    heads: int
+
+
+def attempts(softmax: gs.Node) -> Iterator[Attempt]:
+    """The ways to read a softmax between two products."""
+    after, scores = _probabilities(softmax), _scores(softmax)
+    if isinstance(after, _Probabilities) and isinstance(scores, _Scores):
+        for heads in _heads(scores, after):
+            read = operands(scores.product, after.product, after.tensor, heads)
+            if read is not None:
+                yield Attempt(read, after.product.node.outputs[0], heads)
 
 
 def _attempt(

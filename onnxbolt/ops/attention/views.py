@@ -336,7 +336,7 @@ def follow(
 ) -> Followed | None:
     """The operand `tensor` as a view of the tensor furthest back; None if it cannot be read by
     strides. `scaled` gives the tensor that a node only scales or casts, None for other nodes."""
-    for root, layout, nodes in _roots(tensor, scaled):
+    for root, layout, nodes in roots(tensor, scaled):
         axes = None if layout is None else arrange(layout)
         view = None if layout is None or axes is None else _view(root, axes, layout.offset)
         if view is not None:
@@ -348,26 +348,26 @@ def heads_of(
     tensor: gs.Tensor, axis: int, scaled: Callable[[gs.Node], gs.Tensor | None]
 ) -> Iterator[int]:
     """Numbers of heads that `axis` of an operand, batch x heads, may have."""
-    for _, layout, _ in _roots(tensor, scaled):
+    for _, layout, _ in roots(tensor, scaled):
         atoms = () if layout is None else layout.axes[axis]
         if len(atoms) > 1 and isinstance(heads := atoms[-1].size, int):
             yield heads
 
 
-def _roots(
+def roots(
     tensor: gs.Tensor, scaled: Callable[[gs.Node], gs.Tensor | None]
 ) -> Iterator[tuple[gs.Tensor, Layout | None, tuple[gs.Node, ...]]]:
     """Tensors that `tensor` may be read from, furthest back first, each with the layout of `tensor`
     in it and the nodes between them."""
     chain: list[tuple[gs.Node, gs.Tensor]] = []  # nodes with the output that is followed
-    roots = [tensor]
-    while (node := producer(roots[0])) is not None:
+    tensors = [tensor]
+    while (node := producer(tensors[0])) is not None:
         source = node.inputs[0] if rearranges(node) else scaled(node)
         if source is None:
             break
-        chain.insert(0, (node, roots[0]))
-        roots.insert(0, source)
-    for skipped, root in enumerate(roots):
+        chain.insert(0, (node, tensors[0]))
+        tensors.insert(0, source)
+    for skipped, root in enumerate(tensors):
         layout = of(root)
         for node, output in chain[skipped:]:
             if layout is not None and rearranges(node):
