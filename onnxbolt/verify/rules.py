@@ -401,11 +401,8 @@ def _spread(value: np.ndarray, other: np.ndarray) -> Error:
     if not is_float(value.dtype):
         return 0.0
     finite = np.isfinite(value) & np.isfinite(other)
-    return np.full(
-        value.shape,
-        _MEASURED_FACTOR
-        * float(np.abs(other - value, where=finite, out=np.zeros(value.shape)).max(initial=0.0)),
-    )
+    changes = np.subtract(other, value, where=finite, out=np.zeros(value.shape))
+    return np.full(value.shape, _MEASURED_FACTOR * float(np.abs(changes).max(initial=0.0)))
 
 
 def _cast(call: Call) -> Bounded | None:

@@ -150,6 +150,16 @@ def test_rounded_operands_of_other_operators(op: str) -> None:
     assert limit.max() < 0.2
 
 
+def test_infinities_of_operators_without_a_rule() -> None:
+    """A mask of -inf is no change of the finite values, and no warning."""
+    mask = np.where(np.tri(4, dtype=bool), 1.5, -np.inf)
+    node = helper.make_node("Einsum", ["x"], ["y"], equation="ij->ji")
+    found = analysed(node, mask.astype(np.float32), error=1e-3)
+    limit = found.absolute(found.arithmetic) + found.absolute(found.operands)
+    assert np.isfinite(limit).all()
+    assert (limit[np.isfinite(found.value)] >= 1e-3).all()
+
+
 def test_tf32_operands_are_rounded_to_nearest_as_kernels_do() -> None:
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     one = np.ones((1, 1), np.float32)
