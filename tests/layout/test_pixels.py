@@ -47,7 +47,7 @@ def test_a_convolution_among_tokens_moves_nothing(batch: int | str) -> None:
 
 @pytest.mark.parametrize("size", [4, 8])
 def test_patches_become_tokens_where_they_lie(size: int) -> None:
-    """What moves is the image: rows of 8 pixels and more become rows of a product."""
+    """The image alone moves: patches with 8 pixels in a row become rows of a product."""
     net = Net({"x": (2, 3, 32, 48)})
     patches = net.conv("x", 3, 64, r=size, strides=[size, size])
     moved = moves(net, layer_norm(net, tokens_of(net, patches, 64), 64))
