@@ -203,6 +203,8 @@ def test_rows_are_chosen_by_queries_of_all_batches(name: str, library: fx.HostLi
         ("kept [9]", {"mask": (6,)}, "mask has shape [6], which does not broadcast to [3,4,6,9]"),
         ("kept [6, 9]", {"mask": (9, 6)}, "mask has shape [9,6], which does not broadcast"),
         ("kept [9]", {"mask": (1, 1, 1, 1, 9)}, "mask has shape [1,1,1,1,9], which does not"),
+        ("kept [9]", {"mask": (2, 1, 1, 9)}, "[2,1,1,9], which does not broadcast to [3,4,6,9]"),
+        ("kept [9]", {"mask": (1, 2, 1, 9)}, "[1,2,1,9], which does not broadcast to [3,4,6,9]"),
     ],
 )
 def test_shapes_that_do_not_fit(

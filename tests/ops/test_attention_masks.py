@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 
 import onnxbolt
 from onnxbolt.ops import OPS
 from onnxbolt.ops.attention.found import AttentionAnchor, Band, Masked, Masking
-from tests.ops.attention_form import ALL, SOME, D, Form, H, S, T, answers, feeds
-from tests.support import matched, prepare
+from tests.ops.attention_form import ALL, SOME, B, D, Form, H, S, T, answers, feeds
+from tests.support import Net, matched, prepare
 
 LOW = float(np.finfo(np.float32).min)
 CAUSAL = Band(last=0)
@@ -470,3 +472,41 @@ def test_positions_count_only_along_queries_and_keys() -> None:
     assert isinstance(match[0], AttentionAnchor)
     mask = match[0].attention.mask
     assert (mask.kind, mask.band) == (Masking.KEPT, Band())
+
+
+# --- fp16's lowest number -------------------------------------------------------------------------
+
+
+def test_the_lowest_number_of_fp16_is_all_that_is_left_of_a_score() -> None:
+    """Queries without keys get the mean of all values, as the sum in fp16 gives them."""
+    half = np.dtype(np.float16)
+    names = {"q": S, "k": T, "v": T}
+    types: dict[str, int] = {**dict.fromkeys(names, TensorProto.FLOAT16), "kept": TensorProto.BOOL}
+    shapes: dict[str, Sequence[int | str]] = {n: (B, count, H * D) for n, count in names.items()}
+    shapes["kept"] = (B, 1, S, T)
+    net = Net(shapes, types=types)
+
+    def by_heads(name: str, *perm: int) -> str:
+        shape = net.const((0, 0, H, D), np.int64)
+        return net.node("Transpose", net.node("Reshape", name, shape), perm=perm)
+
+    q, k, v = by_heads("q", 0, 2, 1, 3), by_heads("k", 0, 2, 3, 1), by_heads("v", 0, 2, 1, 3)
+    zero, low = net.const(0, half), net.const(np.finfo(half).min, half)
+    mask = net.node("Where", "kept", zero, low)
+    scores = net.node("Add", net.node("MatMul", q, k), mask)
+    y = net.node("MatMul", net.node("Softmax", scores, axis=-1), v)
+    rows = net.const((0, 0, H * D), np.int64)
+    y = net.node("Reshape", net.node("Transpose", y, perm=[0, 2, 1, 3]), rows)
+    (match,) = (
+        pattern.match(node)
+        for pattern in OPS["attention"].anchors()[:1]
+        for node in prepare(net.model(y)).nodes
+        if node.op == "Softmax"
+    )
+    assert isinstance(match, tuple)
+    assert isinstance(match[0], AttentionAnchor)
+    found = match[0].attention
+    assert (found.mask.kind, found.masked) == (Masking.KEPT, PLAIN)
+
+    scores_of_16_bits = np.linspace(-15.9, 15.9, 9).astype(half)
+    assert np.unique(scores_of_16_bits + np.finfo(half).min).size == 1
