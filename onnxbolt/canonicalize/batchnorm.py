@@ -71,11 +71,10 @@ def _fold_in_front(graph: gs.Graph, node: gs.Node, scale: np.ndarray, shift: np.
     if rows is None or rows.domain or rows.op not in ("Flatten", "Reshape"):
         return False
     product = rows.inputs[0]
-    widths = {shape[-1] for shape in (x.shape, product.shape) if shape}
     target, used_once = affine.channels(graph, product), sole_use(graph, x) is node
     if target is None or target[1] != -1 or not used_once:
         return False
-    if not x.shape or len(x.shape) != 2 or widths != {target[2]} or target[2] != len(scale):
+    if not x.shape or len(x.shape) != 2 or target[2] != len(scale):  # else other rows
         return False
     normalized = add_variable(graph, f"{product.name}_normalized", product)
     inputs = [product, *node.inputs[1:]]

@@ -536,6 +536,28 @@ MUTANTS: tuple[Mutant, ...] = (
         ("a side's device time is its slowest", "p: samples[p].median", "p: -samples[p].median"),
     ),
     *_mutants(
+        "onnxbolt/canonicalize/rearranged_activations.py",
+        "tests/canonicalize/test_rearranged_activations.py",
+        (
+            "an activation moves in front of a tensor that others read",
+            "while (node := producer(x)) is not None and sole_use(graph, x) is not None:",
+            "while (node := producer(x)) is not None:",
+        ),
+        ("a constant widens the result", "return rank <= len(x.shape) and", "return"),
+        ("a Cast is moved", " and step.name not in CASTS.values()", ""),
+    ),
+    *_mutants(
+        "onnxbolt/canonicalize/split_axes.py",
+        "tests/canonicalize/test_split_axes.py",
+        ("parts of an axis are exchanged", "len(groups) and kept == order", "len(groups)"),
+        ("0 for an unknown size", "isinstance(size, int) else -1", "isinstance(size, int) else 0"),
+    ),
+    *_mutants(
+        "onnxbolt/canonicalize/batchnorm.py",
+        "tests/canonicalize/test_batchnorm.py",
+        ("rows of another width", "2 or target[2] != len(scale)", "2"),
+    ),
+    *_mutants(
         "onnxbolt/match/projections.py",
         "tests/match/test_projections.py",
         (
