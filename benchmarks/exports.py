@@ -69,6 +69,7 @@ AUTOGTCO = (
     Exported("detr_r50_e3", 1),
     Exported("detr_r50_e12", 1),
     Exported("setr_naive_base", 1),
+    Exported("setr_pup", 1),
     Exported("vit_large", 1, transformer=("vit", 16, 1024)),
 )
 # its Figure 7
