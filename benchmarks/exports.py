@@ -71,6 +71,7 @@ AUTOGTCO = (
     Exported("setr_naive_base", 1),
     Exported("setr_pup", 1),
     Exported("vit_large", 1, transformer=("vit", 16, 1024)),
+    Exported("vit_huge", 1, transformer=("vit", 16, 1280)),
 )
 # its Figure 7
 SUBGRAPHS = (Exported("detr_mha", 1), Exported("detr_encoder", 1), Exported("detr_decoder", 1))
