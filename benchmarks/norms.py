@@ -52,6 +52,7 @@ from onnxbolt.tune.tasks import instance_of
 SHAPES = ((6304, 768), (1280, 768), (1576, 1024), (16384, 1024), (50176, 96), (3136, 384))
 CHAINS: tuple[tuple[str, ...], ...] = (("Scale", "Bias"), ("Add", STORE, "Scale", "Bias"))
 VARIANTS: tuple[dict[str, Any], ...] = (
+    {"caching": Caching.PAST_L1},
     {"caching": Caching.EVICTED_FIRST},
     {"caching": Caching.EVICTED_FIRST, "resident": True},
 )
