@@ -38,6 +38,9 @@ _SHARED_MEMORY = 48 * 1024  # bytes of a block, which hold the filters of its ch
 # (tests/families/test_depthwise.py holds them). Instructions of a thread, as compiled: for each
 # access to its window, for each of its results, and all others.
 _ACCESS, _RESULT, _THREAD = 7.0, 6.0, 120.0
+# Instructions that take as long as a read of a filter's weights from shared memory, of up to 16
+# bytes. Fitted to 72 measurements of ConvNeXt-T's 7x7 layers on one H200.
+_SHARED = 8.4
 # the part of an SM's instruction rate that is reached, by the number of resident warps
 _ISSUE, _ISSUE_OF_WARP, _MOST_ISSUE = 0.36, 0.022, 0.75
 
@@ -132,7 +135,16 @@ def _compute_us(problem: ConvProblem, config: DepthwiseConfig, arch: Arch) -> fl
     instructions = _THREAD + _accesses(problem, config) * (_ACCESS + width)
     taps = problem.r * problem.s + epilogue_cost(problem.chain)
     instructions += rows * columns * (_RESULT + width * taps)
+    instructions += rows * _reads(config) * _SHARED
     return threads * instructions / (_issue(config, arch) * arch.fp32_flops / 2) * US
+
+
+def _reads(config: DepthwiseConfig) -> int:
+    """Accesses to the filter in shared memory for a row of the tile; 0 for a filter that stays in
+    registers, or whose extents are not known."""
+    r, s, _ = config.filter
+    kept = r * s * config.access <= _KEPT_FILTER
+    return 0 if kept else r * s * ceil_divide(config.access, 4)
 
 
 def _issue(config: DepthwiseConfig, arch: Arch) -> float:
