@@ -8,6 +8,7 @@ verified or inspected. A model can only name it.
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -96,10 +97,26 @@ def register(extension: Extension) -> None:
             for registry, entry in _parts(extension):
                 registry.add(entry, extension.name)
                 undo.callback(registry.remove, entry)
+            _check_kinds()
         except (AttributeError, ValueError) as error:  # a part lacks what its class asks for
             raise InputError(f"extension {extension.name}: {error}") from error
         undo.pop_all()
         _registered[extension.name] = extension
+
+
+def _check_kinds() -> None:
+    """Raises ValueError where a family would be chosen for an op that it does not compute: planning
+    finds families by a problem's class alone, and nodes are of the op's kinds."""
+    for op, family in itertools.product(OPS.values(), FAMILIES.values()):
+        problem = op.problem_type
+        if problem is None or not issubclass(problem, family.problems):
+            continue
+        if family.kinds.isdisjoint(op.kinds):
+            raise ValueError(
+                f"kernel family {family.name} solves a {problem.__name__}, the problem of the"
+                f" fused op {op.name}, but computes none of its kinds ({', '.join(op.kinds)}): give"
+                " the op a class of problems of its own"
+            )
 
 
 def unregister(extension: Extension) -> None:

@@ -37,7 +37,9 @@ from onnxbolt.extensions import Extension, load, register, unregister
 from onnxbolt.families import FAMILIES, Family, KernelConfig, config_from, only
 from onnxbolt.inspection import inspect_model
 from onnxbolt.library import Manifest, build_for, manifest_of_model, units
+from onnxbolt.ops import OPS
 from onnxbolt.ops.base import FusedOp
+from onnxbolt.problems import GemmProblem, Problem
 from onnxbolt.tune.lockfile import Lock
 from tests.conftest import ROOT
 from tests.extending import extended_by
@@ -52,18 +54,19 @@ def _step(name: str) -> EpilogueStep:
     return EpilogueStep(name, body=unary("Relu"), reference=np.maximum, cost=1, functor="ext::Step")
 
 
-def _family(number: int, name: str) -> Family[Any]:
+def _family(number: int, name: str, problems: tuple[type[Problem], ...] = ()) -> Family[Any]:
     @dataclass(frozen=True, kw_only=True)
     class Config(KernelConfig):
         pass
 
-    facts = {"number": number, "name": name, "config": Config}
+    facts = {"number": number, "name": name, "config": Config, "problems": problems}
     family: Family[Any] = type("Other", (Family,), facts)()
     return family
 
 
-def _op(op_type: str) -> FusedOp:
-    return type("Mine", (FusedOp,), {"name": op_type.lower(), "op_type": op_type})()
+def _op(op_type: str, problem: type[Problem] | None = None) -> FusedOp:
+    facts = {"name": op_type.lower(), "op_type": op_type, "problem_type": problem}
+    return type("Mine", (FusedOp,), facts)()
 
 
 def _strategy(name: object) -> BestFamily:
@@ -174,6 +177,24 @@ def test_an_extension_that_does_not_fit_is_refused_whole(parts: dict[str, Any], 
             register(Extension(**given))
         assert "mine" not in EXTENSIONS
         assert "First" not in EPILOGUES
+
+
+def test_a_family_that_would_be_chosen_for_an_op_of_another_kind_is_refused() -> None:
+    """Planning asks for the problem alone, and a subclass of a problem is solved as well."""
+
+    class Scaled(GemmProblem):
+        pass
+
+    scaled = _op("Scaled", Scaled)
+    with pytest.raises(
+        InputError, match=r"family gemm_2x solves a Scaled, .* of its kinds .scaled"
+    ):
+        register(Extension(name="mine", ops=(scaled,)))
+    assert "scaled" not in OPS
+    other = _family(1008, "other", (GemmProblem,))
+    with pytest.raises(InputError, match=r"family other solves a GemmProblem, .* fused op gemm"):
+        register(Extension(name="mine", families=(other,)))
+    assert 1008 not in FAMILIES
 
 
 @pytest.mark.parametrize(
