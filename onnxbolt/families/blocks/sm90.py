@@ -90,11 +90,11 @@ _SECTOR, _BROKEN_ROW = 32, 12.0
 # the factor for rows that span lines of memory, since images do not begin at multiples of their
 # width
 _ACROSS = 2.0
-_LATENCY_CLOCKS = 190.0  # from a stage's request to its arrival, as far as nothing hides it
+_LATENCY_CLOCKS = 1400.0  # from a stage's request to its next one, with L2 under load
 # the factor for k-blocks of several boxes: the ring has fewer stages, and the first one arrives
 # later
 _DEEP = 1.04
-# the factor of a k-block's time with PINGPONG, and the time of a turn
+# the factor of a k-block's products with PINGPONG, and the time of a turn
 _PINGPONG_BLOCK, _TURN_US = 0.895, 0.31
 _EPILOGUE_US = 0.06
 _STORE = 33.0  # bytes per clock that one SM stores, residuals included
@@ -524,7 +524,7 @@ def _tiles_of_sm(problem: Product, config: ProductConfig, arch: Arch) -> int:
 def tiles_us(count: int, main: float, epilogue: float, config: ProductConfig) -> float:
     """Microseconds of an SM's tiles, one after another."""
     if config.schedule is Schedule.PINGPONG:
-        main = main * _PINGPONG_BLOCK + _TURN_US
+        main += _TURN_US
         return max(count * main, count * (main + epilogue) / config.consumers) + epilogue
     return count * (main + epilogue * (_OVERLAPPED if count > 1 else 1.0))
 
@@ -548,8 +548,9 @@ def block_clocks(problem: Product, config: ProductConfig, arch: Arch) -> float:
         pixels = _im2col_clocks(problem, rows, k)
     load = weights + pixels
     deep = _DEEP if boxes(k, dtype) > 1 else 1.0
-    latency = _LATENCY_CLOCKS / stages(config, problem, arch)
-    return max(products, shared, load, latency) * deep
+    latency = _LATENCY_CLOCKS / (stages(config, problem, arch) - 1)  # one is being multiplied
+    busy = _PINGPONG_BLOCK if config.schedule is Schedule.PINGPONG else 1.0
+    return max(products * busy, shared * busy, load, latency) * deep
 
 
 def _weight_row(problem: Product, config: ProductConfig, arch: Arch) -> float:
