@@ -132,6 +132,49 @@ def test_rows_that_no_kernel_has_are_refused(change: dict[str, Any], named: str)
         config_from(config.row())
 
 
+# length, batch, heads, size, causal; keys of a block and the last one, consumers, blocks, and
+# whether turns are taken, of a kernel that was among the fastest on an H200; its microseconds
+MEASURED = (
+    (197, 32, 12, 64, False, (64, 16, 4, 1, True), 18.41),
+    (197, 32, 12, 64, False, (128, 80, 2, 1, True), 19.20),
+    (197, 8, 16, 64, False, (64, 16, 4, 1, True), 8.02),
+    (257, 32, 12, 64, False, (96, 80, 3, 1, True), 27.32),
+    (1500, 4, 12, 64, False, (112, 48, 3, 1, True), 63.62),
+    (2048, 1, 32, 128, True, (128, 128, 2, 1, True), 70.93),
+    (1024, 8, 16, 128, False, (128, 128, 2, 1, True), 117.39),
+)
+
+
+@pytest.mark.parametrize(("length", "batch", "heads", "size", "causal", "chosen", "us"), MEASURED)
+def test_times_are_near_those_of_the_h200(
+    length: int,
+    batch: int,
+    heads: int,
+    size: int,
+    causal: bool,
+    chosen: tuple[int, int, int, int, bool],
+    us: float,
+) -> None:
+    problem = _square(
+        length,
+        batch=batch,
+        heads=heads,
+        key_heads=heads,
+        size=size,
+        value_size=size,
+        band=CAUSAL if causal else (),
+    )
+    keys, last, consumers, blocks, turns = chosen
+    (config,) = (
+        c
+        for c in _of(problem)
+        if (c.keys, c.last_keys, c.consumers, c.blocks) == (keys, last, consumers, blocks)
+        and c.overlap
+        and (c.schedule is Schedule.PINGPONG) == turns
+    )
+    assert config.family.predicted_us(problem, config, ARCH) == pytest.approx(us, rel=0.12)
+
+
 def test_predictions_grow_with_the_work() -> None:
     for less, more in itertools.pairwise((40, 197, 512, 1500, 4096)):
         times = [ranked(_square(length), ARCH)[0][0] for length in (less, more)]

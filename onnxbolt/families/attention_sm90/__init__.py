@@ -5,9 +5,9 @@ A work item is 64 queries of one head for each consumer warpgroup of a block. It
 come in blocks through rings in shared memory. Few long blocks are better than many, since each one
 has a softmax with its reductions; registers bound their length.
 
-Times: the constants were fitted to 393 measurements on one H200, of 18 shapes from 40 to 4,096 keys
-with heads of 32 to 128 elements (root mean square of the logarithm of the error 13%; the predicted
-choice takes 1.09 times the best, geometric mean).
+Times: the constants were fitted to the fastest kernels of both families on one H200, for 18 shapes
+from 40 to 4,096 keys with heads of 32 to 128 elements (root mean square of the logarithm of the
+error 8%; the predicted choice takes 1.05 times the best, geometric mean).
 """
 
 from __future__ import annotations
@@ -59,9 +59,6 @@ _SPARE_GROUPS = 0.5  # the part of the warpgroups that may have no queries
 _WARP_GRANULARITY = 4  # an SM's registers lie in four parts, each of which has every fourth warp
 _PRODUCER_REGISTERS = 32  # at least, if setmaxnreg moves registers
 _MOST_REGISTERS = 240
-_BASE_REGISTERS = 32  # beside scores, weights and sums
-_BAND_REGISTERS = 12  # bounds of a band, beside what decides whether to scale sums
-_MASK_REGISTERS = 28  # addresses and values of a mask that differs among queries
 
 # --- shared memory --------------------------------------------------------------------------------
 
@@ -70,20 +67,22 @@ _RESERVED = 1024  # bytes of each block that the system reserves
 
 # --- time -----------------------------------------------------------------------------------------
 
-_LAUNCH_US = 1.66
+_LAUNCH_US = 1.55
 # an item's latencies (copies, first product, store), and the part that other warpgroups do not hide
-_ITEM_CLOCKS, _ITEM_SHARE = 970.0, 0.16
-_GROUP_CLOCKS = 870.0  # further clocks of each warpgroup for an item, whatever the others do
+_ITEM_CLOCKS, _ITEM_SHARE = 1400.0, 0.15
+_GROUP_CLOCKS = 960.0  # further clocks of each warpgroup for an item, whatever the others do
 # latencies of a warpgroup's block of keys by itself, with overlap less
-_BLOCK_CLOCKS, _UNDER_CLOCKS = 236.0, 29.0
+_BLOCK_CLOCKS, _UNDER_CLOCKS = 215.0, 30.0
 _PRODUCTS = 1.48  # relative to the tensor cores' peak
-_SCORE_CLOCKS = 7.3  # clocks of an SM for a column of 64 scores
-_REDUCE_CLOCKS = 25.0  # for a block of keys
+_SCORE_CLOCKS = 6.7  # clocks of an SM for a column of 64 scores
+_REDUCE_CLOCKS = 23.0  # for a block of keys
+_SOLO = 1.8  # the factor of a softmax's clocks if no other warpgroup has one
 _LOADED = 52.0  # bytes a clock that one SM loads
 _LEAST_COLUMNS = 64  # narrower products take the time of these
 # parts of the shorter of (products, softmax) that are not hidden behind the longer: plain order,
 # overlap, turns
-_LOSS, _OVERLAP_LOSS, _TURN_LOSS = 0.34, 0.17, 0.02
+_LOSS, _OVERLAP_LOSS, _TURN_LOSS = 0.39, 0.3, 0.02
+_KEYS_LOSS = 0.25  # in any order, where biases are added to scores
 
 
 class MaskForm(enum.IntEnum):
@@ -97,13 +96,23 @@ class MaskForm(enum.IntEnum):
 
 
 _FORMS = {form: int(form) for form in MaskForm}
+# Registers beside scores, weights and sums, without which ptxas spills: without overlap; with
+# overlap, by how warpgroups begin products: one by itself, in turns, at any time. As compiled
+# (tests/families/attention_spills.jsonl).
+_OTHER_REGISTERS = {
+    MaskForm.NONE: (32, 32, 32, 36),
+    MaskForm.KEYS: (32, 44, 52, 60),
+    MaskForm.ADDED: (64, 76, 84, 84),
+    MaskForm.ADDED_F32: (64, 88, 88, 88),
+    MaskForm.BOOLEAN: (64, 64, 64, 64),
+}
 # bytes of a value of a mask that differs among queries; the most of an item's part that is copied
 _MASK_VALUES = {MaskForm.ADDED: 2, MaskForm.ADDED_F32: 4, MaskForm.BOOLEAN: 1}
 _MOST_MASK_BYTES = 16384
 # further clocks for a column of 64 scores
 _MASK_CLOCKS = {
     MaskForm.NONE: 0.0,
-    MaskForm.KEYS: 3.8,
+    MaskForm.KEYS: 2.5,
     MaskForm.ADDED: 3.9,
     MaskForm.ADDED_F32: 3.9,
     MaskForm.BOOLEAN: 3.9,
@@ -149,7 +158,7 @@ class AttentionSm90Config(KernelConfig):
             wrong.append("consumers")
         if (self.schedule is Schedule.PINGPONG) > (self.consumers > 1) or not self.schedule:
             wrong.append("schedule")
-        if needed_registers(self) > registers(self):
+        if held_registers(self) > registers(self):
             wrong.append("keys")
         arch = get(self.arch)
         per_block = arch.shared_memory_per_sm // self.blocks - _RESERVED
@@ -196,7 +205,7 @@ class AttentionSm90(Family[AttentionSm90Config]):
         products = (multiplied * config.size + columns * config.value_size) / 32 * _PRODUCTS
         softmax = columns * (_SCORE_CLOCKS + _MASK_CLOCKS[config.mask]) + blocks * _REDUCE_CLOCKS
         latency = _UNDER_CLOCKS if config.overlap else _BLOCK_CLOCKS
-        alone = products + softmax + blocks * latency + _ITEM_CLOCKS
+        alone = products + softmax * _SOLO + blocks * latency + _ITEM_CLOCKS
         resident = min(config.blocks, ceil_divide(items, arch.sm_count))
         sharing = resident * tiles / groups  # warpgroups of an SM that have queries
         shorter, longer = sorted((sharing * products, sharing * softmax))
@@ -210,6 +219,8 @@ class AttentionSm90(Family[AttentionSm90Config]):
 
 
 def _loss(config: AttentionSm90Config) -> float:
+    if config.mask is MaskForm.KEYS:
+        return _KEYS_LOSS
     if config.schedule is Schedule.PINGPONG:
         return _TURN_LOSS if config.overlap else _OVERLAP_LOSS
     return _OVERLAP_LOSS if config.overlap else _LOSS
@@ -302,11 +313,13 @@ def _lengths(problem: AttentionProblem, config: AttentionSm90Config) -> list[tup
 def _deepest(
     problem: AttentionProblem, base: AttentionSm90Config, keys: int, last: int
 ) -> AttentionSm90Config | None:
-    """The kernel with the deepest rings that fit; None if none fits."""
+    """The kernel with the deepest rings that fit; None if none fits, or if it would spill."""
     most = 2 if problem.keys <= keys else _MOST_STAGES
     several = itertools.product((_QUERY_STAGES, 1), range(most, 1, -1))
     for query_stages, stages in (*several, (_QUERY_STAGES, 1), (1, 1)):
         config = replace(base, keys=keys, last_keys=last, stages=stages, query_stages=query_stages)
+        if needed_registers(config) > registers(config):
+            return None
         if not config.mismatched():
             return config
     return None
@@ -336,14 +349,36 @@ def registers(config: AttentionSm90Config) -> int:
     return min((pool - _PRODUCER_REGISTERS) // config.consumers // 8 * 8, _MOST_REGISTERS)
 
 
+def held_registers(config: AttentionSm90Config) -> int:
+    """Those of scores, weights and sums."""
+    return config.keys // 2 + config.keys // 4 + config.value_size // 2
+
+
 def needed_registers(config: AttentionSm90Config) -> int:
-    """Those without which ptxas spills or serializes products: scores, weights, sums, and the
-    rest."""
-    held = config.keys // 2 + config.keys // 4 + config.value_size // 2
+    """Those without which ptxas spills."""
+    if not config.overlap:
+        order = 0 if config.consumers < _MOST_CONSUMERS else 1
+    elif config.consumers == 1:
+        order = 1
+    else:
+        order = 2 if config.schedule is Schedule.PINGPONG else 3
+    return held_registers(config) + _OTHER_REGISTERS[config.mask][order] + _edge_registers(config)
+
+
+def _edge_registers(config: AttentionSm90Config) -> int:
+    """Further ones for bounds of a band, and for products of a shorter last block."""
     masked = config.mask not in (MaskForm.NONE, MaskForm.KEYS)
-    bounded = config.banded and config.value_size > 64
-    others = masked * _MASK_REGISTERS + bounded * _BAND_REGISTERS
-    return held + _BASE_REGISTERS + others
+    if config.banded:
+        wide = config.value_size > 64
+        return 0 if masked else 4 if not config.overlap else 24 if wide else 16
+    if config.last_keys == config.keys:
+        return 0
+    if masked:
+        return 20 if config.overlap else 8
+    seldom = config.value_size > 64 or config.consumers == 4  # sums are scaled (shape.h)
+    if not config.overlap or seldom or config.last_keys == 16:
+        return 0
+    return 6 + config.last_keys // 8
 
 
 def _box_columns(size: int) -> int:
