@@ -52,7 +52,7 @@ def test_what_spills_on_wgmma_is_not_offered() -> None:
     mine = [at for at in STORED if isinstance(at.config, AttentionSm90Config)]
     assert [at for at in mine if at.bytes and _offered(at)] == []
     kept = sum(map(_offered, mine)) / sum(at.bytes == 0 for at in mine)
-    assert kept > 0.7  # of kernels near the limit that compile without spills
+    assert kept > 0.7  # part of the kernels near the limit that compile without spills
 
 
 def test_what_spills_much_on_mma_sync_is_not_offered() -> None:

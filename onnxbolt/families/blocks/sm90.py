@@ -548,7 +548,8 @@ def block_clocks(problem: Product, config: ProductConfig, arch: Arch) -> float:
         pixels = _im2col_clocks(problem, rows, k)
     load = weights + pixels
     deep = _DEEP if boxes(k, dtype) > 1 else 1.0
-    latency = _LATENCY_CLOCKS / (stages(config, problem, arch) - 1)  # one is being multiplied
+    ring = stages(config, problem, arch)
+    latency = _LATENCY_CLOCKS / max(ring - 1, min(ring, 1))  # one is being multiplied
     busy = _PINGPONG_BLOCK if config.schedule is Schedule.PINGPONG else 1.0
     return max(products * busy, shared * busy, load, latency) * deep
 

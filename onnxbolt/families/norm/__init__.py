@@ -24,13 +24,13 @@ _VALUES = 32  # the most worth trying in a row: with more, few threads fit an SM
 _LANES = 3  # numbers of lanes worth trying, the fewest first
 _BLOCKS = (128, 256)  # threads of a block whose rows are shorter than it
 
-_RESIDENT_THREADS = 1024  # of an SM, if blocks stay (custom_ops/families/norm/kernel.h)
-_MOST_BLOCKS = 32  # of an SM
-_BASE_REGISTERS, _VALUE_REGISTERS = 11.0, 0.66  # of a thread, and for each of its values
+_RESIDENT_THREADS = 1024  # an SM's, if blocks stay (custom_ops/families/norm/kernel.h)
+_MOST_BLOCKS = 32  # blocks of an SM
+_BASE_REGISTERS, _VALUE_REGISTERS = 11.0, 0.66  # a thread's, and for each of its values
 
 # The constants were fitted to 255 measurements of 22 problems on one H200, from 32x768 to
 # 100352x96, with operands beyond the L2 cache (tests/families/test_norm.py holds the fastest).
-_LAUNCH_SHARE = 0.62  # of a launch's usual time: there is nothing to prepare
+_LAUNCH_SHARE = 0.62  # part of a launch's usual time: there is nothing to prepare
 _ROUND_US = 0.27  # latencies of the rows that are under way together
 _BARRIER_US = 0.29  # further ones where several warps share a row
 # Loads of gamma and beta that follow the row's statistics, for each access of a thread: the next
