@@ -99,6 +99,13 @@ def test_rows_of_kernels_that_do_not_exist_are_refused(change: dict[str, object]
         config_from(wrong.row())
 
 
+def test_two_tensors_leave_registers_for_fewer_columns() -> None:
+    """With an exact GELU, tiles of 192 columns and two tensors spilled."""
+    chain = ("Bias", "GeluErf", "Add", *CHAIN[1:])
+    found = _candidates(dataclasses.replace(PROBLEM, chain=chain))
+    assert {config.columns for config in found} == {96, 128}
+
+
 def test_it_runs_on_hopper_alone() -> None:
     assert [arch.number for arch in ARCHS.values() if FAMILY.runs_on(arch)] == [90]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from onnxbolt.archs import Arch, Capability, get
-from onnxbolt.epilogues import STORE
+from onnxbolt.epilogues import STORE, tensor_operands
 from onnxbolt.families.base import Compiled, Family, Schedule, access, clusters
 from onnxbolt.families.blocks import sm90
 from onnxbolt.families.blocks.memory import memory_us, vector_operands
@@ -27,6 +27,7 @@ _C, _P = Schedule.COOPERATIVE, Schedule.PINGPONG
 _TILES = ((64, _C, 1), (128, _C, 2), (192, _C, 3), (64, _P, 2), (64, _P, 3))
 # the most columns without spilled registers, by consumer warpgroups
 _MOST_COLUMNS = {1: 256, 2: 256, 3: 128}
+_MOST_OF_TWO = 128  # the same where two tensors are added
 _MOST_BLOCKS = 8  # the largest cluster that every GPU can place
 _LEAST_COLUMNS = 64  # columns of a tile, where there are several blocks
 _TURNS, _MOMENTS = 2, 8  # buffers of an exchange; bytes of a row's statistics
@@ -105,12 +106,13 @@ class GemmNormSm90(Family[GemmNormSm90Config]):
 
 def _configs(problem: GemmNormProblem, arch: int) -> Iterator[GemmNormSm90Config]:
     """All divisions of a row among blocks, in all tiles; without stages yet."""
+    several = tensor_operands(problem.chain) > 1
     for blocks, tile in itertools.product(range(1, _MOST_BLOCKS + 1), _TILES):
         (rows, schedule, consumers), columns = tile, problem.n // blocks
         if columns * blocks != problem.n or columns not in sm90.COLUMNS:
             continue
         narrow = blocks > 1 and columns < _LEAST_COLUMNS
-        if narrow or columns > _MOST_COLUMNS[consumers]:
+        if narrow or columns > (_MOST_OF_TWO if several else _MOST_COLUMNS[consumers]):
             continue
         yield GemmNormSm90Config(
             arch=arch,
