@@ -209,6 +209,20 @@ class Candidate:
         ]
 
     @property
+    def whole_nodes(self) -> list[int]:
+        """The positions in `links` before which all links of a node are, or none: a convolution's
+        bias, for instance, belongs to the convolution's node."""
+        behind = [set[gs.Node]()]
+        for link in reversed(self.links):
+            behind.append(behind[-1].union(link.nodes))
+        before, found = set(self.anchor.nodes), list[int]()
+        for position in range(len(self.links) + 1):
+            if before.isdisjoint(behind[len(self.links) - position]):
+                found.append(position)
+            before.update(*(link.nodes for link in self.links[position : position + 1]))
+        return found
+
+    @property
     def widths(self) -> tuple[int, ...]:
         """Channels of each layer's result in the original model: one number, or several if there
         are further products."""

@@ -74,7 +74,7 @@ def _ordinary(state: Assignment, node: gs.Node, carry: Carry | None) -> None:
 
 def _fused(state: Assignment, candidate: Candidate) -> None:
     anchor = candidate.anchor
-    reads, writes = anchor.op.forms(candidate, _around(state, candidate))
+    reads, writes = forms_of(state, candidate)
     sources = frozenset({candidate.output.name})
     if anchor.keeps_channels:  # y is stored like x
         sources = state.padding.sources.get(anchor.x.name) or sources
@@ -116,7 +116,13 @@ def _is_worth_padding(state: Assignment, candidate: Candidate, writes: Form) -> 
 
 def x_form(state: Assignment, candidate: Candidate) -> Form:
     """The form in which a fused node reads x."""
-    return candidate.anchor.op.forms(candidate, _around(state, candidate))[0]
+    return forms_of(state, candidate)[0]
+
+
+def forms_of(state: Assignment, candidate: Candidate) -> tuple[Form, Form]:
+    """The forms in which a fused node reads x and writes the result, among the nodes of `state`,
+    which need not have the candidate."""
+    return candidate.anchor.op.forms(candidate, _around(state, candidate))
 
 
 def _around(state: Assignment, candidate: Candidate) -> Surroundings:

@@ -68,9 +68,19 @@ class Cut:
 
 
 @dataclass(frozen=True)
+class Scheduled:
+    """The phases that compute a scope, by their positions among its options (plan/phases.py); none
+    if it is planned greedily."""
+
+    phases: tuple[int, ...]
+    scope: str = ""  # in words, for readers of a lock file
+
+
+@dataclass(frozen=True)
 class Timings:
     """Choices by (problem, architecture), comparisons by the keys of regions and their parts
-    (`plan/regions.py`), cuts by the keys of back-to-back layers (`plan/cuts.py`)."""
+    (`plan/regions.py`), cuts by the keys of back-to-back layers (`plan/cuts.py`), schedules by the
+    keys of scopes (`plan/phases.py`)."""
 
     choices: dict[tuple[Problem, int], Choice] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
@@ -80,6 +90,8 @@ class Timings:
     cuts: dict[str, Cut] = field(default_factory=dict)
     # problems for which no kernel that was tried computes correct results
     failed: frozenset[tuple[Problem, int]] = frozenset()
+    # decided schedules of scopes; others are planned greedily. None: they follow from times
+    schedules: dict[str, Scheduled] | None = None
 
     def choice(self, problem: Problem, arch: int) -> Choice | None:
         return self.choices.get((problem, arch))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
@@ -19,12 +19,11 @@ from onnxbolt.archs import ARCHS, Arch
 from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.epilogues import MEAN
 from onnxbolt.families import KernelConfig, problem_types
-from onnxbolt.layout.assign import assign
-from onnxbolt.layout.assignment import Assignment, Premises
+from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.elementwise_runs import elementwise_runs
 from onnxbolt.layout.slices import slices
 from onnxbolt.measurements.timings import NOTHING, Choice, Timings
-from onnxbolt.plan.conversions import nchw_outputs, outputs_in_both_layouts
+from onnxbolt.plan.conversions import laid_out
 from onnxbolt.plan.cost import fused_us, ort_us, ranked, supports
 from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.ranges import FIXED, Point, Ranges, table
@@ -57,6 +56,20 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Totals:
+    """Microseconds, summed over the architectures, of the kernels that were planned, of their
+    layout conversions, and of nodes that a kernel could compute and ONNX Runtime computes: by
+    dynamic programming and greedily. `scopes` were planned independently, `distinct` of them
+    differ, and `otherwise` are not as the greedy plan has them."""
+
+    dynamic_us: float
+    greedy_us: float
+    scopes: int
+    distinct: int
+    otherwise: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """The fused nodes and their kernels. Dictionaries are keyed by the anchor's node; `used` holds
     the decisions in the form in which a later plan takes them."""
@@ -69,6 +82,7 @@ class Plan:
     used: Timings
     lost: list[Region]  # regions that are not fused, or not as a whole, for each architecture
     verdicts: tuple[Verdict, ...] = ()  # the decisions of --fuse winning
+    totals: Totals | None = None  # None where an earlier plan is made again
 
     @property
     def candidates(self) -> Sequence[Candidate]:
@@ -262,15 +276,9 @@ def _assigned(
 ) -> _Assigned:
     """The candidates and the forms of their tensors. Layers whose tensors are stored in forms that
     no common kernel takes become candidates of their own."""
-    premises = Premises(archs=tuple(ARCHS[number] for number in archs))
     chosen, refusals = candidates, list[Refusal]()
     while True:
-        assignment = assign(graph, chosen, premises)
-        to_nchw = nchw_outputs(assignment, archs, at)
-        both = outputs_in_both_layouts(assignment, archs, at)
-        if to_nchw or both:
-            better = replace(premises, to_nchw=to_nchw, both=both)
-            assignment = assign(graph, chosen, better)
+        assignment = laid_out(graph, chosen, archs, at)
         joint = [c for c in chosen if len(c.widths) > 1 or c.layers]
         apart = dict.fromkeys(
             c for c in joint if not all(supports(problem_of(c, assignment, at), n) for n in archs)

@@ -3,6 +3,7 @@ itself."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -13,8 +14,8 @@ from onnxbolt.archs import ARCHS
 from onnxbolt.candidates import Candidate
 from onnxbolt.dtypes import DType
 from onnxbolt.forms import PLAIN, Form
-from onnxbolt.layout.assign import x_form
-from onnxbolt.layout.assignment import Assignment
+from onnxbolt.layout.assign import assign, x_form
+from onnxbolt.layout.assignment import Assignment, Premises
 from onnxbolt.layout.convert import appended
 from onnxbolt.onnxruntime_time import elementwise_us, transpose_us
 from onnxbolt.plan.cost import layout_us, predict, supports
@@ -22,6 +23,20 @@ from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.ranges import Point
 from onnxbolt.plan.regions import Region
 from onnxbolt.problems import Problem
+
+
+def laid_out(
+    graph: gs.Graph, candidates: Sequence[Candidate], archs: Sequence[int], at: Point
+) -> Assignment:
+    """The forms of all tensors for these candidates, with results written as NCHW where that is
+    predicted to be faster than a layout conversion."""
+    premises = Premises(archs=tuple(ARCHS[number] for number in archs))
+    assignment = assign(graph, candidates, premises)
+    to_nchw = nchw_outputs(assignment, archs, at)
+    both = outputs_in_both_layouts(assignment, archs, at)
+    if not (to_nchw or both):
+        return assignment
+    return assign(graph, candidates, dataclasses.replace(premises, to_nchw=to_nchw, both=both))
 
 
 def conversion_us(tensor: gs.Tensor, form: Form, region: Region) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import onnx_graphsurgeon as gs
@@ -90,7 +90,8 @@ def cover(
     said = {cut.node for cut in cuts}
     taken = {node.name for candidate in found for node in candidate.nodes if node.name}
     layered = [
-        dataclasses.replace(candidate, layers=chains.layers(candidate)) for candidate in found
+        dataclasses.replace(candidate, layers=layers_of(candidate, chains.starting))
+        for candidate in found
     ]
     averaged = where_faster(graph, layered, archs, at, timings)
     combined = gates.where_faster(graph, averaged.candidates, archs, at, timings)
@@ -156,7 +157,7 @@ class _Chains:
         at: Point,
         timings: Timings,
     ) -> None:
-        self._starting = {candidate.anchor.node: candidate for candidate in candidates}
+        self.starting = {candidate.anchor.node: candidate for candidate in candidates}
         self._archs, self._at, self._timings = archs, at, timings
         # products of layers behind other layers
         self._further = {node for c in candidates for node in c.products}
@@ -187,9 +188,9 @@ class _Chains:
         covered = {node for candidate in found for node in candidate.nodes}
         products = dict.fromkeys(node for kernel in kernels for node in kernel.products)
         chains = [
-            self._starting[node]
+            self.starting[node]
             for node in products
-            if node not in covered and node in self._starting
+            if node not in covered and node in self.starting
         ]
         return [kernel for chain in chains if (kernel := self._first_kernel(chain)) is not None]
 
@@ -197,7 +198,7 @@ class _Chains:
         """The first kernel of each chain, and why a node begins none."""
         kernels, refusals = list[Candidate](), list[Refusal]()
         inside: set[gs.Node] = set()
-        for node, candidate in self._starting.items():
+        for node, candidate in self.starting.items():
             if node in inside:
                 continue
             first = self._first_kernel(candidate)
@@ -209,18 +210,15 @@ class _Chains:
         return kernels, refusals
 
     def kernels_until(self, ends: Container[str]) -> Iterator[Candidate]:
-        """The first kernel of each chain, up to an output in `ends`."""
+        """The first kernel of each chain, up to the first of its results in `ends`; its first layer
+        if none is."""
         inside: set[gs.Node] = set()
-        for node, candidate in self._starting.items():
+        for node, candidate in self.starting.items():
             if node in inside:
                 continue
-            kernels = [
-                kernel for end in candidate.ends if (kernel := candidate.prefix(end)) is not None
-            ]
-            if kernels:
-                kernel = next(
-                    (kernel for kernel in kernels if kernel.output.name in ends), kernels[0]
-                )
+            shorter = map(candidate.prefix, candidate.whole_nodes)
+            until = (kernel for kernel in shorter if kernel and kernel.output.name in ends)
+            if (kernel := next(until, _first_layer(candidate))) is not None:
                 inside.update(kernel.products)
                 yield kernel
 
@@ -268,7 +266,7 @@ class _Chains:
     def cut_behind(self, candidate: Candidate) -> Refusal | None:
         """Why the layer behind a candidate is not in its kernel, with the times together and apart
         if there is a kernel for both; None if there is no such layer."""
-        whole = self._starting[candidate.anchor.node]
+        whole = self.starting[candidate.anchor.node]
         if len(candidate.widths) == len(whole.widths):
             return None
         end, *later = whole.ends[len(candidate.widths) - 1 :]
@@ -331,19 +329,6 @@ class _Chains:
         texts = (shortage(problem, get(number)) for number in self._archs)
         return next((f" ({text})" for text in texts if text), "")
 
-    def layers(self, candidate: Candidate) -> tuple[Candidate, ...]:
-        """The layers of a candidate as candidates; empty if it has only one, or if a layer by
-        itself would end before or behind the input of the next one."""
-        nodes = [candidate.anchor.node, *candidate.products]
-        found = [
-            layer for node in nodes if (layer := _first_layer(self._starting.get(node))) is not None
-        ]
-        ends = [*(node.inputs[0] for node in nodes[1:]), candidate.output]
-        complete = len(found) == len(nodes) > 1 and all(
-            layer.output is end for layer, end in zip(found, ends, strict=True)
-        )
-        return tuple(found) if complete else ()
-
     def _ending(self, candidate: Candidate, end: int) -> tuple[float, Candidate | None]:
         """The time of the chain, and its first kernel, if that ends before the link at `end`;
         infinite if it cannot end there."""
@@ -361,7 +346,7 @@ class _Chains:
         candidate that already has as many layers as a kernel can have."""
         readers = [reader for reader in candidate.output.outputs if reader in self._further]
         # a stored result has at most one reader that continues the chain
-        rest = self._starting.get(readers[0]) if readers else None
+        rest = self.starting.get(readers[0]) if readers else None
         return rest if rest is not None and rest.anchor.x is candidate.output else None
 
     def _one_kernel_us(self, candidate: Candidate) -> float:
@@ -381,7 +366,7 @@ class _Chains:
         """True if the last product's own kernel would compute more steps behind it."""
         if len(candidate.widths) == 1:
             return False
-        alone = _first_layer(self._starting.get(candidate.products[-1]))
+        alone = _first_layer(self.starting.get(candidate.products[-1]))
         return alone is not None and alone.output is not candidate.output
 
     def _is_measured(self, candidate: Candidate) -> bool:
@@ -400,7 +385,7 @@ class _Chains:
     def _segments(self) -> dict[tuple[gs.Node, int], Problem]:
         """The problems of all segments of chains of several layers, by first product and end."""
         found = {}
-        for node, candidate in self._starting.items():
+        for node, candidate in self.starting.items():
             for end in candidate.ends if node in self._further or len(candidate.widths) > 1 else ():
                 kernel = candidate.prefix(end)
                 if kernel is not None and not self._takes_more(kernel):
@@ -444,6 +429,18 @@ def _forms_apart(
     layers = [layer for candidate in candidates if (layer := _first_layer(candidate)) is not None]
     premises = Premises(archs=tuple(ARCHS[number] for number in archs))
     return assign(graph, partition(layers), premises)
+
+
+def layers_of(candidate: Candidate, starting: Mapping[gs.Node, Candidate]) -> tuple[Candidate, ...]:
+    """The layers of a candidate as candidates, from those `starting` at each node; empty if it has
+    only one, or if a layer by itself would end before or behind the input of the next one."""
+    nodes = [candidate.anchor.node, *candidate.products]
+    found = [layer for node in nodes if (layer := _first_layer(starting.get(node))) is not None]
+    ends = [*(node.inputs[0] for node in nodes[1:]), candidate.output]
+    complete = len(found) == len(nodes) > 1 and all(
+        layer.output is end for layer, end in zip(found, ends, strict=True)
+    )
+    return tuple(found) if complete else ()
 
 
 def _columns(candidate: Candidate, layers: int) -> str:

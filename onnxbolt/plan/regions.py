@@ -145,7 +145,7 @@ class Region:
 
 def regions(assignment: Assignment, arch: int, at: Point = AS_IS) -> list[Region]:
     """Maximal connected sets of fused convolutions in channels-last form; each GEMM by itself."""
-    groups = _Groups()
+    groups = Groups()
     for candidate in assignment.candidates:
         for tensor in candidate.outputs:
             groups.join(_tensor(tensor), ("candidate", candidate))
@@ -191,8 +191,8 @@ def _tensor(tensor: gs.Tensor) -> tuple[str, object]:
     return ("tensor", tensor.name)
 
 
-class _Groups:
-    """Disjoint sets."""
+class Groups:
+    """Disjoint sets of items, each a word and what it tells apart."""
 
     def __init__(self) -> None:
         self._parent: dict[tuple[str, object], tuple[str, object]] = {}

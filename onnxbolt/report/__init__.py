@@ -76,6 +76,7 @@ class Report(ReportData):
             why,
             manifest.digest,
             regions=chosen.verdicts,
+            planning=chosen.totals,
             strict=options.strict,
         )
 

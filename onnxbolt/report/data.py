@@ -16,7 +16,7 @@ from onnxbolt.verify.result import NOT_FINITE
 from onnxbolt.version import __version__
 
 if TYPE_CHECKING:
-    from onnxbolt.plan.choose import Prediction
+    from onnxbolt.plan.choose import Prediction, Totals
     from onnxbolt.plan.verdicts import Verdict
     from onnxbolt.plan.whole import Estimate
     from onnxbolt.tune.summary import Tuning
@@ -62,6 +62,7 @@ class ReportData:
     ] = ()  # comparisons with ONNX Runtime that --fuse winning decided by
     onnxruntime: str = ""  # the release whose CUDA kernels decided what stays in fp32
     passed_through: str = ""  # why the model was written unchanged; empty if it was optimized
+    planning: Totals | None = None  # None where a lock file decided
     whole: tuple[Estimate, ...] = ()  # predicted times of the whole model, one per architecture
     original: str = ""  # paths, where the models are files
     optimized: str = ""

@@ -19,6 +19,7 @@ from onnxbolt.terminal import add_row, literal_console, width
 
 if TYPE_CHECKING:
     from onnxbolt.candidates import Refusal
+    from onnxbolt.plan.choose import Totals
     from onnxbolt.plan.verdicts import Verdict
     from onnxbolt.tune.summary import Tuning
 
@@ -152,6 +153,8 @@ def _sections(report: ReportData) -> Iterable[Section]:
         ),
         _by_op(report.fused, report.archs),
     )
+    if report.planning:
+        yield _planning(report.planning), (), []
     if report.tuning:
         yield from tuning_sections(report.tuning)
     if any(region.measured for region in report.regions):
@@ -188,6 +191,16 @@ def _runtime(report: ReportData) -> str:
         f"; what stays in fp32 follows from the CUDA kernels of ONNX Runtime {report.onnxruntime}"
         if report.onnxruntime and report.precision != "keep"
         else ""
+    )
+
+
+def _planning(totals: Totals) -> str:
+    """The times of both plans, and how far they differ."""
+    planned = f"{totals.otherwise} of {totals.scopes} parts" if totals.otherwise else "no part"
+    return (
+        f"planned by dynamic programming: {totals.dynamic_us:.1f} us, greedily:"
+        f" {totals.greedy_us:.1f} us ({planned} of the graph planned otherwise; {totals.distinct}"
+        " distinct parts)"
     )
 
 

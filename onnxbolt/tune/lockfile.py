@@ -2,8 +2,9 @@
 same bytes without a GPU.
 
 A lock holds, for each problem and architecture, the chosen configuration; for each sequence of
-back-to-back layers, how many of them one kernel computes; and for each region, whether it was
-fused; with the times that decided, measured or predicted. Each entry is a line, in a fixed order,
+back-to-back layers, how many of them one kernel computes; for each scope that is not planned
+greedily, its phases; and for each region, whether it was fused; with the times that decided,
+measured or predicted. Each entry is a line, in a fixed order,
 so that a changed choice is a changed line. Models that share a lock file also share --precision and
 --arch.
 """
@@ -28,7 +29,7 @@ from onnxbolt.files import read_whole, write_whole
 from onnxbolt.inspection import describe
 from onnxbolt.measurements.keys import plain, problem_from
 from onnxbolt.measurements.records import Machine
-from onnxbolt.measurements.timings import Choice, Comparison, Cut, Timings
+from onnxbolt.measurements.timings import Choice, Comparison, Cut, Scheduled, Timings
 from onnxbolt.options import PRECISIONS, Options
 from onnxbolt.precision.kernel_table import release
 from onnxbolt.problems import UNBOUNDED, Problem
@@ -66,6 +67,8 @@ class Lock:
     # earlier version of onnxbolt wrote the file
     onnxruntime: str = ""
     extensions: tuple[str, ...] = ()  # the extensions that its choices come from
+    # phases of scopes that are not planned greedily
+    schedules: Mapping[str, Scheduled] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Lock:
@@ -98,6 +101,7 @@ class Lock:
                 dict(_read(values, "cuts", _cut)),
                 _release(values.get("onnxruntime", "")),
                 extensions,
+                dict(_read({"scopes": [], **values}, "scopes", _scheduled)),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
@@ -126,6 +130,11 @@ class Lock:
             "schema": str(SCHEMA),
             "shapes": json.dumps(self.shapes),
             **({"extensions": json.dumps(self.extensions)} if self.extensions else {}),
+            **(
+                {"scopes": _lines(_scope_row(*item) for item in self.schedules.items())}
+                if self.schedules
+                else {}
+            ),
         }
         return (
             "{\n"
@@ -138,7 +147,11 @@ class Lock:
         decisions."""
         if frozen:
             return Timings(
-                dict(self.choices), dict(self.comparisons), frozen=True, cuts=dict(self.cuts)
+                dict(self.choices),
+                dict(self.comparisons),
+                frozen=True,
+                cuts=dict(self.cuts),
+                schedules=dict(self.schedules),
             )
         return Timings(_measured(self.choices), _measured(self.comparisons))
 
@@ -169,6 +182,7 @@ class Lock:
         choices = {**kept.choices, **choices}
         comparisons = {key: _decided(found) for key, found in used.comparisons.items()}
         extensions = _extensions(choices)
+        schedules = {**kept.schedules, **(used.schedules or {})}
         return Lock(
             options.precision,
             tuple(archs),
@@ -180,6 +194,7 @@ class Lock:
             cuts={**kept.cuts, **used.cuts},
             onnxruntime=onnxruntime,
             extensions=extensions,
+            schedules={key: found for key, found in schedules.items() if found.phases},
         )
 
 
@@ -334,6 +349,17 @@ def _comparison(row: Mapping[str, Any]) -> tuple[str, Comparison]:
 def _cut(row: Mapping[str, Any]) -> tuple[str, Cut]:
     return checks.text("key", row["key"]), Cut(
         checks.integer("layers", row["layers"], 1, UNBOUNDED), checks.text("chain", row["chain"])
+    )
+
+
+def _scope_row(key: str, found: Scheduled) -> dict[str, object]:
+    return {"key": key, "phases": found.phases, "scope": found.scope}
+
+
+def _scheduled(row: Mapping[str, Any]) -> tuple[str, Scheduled]:
+    phases = (checks.integer("phases", phase, 0, UNBOUNDED) for phase in row["phases"])
+    return checks.text("key", row["key"]), Scheduled(
+        tuple(phases), checks.text("scope", row["scope"])
     )
 
 

@@ -16,8 +16,9 @@ from onnxbolt.graph.shapes import infer
 from onnxbolt.match import preparation, projections, windows
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.options import Options
-from onnxbolt.plan.choose import Plan, plan
-from onnxbolt.plan.cuts import cover, segments
+from onnxbolt.plan.choose import Plan
+from onnxbolt.plan.cuts import segments
+from onnxbolt.plan.planner import planned
 from onnxbolt.plan.ranges import FIXED, Ranges, ranges_of
 from onnxbolt.precision.kernel_table import Kernels, kernels_of
 from onnxbolt.problems import Problem
@@ -49,14 +50,8 @@ class Subject:
         )
 
     def plan(self, archs: Sequence[int], fuse: str, timings: Timings) -> Plan:
-        """The plan that follows from `timings`: back-to-back layers are divided among kernels, then
-        regions and kernels are chosen. Raises FrozenError."""
-        found = cover(self.graph, archs, self.ranges.opt, timings)
-        chosen = plan(self.graph, found.candidates, archs, fuse, timings, self.ranges)
-        used = dataclasses.replace(
-            chosen.used, choices={**found.choices, **chosen.used.choices}, cuts=found.cuts
-        )
-        return dataclasses.replace(chosen, refusals=[*found.refusals, *chosen.refusals], used=used)
+        """The plan that follows from `timings`. Raises FrozenError."""
+        return planned(self.graph, archs, fuse, timings, self.ranges)
 
     def segments(self, archs: Sequence[int]) -> list[Problem]:
         """The problems of all kernels that may serve parts of back-to-back layers; their times
