@@ -1,32 +1,26 @@
-"""Attention kernels of custom_ops/families/attention/ compiled for the host, where fibers stand for
-a GPU's threads (host/emulated/emulator.h), and attention in float64."""
+"""Attention kernels of custom_ops/families/attention/ on the host, and attention in float64."""
 
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from onnxbolt.archs import get
-from onnxbolt.codegen.nvcc import find_toolchain
-from onnxbolt.codegen.render import Instance, arch_source, instance_name, render_unit
-from onnxbolt.codegen.resources import resource_dir
+from onnxbolt.codegen.render import Instance
 from onnxbolt.graph.windows import Windows
 from onnxbolt.ops.attention.found import Masked, Masking
+from tests.custom_ops.host_kernels import compile_kernels
 from tests.gpu.device import Attention, HeadsView, ScoreMask
 from tests.gpu.device import Windows as WindowsArgument
 
-HOST = Path(__file__).with_name("host")
 NO_FIRST, NO_LAST = -(2**31), 2**31 - 1  # a band without bounds
 # the order of custom_ops/ops/attention/arguments.h
 MASKINGS = (Masking.NONE, Masking.ADDED, Masking.KEPT, Masking.DROPPED)
 MASKED = (Masked.PLAIN, Masked.ZERO, Masked.NAN)
 LEAST = -(2.0**127)  # the score of a key that Masked.PLAIN excludes
-_PLACE = "// here come the architectures and Kernels, a tuple of instances"
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,25 +129,4 @@ def _view(x: np.ndarray) -> HeadsView:
 
 def build(instances: Sequence[Instance], directory: Path) -> HostAttention:
     """The kernels of `instances` in a library in `directory`."""
-    archs = sorted({instance.config.arch for instance in instances})
-    kernels = ",\n".join(map(_type, instances))
-    text = (HOST / "attention.cc").read_text()
-    assert text.count(_PLACE) == 1
-    sources = [*(arch_source(get(arch)) for arch in archs), "#include <tuple>"]
-    text = text.replace(_PLACE, "\n".join([*sources, f"using Kernels = std::tuple<{kernels}>;"]))
-    source, library = directory / "attention.cc", directory / "attention.so"
-    source.write_text(text)
-    toolchain = find_toolchain()
-    folders = (HOST / "emulated", resource_dir("custom_ops"), toolchain.cutlass / "include")
-    command = [str(toolchain.nvcc), "-x", "c++", "-std=c++17", "-O1", "-shared", "-cudart=none"]
-    includes = [f"-I{folder}" for folder in folders]
-    flags = ["-Xcompiler=-fPIC,-w", *includes, str(source), "-o", str(library)]
-    subprocess.run([*command, *flags], check=True)
-    return HostAttention(library)
-
-
-def _type(instance: Instance) -> str:
-    """The instance's type in C++."""
-    text = render_unit([instance])
-    begin = text.index("onnxbolt::", text.index(f"using {instance_name(instance)} ="))
-    return text[begin : text.index(";", begin)]
+    return HostAttention(compile_kernels("attention.cc", instances, directory))

@@ -1,9 +1,9 @@
 // One block's part of squeeze-and-excitation, step by step.
 #pragma once
 #include "epilogue/steps.h"
-#include "families/squeeze_excite/cluster.h"
 #include "families/squeeze_excite/rows.h"
 #include "ops/squeeze_excite/arguments.h"
+#include "runtime/cluster.h"
 
 namespace onnxbolt {
 namespace squeeze_excite {

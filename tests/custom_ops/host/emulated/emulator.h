@@ -1,6 +1,7 @@
 // A GPU's threads on the host, for kernels whose logic is to be tested without a GPU: the threads
-// of a block are fibers that take turns whenever one waits for others. Shared memory begins as
-// NaNs.
+// of a block, or of a cluster's blocks, are fibers that take turns whenever one waits for others.
+// Shared memory begins as NaNs; a block's own is put in its place whenever one of its threads has
+// its turn.
 //
 // Include this before the kernel. It must not be compiled by nvcc.
 #pragma once
@@ -31,6 +32,7 @@ struct Fiber {
   ucontext_t context;
   std::vector<char> stack = std::vector<char>(kStack);
   bool done = false;
+  int awaited = 0;                       // the cluster's generation at which it arrived
   std::deque<std::vector<Copy>> groups;  // copies under way; the last group is open
 };
 
@@ -43,12 +45,14 @@ struct Meeting {
 
 struct Machine {
   std::vector<Fiber> fibers;
-  std::vector<Meeting> warps;
-  Meeting block;
+  std::vector<Meeting> warps, blocks;
+  Meeting cluster;
   ucontext_t scheduler;
   std::function<void()> kernel;
-  int thread = 0;
-  unsigned block_index = 0;
+  int thread = 0, threads = 0;              // among those of all blocks under way; of a block
+  unsigned block_index = 0;                 // the first one under way
+  std::vector<std::vector<char>> memories;  // other blocks' shared memory
+  int present = 0;                          // the block whose shared memory is in its place
   bool eager = false;      // copies are done when they are issued, else when they are waited for
   char* memory = nullptr;  // shared memory, of kMemory bytes
 };
@@ -60,6 +64,8 @@ inline void Require(bool holds, const char* what) {
                machine.thread, what);
   std::abort();
 }
+
+inline int OwnBlock() { return machine.thread / machine.threads; }
 
 inline Fiber& Own() { return machine.fibers[machine.thread]; }
 inline Meeting& OwnWarp() { return machine.warps[machine.thread / kWarp]; }
@@ -89,12 +95,25 @@ inline void Main() {
   Yield();
 }
 
-// Threads in another order each time.
-inline void RunBlock(int threads) {
+// Puts a block's shared memory in its place.
+inline void Present(int block) {
+  if (block == machine.present) return;
+  std::memcpy(machine.memories[machine.present].data(), machine.memory, kMemory);
+  std::memcpy(machine.memory, machine.memories[block].data(), kMemory);
+  machine.present = block;
+}
+
+// A cluster of blocks, of so many threads each. Threads in another order each time.
+inline void RunBlocks(int blocks, int threads) {
+  const int all = blocks * threads;
   std::memset(machine.memory, 0xff, kMemory);
-  machine.warps.assign(threads / kWarp, {});
-  machine.block = {};
-  machine.fibers.resize(threads);
+  machine.memories.assign(blocks > 1 ? blocks : 0, std::vector<char>(kMemory, char(0xff)));
+  machine.present = 0;
+  machine.threads = threads;
+  machine.warps.assign(all / kWarp, {});
+  machine.blocks.assign(blocks, {});
+  machine.cluster = {};
+  machine.fibers.resize(all);
   for (Fiber& fiber : machine.fibers) {
     fiber.done = false;
     fiber.groups.assign(1, {});
@@ -103,11 +122,12 @@ inline void RunBlock(int threads) {
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, Main, 0);
   }
-  for (int left = threads, turn = 0; left > 0; ++turn) {
+  for (int left = all, turn = 0; left > 0; ++turn) {
     left = 0;
-    for (int i = 0; i < threads; ++i) {
-      machine.thread = (turn % 2 ? threads - 1 - i : i);
+    for (int i = 0; i < all; ++i) {
+      machine.thread = (turn % 2 ? all - 1 - i : i);
       if (Own().done) continue;
+      Present(OwnBlock());
       swapcontext(&machine.scheduler, &Own().context);
       left += !Own().done;
     }
@@ -124,12 +144,12 @@ inline void Finish(const std::vector<Copy>& group) {
 
 struct ThreadIndex {
   struct {
-    operator unsigned() const { return machine.thread; }
+    operator unsigned() const { return machine.thread % machine.threads; }
   } x;
 };
 struct BlockIndex {
   struct {
-    operator unsigned() const { return machine.block_index; }
+    operator unsigned() const { return machine.block_index + OwnBlock(); }
   } x;
 };
 inline const ThreadIndex thread_index;
@@ -142,7 +162,8 @@ inline const BlockIndex block_index;
 #define blockIdx emulated::block_index
 
 inline bool __syncthreads_or(bool value) {
-  return emulated::Meet(emulated::machine.block, int(emulated::machine.fibers.size()), value);
+  auto& block = emulated::machine.blocks[emulated::OwnBlock()];
+  return emulated::Meet(block, emulated::machine.threads, value);
 }
 inline void __syncthreads() { __syncthreads_or(false); }
 inline void __syncwarp() { emulated::MeetWarp(); }
@@ -157,6 +178,7 @@ inline float __shfl_xor_sync(unsigned, float value, int distance) {
   return value;
 }
 
+inline float rsqrtf(float x) { return 1.f / std::sqrt(x); }
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline uint32_t __float_as_uint(float x) {
   uint32_t bits;

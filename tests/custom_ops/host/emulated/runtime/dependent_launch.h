@@ -10,12 +10,13 @@ inline void WaitForPredecessors() {}
 
 template <class Params>
 const char* LaunchDependent(void (*kernel)(Params), dim3 grid, dim3 block, cudaStream_t,
-                            const Params& params, bool, int shared_memory = 0, int = 1) {
+                            const Params& params, bool, int shared_memory = 0, int cluster = 1) {
   using emulated::machine;
   emulated::Require(shared_memory <= emulated::kMemory, "too much shared memory");
   machine.kernel = [&] { kernel(params); };
-  for (machine.block_index = 0; machine.block_index < grid.x; ++machine.block_index)
-    emulated::RunBlock(block.x);
+  emulated::Require(grid.x % cluster == 0, "the grid has no whole clusters");
+  for (machine.block_index = 0; machine.block_index < grid.x; machine.block_index += cluster)
+    emulated::RunBlocks(cluster, block.x);
   return nullptr;
 }
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 
 namespace onnxbolt {
-namespace squeeze_excite {
 
 // The block's place in its cluster.
 __device__ inline int ClusterRank() {
@@ -48,5 +47,4 @@ __device__ inline float LoadFromBlock(const float* address, int rank) {
 #endif
 }
 
-}  // namespace squeeze_excite
 }  // namespace onnxbolt
