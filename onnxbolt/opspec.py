@@ -23,7 +23,7 @@ from onnxbolt.ops.base import Described, FusedOp, Signature
 
 DOMAIN = domains.FUSED
 _TYPES = frozenset(dtype.value for dtype in DType)
-_LETTERS, _MOST_LETTERS = frozenset("tfb"), 8  # the own inputs of an op
+_LETTERS, _MOST_LETTERS = frozenset("tfbi"), 8  # the own inputs of an op
 
 
 @dataclass(frozen=True)

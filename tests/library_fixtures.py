@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from onnxbolt.library import (
 from onnxbolt.ops.base import Part, Signature
 from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.ops.functions import build as build_body
+from onnxbolt.ops.group_norm import Variant
 from onnxbolt.opspec import OpSpec
 from onnxbolt.sampling import Sampling
 
@@ -51,6 +52,7 @@ ARGUMENTS = {
     named("elementwise"): "ElementwiseArguments",
     named("squeeze_excite"): "SqueezeExciteArguments",
     named("norm"): "NormArguments",
+    named("group_norm"): "GroupNormArguments",
     named("b2b_gemm_sm90"): "ChainArguments",
     named("b2b_stored_sm90"): "ChainArguments",
     named("b2b_conv_sm90"): "ConvChainArguments",
@@ -88,6 +90,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "gemm_sm90": _SM90,
     "gemm_norm_sm90": {**_SM90, "cluster": (1, 4), "stages": 4},
     "norm": {"rows": 4, "lanes": 32, "vectors": 3, "access": 8},
+    "group_norm": {"threads": 256, "access": 8, "resident": True},
     "attention": {
         "queries": 64,
         "keys": 64,
@@ -119,27 +122,25 @@ class Fused:
         family: Family[Any] | None = None,
         padding: int = 0,
         nchw_input: DType | None = None,
-        sampling: Sampling | None = None,
+        variant: Hashable = None,
         part: Part = Part.WHOLE,
         sliced: bool = False,
         to_nchw: bool = False,
     ) -> None:
         self.family = family or named("pool")
-        self.body = build_body(
-            Signature(
-                ops.named(kind),
-                DType.F32,
-                rank,
-                steps,
-                padding,
-                nchw_input,
-                sampling,
-                part,
-                sliced,
-                to_nchw,
-            ),
-            OPSET,
+        signature = Signature(
+            ops.named(kind),
+            DType.F32,
+            rank,
+            steps,
+            padding,
+            nchw_input,
+            variant,
+            part,
+            sliced,
+            to_nchw,
         )
+        self.body = build_body(signature, OPSET)
         self.spec = OpSpec(
             self.body.name,
             kind,
@@ -149,6 +150,7 @@ class Fused:
             nchw_input,
             part is Part.NEXT,
             to_nchw,
+            signature.op.letters(signature),
         )
 
     @property
@@ -229,6 +231,20 @@ LAYER_NORM = Fused(
     "layer_norm", Step("Add"), Step(STORE), Step("Scale"), Step("Bias"), family=named("norm")
 )
 RMS_NORM = Fused("rms_norm", Step("Scale"), family=named("norm"))
+GROUP_NORM, GROUP_NORM_1D, GROUP_NORM_OF_IMAGES = (
+    Fused(
+        "group_norm",
+        *steps,
+        rank=rank,
+        family=named("group_norm"),
+        variant=Variant(before=of_images, modulated=of_images),
+    )
+    for rank, of_images, steps in (
+        (4, False, (Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)))),
+        (3, False, ()),
+        (4, True, (Step("LeakyRelu", (0.25,)),)),
+    )
+)
 SQUEEZE_EXCITE = Fused(
     "squeeze_excite",
     Step("LeakyRelu", (0.25,)),
@@ -240,23 +256,26 @@ NEAREST = Fused(
     "resize",
     rank=4,
     family=named("resize"),
-    sampling=Sampling("nearest", "asymmetric", "floor", "sizes"),
+    variant=Sampling("nearest", "asymmetric", "floor", "sizes"),
 )
 LINEAR = Fused(
     "resize",
     rank=4,
     family=named("resize"),
-    sampling=Sampling("linear", "half_pixel", "round_prefer_floor", "scales"),
+    variant=Sampling("linear", "half_pixel", "round_prefer_floor", "scales"),
 )
 CUBIC = Fused(
     "resize",
     rank=4,
     family=named("resize"),
-    sampling=Sampling("cubic", "half_pixel", "round_prefer_floor", "scales"),
+    variant=Sampling("cubic", "half_pixel", "round_prefer_floor", "scales"),
 )
 ALL = (
     LAYER_NORM,
     RMS_NORM,
+    GROUP_NORM,
+    GROUP_NORM_1D,
+    GROUP_NORM_OF_IMAGES,
     SQUEEZE_EXCITE,
     ELEMENTWISE,
     GEMM,

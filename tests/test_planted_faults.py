@@ -16,7 +16,13 @@ from tests.gpu import planted_faults
 from tests.gpu.fault_list import BIAS, ELEMENT, FAULTS, K_BLOCK, KINDS, PIXEL, STALE, SWAP, Fault
 from tests.gpu.fault_models import MODELS, prepare
 
-NO_PRODUCT = {named("resize"), named("layout"), named("elementwise"), named("norm")}
+NO_PRODUCT = {
+    named("resize"),
+    named("layout"),
+    named("elementwise"),
+    named("norm"),
+    named("group_norm"),
+}
 NO_BIAS = {
     named("pool"),
     named("resize"),

@@ -22,9 +22,10 @@ EpilogueArguments FusedKernel::ReadEpilogue(Buffers& buffers, const Shape& y) co
   std::copy(params_.begin(), params_.end(), epilogue.params);
   size_t vectors = 0, tensors = 0;
   for (size_t i = 0; op_.operands[i] && op_.operands[i] != 'y'; ++i) {
+    const bool vector = op_.operands[i] == 'v';
+    if (!vector && op_.operands[i] != 't') continue;  // the op's own
     const size_t index = op_.first_operand + i;
     const OrtValue* value = buffers.Input(index);
-    const bool vector = op_.operands[i] == 'v';
     RequireShape(index, ort::ShapeOf(value), vector ? Shape{y.back()} : y);
     if (vector) {
       epilogue.vectors[vectors++] = static_cast<const float*>(buffers.Read(value, kTypeF32));

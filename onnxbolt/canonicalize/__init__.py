@@ -25,6 +25,7 @@ from onnxbolt.canonicalize import (
     flatten,
     gemm_form,
     glu_form,
+    group_norm_form,
     mean_form,
     noops,
     norm_form,
@@ -63,6 +64,8 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (split_axes.run, "axes transposed before they are divided"),
     # a factor behind a normalization would be folded into the next weights
     (norm_form.run, "decomposed normalizations recognized"),
+    # so would gamma and beta of groups
+    (group_norm_form.run, "normalizations of groups recognized"),
     # it looks for normalizations, of which some were decomposed
     (reshaped_sums.run, "Reshapes of sums moved in front of them"),
     # the foldings below look for one form of product

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnxbolt.canonicalize import attention_form, norm_form
+from onnxbolt.canonicalize import attention_form, group_norm_form, norm_form
 from onnxbolt.canonicalize.recognition import Recognition
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.graph import promises
@@ -26,9 +26,10 @@ def restore(graph: gs.Graph) -> int:
     """Replace the recognized nodes that are left by ONNX operators; returns how many.
 
     They become the very nodes they were. Where precision changed the tensors' type since, an
-    activation becomes the ONNX form of the epilogue table in that type, and a normalization what
-    norm_form.py writes. A single standard operator stays itself as long as ONNX defines it for the
-    type.
+    activation becomes the ONNX form of the epilogue table in that type, and a normalization of rows
+    what norm_form.py writes. Single standard operators, and normalizations of groups, stay
+    themselves as long as ONNX defines them for the type; groups are else computed in the type
+    before.
     """
     internal = [node for node in graph.nodes if node.domain == INTERNAL_DOMAIN]
     for node in internal:
@@ -42,7 +43,11 @@ def restore(graph: gs.Graph) -> int:
         remove(graph, [node])
         first, *more = node.expansion
         standard = not more and not first.domain and _defined(first.op_type, graph.opset, x)
-        if standard or x.dtype == node.recognition.dtype:
+        if x.dtype == node.recognition.dtype:
+            made = _originals(graph, node, x, y)
+        elif node.op == group_norm_form.OP:
+            made = _in_type(graph, node, x, y)
+        elif standard:
             made = _originals(graph, node, x, y)
         elif node.op in EPILOGUES:
             made = _WrittenOut(graph, node, x).nodes_for(y)
@@ -65,9 +70,38 @@ def _defined(op: str, opset: int, x: gs.Tensor) -> bool:
     return f"tensor({name})" in allowed[schema.inputs[0].type_str]
 
 
+def _in_type(graph: gs.Graph, node: gs.Node, x: gs.Tensor, y: gs.Tensor) -> list[Node]:
+    """The nodes that it was, in x's type, or between Casts where ONNX does not define them for
+    it."""
+    if all(_defined(proto.op_type, graph.opset, x) for proto in node.expansion):
+        return _originals(graph, node, x, y)
+    before = node.recognition.dtype
+    wide, result = (add_variable(graph, f"{t.name}/{before.name}", t) for t in (x, y))
+    wide.dtype = result.dtype = before
+    casts = [
+        Node("Cast", fresh(graph, f"{node.name}/Cast"), {"to": onnx_dtype(t.dtype)}, [source], [t])
+        for source, t in ((x, wide), (result, y))
+    ]
+    for cast in casts:
+        cast.provenance = node.provenance
+    return [casts[0], *_originals(graph, node, wide, result), casts[1]]
+
+
 def _originals(graph: gs.Graph, node: gs.Node, x: gs.Tensor, y: gs.Tensor) -> list[Node]:
+    """The nodes that it was. Where x's type is another than then, so are those of constants and of
+    the tensors between that had x's type."""
     recognition: Recognition = node.recognition
-    tensors: dict[str, gs.Tensor] = {**recognition.constants, recognition.x: x, recognition.y: y}
+
+    def now(dtype: np.dtype) -> np.dtype:
+        return x.dtype if dtype == recognition.dtype else dtype
+
+    constants = {
+        name: constant
+        if now(constant.dtype) == constant.dtype
+        else add_constant(graph, name, constant.values.astype(now(constant.dtype)))
+        for name, constant in recognition.constants.items()
+    }
+    tensors: dict[str, gs.Tensor] = {**constants, recognition.x: x, recognition.y: y}
     # another layout or shape: the inner tensors have other values than those of their names
     moved = x.name != recognition.x
     nodes = []
@@ -76,7 +110,7 @@ def _originals(graph: gs.Graph, node: gs.Node, x: gs.Tensor, y: gs.Tensor) -> li
             if name not in tensors:
                 like = recognition.inner.get(name, x)
                 name_now = fresh(graph, name) if moved else name
-                tensors[name] = gs.Variable(name_now, like.dtype, like.shape)
+                tensors[name] = gs.Variable(name_now, now(like.dtype), like.shape)
         inputs, outputs = [tensors[n] for n in proto.input], [tensors[n] for n in proto.output]
         made = Node(
             proto.op_type,

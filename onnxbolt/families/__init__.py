@@ -35,6 +35,7 @@ from onnxbolt.families.gemm_3x import Gemm3x
 from onnxbolt.families.gemm_norm_sm90 import GemmNormSm90
 from onnxbolt.families.gemm_rows_sm90 import GemmRowsSm90
 from onnxbolt.families.gemm_sm90 import GemmSm90
+from onnxbolt.families.group_norm import GroupNorm
 from onnxbolt.families.halo_sm90 import HaloSm90
 from onnxbolt.families.layout import Layout
 from onnxbolt.families.norm import Norm
@@ -109,6 +110,7 @@ FAMILIES: Registry[int, Family[Any]] = _Families(
         Attention(),
         AttentionSm90(),
         GemmNormSm90(),
+        GroupNorm(),
     ),
     "number",
     "name",

@@ -11,15 +11,16 @@ def partition(candidates: list[Candidate]) -> list[Candidate]:
     """Disjoint candidates, in the given order.
 
     If two candidates share a node (a residual Add behind two convolutions), the longer one keeps
-    it, or the later one of equal lengths: the other one's result is then computed first and read as
-    the residual. The other one is shortened to end before the node; it is dropped if its result
-    would then be no tensor of the source model.
+    it. Of equal lengths it is the one whose op itself has more nodes, or else the later one: the
+    other one's result is then computed first and read as the residual. The other one is shortened
+    to end before the node; it is dropped if its result would then be no tensor of the source model.
     """
     order = sorted(
         range(len(candidates)),
         key=lambda i: (
             candidates[i].anchor.op.takes_epilogue,
             -len(candidates[i].links),
+            -len(candidates[i].anchor.nodes),
             -i,
         ),
     )

@@ -15,6 +15,7 @@ from onnxbolt.ops.conv import Conv
 from onnxbolt.ops.elementwise import Elementwise
 from onnxbolt.ops.gemm import Gemm
 from onnxbolt.ops.glu import Glu
+from onnxbolt.ops.group_norm import GroupNorm
 from onnxbolt.ops.layout import ToNchw, ToNhwc
 from onnxbolt.ops.norm import LayerNorm, RmsNorm
 from onnxbolt.ops.pool import AveragePool, GlobalAveragePool, MaxPool
@@ -63,6 +64,7 @@ OPS: Registry[str, FusedOp] = _Ops(
         Attention(),
         LayerNorm(),
         RmsNorm(),
+        GroupNorm(),
         Elementwise(),
         MaxPool(),
         AveragePool(),

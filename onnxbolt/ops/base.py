@@ -335,7 +335,8 @@ class FusedOp:
 
     def letters(self, signature: Signature) -> str:
         """One letter for each input behind x that is neither weight nor an epilogue's: t, a tensor
-        of x's element type, f, one of float32, or b, one of booleans."""
+        of x's element type, i, one with a vector of it for each image, f, one of float32, or b, one
+        of booleans."""
         return ""
 
     def operands(self, chain: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from onnxbolt.problems.base import Problem, Reference
 from onnxbolt.problems.conv import ConvProblem
 from onnxbolt.problems.gemm import GemmProblem, GluProblem
 from onnxbolt.problems.gemm_norm import GemmNormProblem
+from onnxbolt.problems.group_norm import GroupNormProblem
 from onnxbolt.problems.norm import NormProblem
 from onnxbolt.problems.pool import PoolProblem
 from onnxbolt.problems.product import Product
@@ -23,6 +24,7 @@ __all__ = [
     "GemmNormProblem",
     "GemmProblem",
     "GluProblem",
+    "GroupNormProblem",
     "NormProblem",
     "PoolProblem",
     "Problem",

@@ -39,6 +39,7 @@ CONSTANTS: dict[Family[Any], tuple[str, tuple[str, ...]]] = {
     named("resize"): ("resize::Params", ()),
     named("elementwise"): ("elementwise::Params", ("epilogue.vectors",)),
     named("norm"): ("norm::Params", ("epilogue.vectors",)),
+    named("group_norm"): ("group_norm::Params", ("gamma", "beta", "epilogue.vectors")),
     named("attention"): ("attention::Params", ()),
     named("attention_sm90"): ("attention_sm90::Params", ()),
     named("depthwise"): ("depthwise::Params", ("filter", "epilogue.vectors")),

@@ -37,6 +37,7 @@ from onnxbolt.families.gemm_3x import Gemm3xConfig
 from onnxbolt.families.gemm_norm_sm90 import GemmNormSm90Config
 from onnxbolt.families.gemm_rows_sm90 import GemmRowsSm90Config
 from onnxbolt.families.gemm_sm90 import GemmSm90Config
+from onnxbolt.families.group_norm import GroupNormConfig
 from onnxbolt.families.halo_sm90 import HaloSm90Config
 from onnxbolt.families.norm import NormConfig
 from onnxbolt.families.pool import PoolConfig
@@ -202,6 +203,7 @@ ATTENTION_SM90 = AttentionSm90Config(
     schedule=Schedule.PINGPONG,
     overlap=True,
 )
+GROUP_NORM = GroupNormConfig(arch=90, threads=256, access=8, resident=True)
 NORM = NormConfig(arch=90, rows=4, lanes=32, vectors=3, access=8)
 
 UNITS = {
@@ -233,6 +235,12 @@ UNITS = {
     "norm": (
         Instance(NORM, DType.F16, DType.F16, ("Add", STORE, "Scale", "Bias")),
         Instance(dataclasses.replace(NORM, access=4), DType.F32, DType.F32, ("Scale",)),
+    ),
+    "group_norm": (
+        Instance(GROUP_NORM, DType.F16, DType.F16, ("Silu",)),
+        Instance(
+            dataclasses.replace(GROUP_NORM, access=4, resident=False), DType.F32, DType.F32, ()
+        ),
     ),
     "attention": (Instance(ATTENTION, DType.F16, DType.F16),),
     "attention_sm90": (

@@ -175,6 +175,34 @@ CASES: dict[str, fx.Case] = {
         fx.fused_model(fx.RMS_NORM, ["B", "S", 24], (), [[24]], epsilon=0.25),
         [(2, 5, 24)],
     ),
+    "group norm": (
+        fx.fused_model(
+            fx.GROUP_NORM,
+            ["N", 3, "W", 8],
+            (),
+            [[8], [8], [8], ["N", 3, "W", 8]],
+            groups=2,
+            epsilon=0.25,
+            epilogue_params=[0.25],
+        ),
+        [(2, 3, 5, 8), (2, 3, 5, 8)],
+    ),
+    "group norm 1d": (
+        fx.fused_model(fx.GROUP_NORM_1D, ["N", "L", 8], (), [[8], [8]], groups=8, epsilon=0.25),
+        [(2, 15, 8)],
+    ),
+    "group norm with vectors of images": (
+        fx.fused_model(
+            fx.GROUP_NORM_OF_IMAGES,
+            ["N", 3, "W", 8],
+            (),
+            [[8], [8], *[["N", 8, 1, 1]] * 3],
+            groups=4,
+            epsilon=0.25,
+            epilogue_params=[0.25],
+        ),
+        [(2, 3, 5, 8), *[(2, 8, 1, 1)] * 3],
+    ),
     "squeeze-excite": (
         fx.fused_model(
             fx.SQUEEZE_EXCITE,

@@ -31,6 +31,7 @@ MIRRORS = {
     "ChainArguments": device.Chain,
     "ConvChainArguments": device.ConvChain,
     "NormArguments": device.Norm,
+    "GroupNormArguments": device.GroupNorm,
     "SqueezeExciteArguments": device.SqueezeExcite,
 }
 # Python's enumerations whose members a node names by their position
@@ -42,6 +43,7 @@ _PROGRAM = """
 #include "ops/conv_chain/arguments.h"
 #include "ops/elementwise/arguments.h"
 #include "ops/gemm/arguments.h"
+#include "ops/group_norm/arguments.h"
 #include "ops/layout/arguments.h"
 #include "ops/norm/arguments.h"
 #include "ops/pool/arguments.h"

@@ -35,6 +35,7 @@ from tests.gpu import (
     conv_chain_cases,
     gemm_norm_cases,
     gemm_rows_cases,
+    group_norm_cases,
     norm_cases,
     sm90_cases,
     stored_chain_cases,
@@ -286,6 +287,7 @@ def instances(arch: int) -> list[Instance]:
     found += attention_cases.instances(arch)
     found += norm_cases.instances(arch, types)
     found += gemm_norm_cases.instances(arch, types)
+    found += group_norm_cases.instances(arch, types)
     found += _first_convolutions(arch)
     found += [
         *_chains(arch),

@@ -157,6 +157,19 @@ class Norm(ctypes.Structure):
     ]
 
 
+class GroupNorm(ctypes.Structure):
+    """GroupNormArguments."""
+
+    _fields_ = [
+        *_fields(_I, "n pixels channels groups"),
+        ("epsilon", ctypes.c_float),
+        *_fields(_P, "x y"),
+        *_fields(_L, "x_pitch y_pitch"),
+        *_fields(_P, "gamma beta before scale shift"),
+        ("epilogue", Epilogue),
+    ]
+
+
 class HeadsView(ctypes.Structure):
     """HeadsView and HeadsOutput."""
 
@@ -251,12 +264,15 @@ class Kernel:
         captured: bool = False,
         swizzle: int | None = None,
         split_k: int = 1,
+        columns: int | None = None,
     ) -> None:
         """One launch and a wait, `captured` through a CUDA graph; `swizzle` replaces the row's,
-        `split_k` too."""
+        `split_k` and `columns` (tile_n) too."""
         row = (_L * 25)(*self._row)
         if swizzle is not None:
             row[14] = swizzle
+        if columns is not None:
+            row[5] = columns
         row[22] = split_k
         self.library.call(
             "launch_captured" if captured else "launch", self._pointer, ctypes.byref(arguments), row

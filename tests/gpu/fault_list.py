@@ -427,6 +427,16 @@ GEMM_NORM = Store(
     "to.column + i / 4 * 8 + this->thread_ % 4 * 2 + i % 2",
     "float",
 )
+_GROUP_NORM_STORE = "        *y_at(pixel, channel) = y;\n"
+GROUP_NORM = Store(
+    "families/group_norm/block.h",
+    _GROUP_NORM_STORE,
+    "{code}" + _GROUP_NORM_STORE,
+    "y[i]",
+    "Width",
+    "pixel_of(pixel)",
+    "channel + i",
+)
 _ATTENTION_STORE = "        *reinterpret_cast<Access*>(to + part) = values;\n"
 _HEAD = "int(blockIdx.x) / params_.query_tiles"
 ATTENTION = Store(
@@ -577,6 +587,12 @@ def _gemm_norm() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     yield BIAS, (Edit(file, steps, f"{bare} {steps.replace('operands', 'bare')}"),)
 
 
+def _group_norm() -> Iterator[tuple[str, tuple[Edit, ...]]]:
+    file, beta = GROUP_NORM.file, "factors.summand[j] += beta * (1.f + scale[j]);"
+    yield from _direct(GROUP_NORM, _guarded(file, _GROUP_NORM_STORE, "pixel_of(pixel) / 64 != 2"))
+    yield BIAS, (Edit(file, beta, f"if (blockIdx.x != 2) {beta}"),)
+
+
 def _attention() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     file, steps = ATTENTION.file, "step < S::kKeySteps; ++step"
     yield from _direct(ATTENTION, _guarded(file, _ATTENTION_STORE, f"({ATTENTION.row}) / 64 != 2"))
@@ -687,6 +703,7 @@ _STORES = {
     named("resize"): _resize,
     named("squeeze_excite"): _squeeze_excite,
     named("norm"): _norm,
+    named("group_norm"): _group_norm,
     named("attention"): _attention,
     named("attention_sm90"): _attention_sm90,
     named("b2b_gemm_small"): _gemm_small,

@@ -183,6 +183,13 @@ def _gemm_norm() -> onnx.ModelProto:
     return net.model(net.node("Mul", y, total))
 
 
+def _group_norm() -> onnx.ModelProto:
+    net = Net({"x": (1, 64, SIDE, SIDE)}, 21)
+    y = net.conv("x", 64, 64, 3, pads=SAME)
+    y = net.node("GroupNormalization", y, net.normal(64), net.normal(64), num_groups=8)
+    return net.model(net.conv(net.node("Relu", y), 64, 64, 3, pads=SAME))
+
+
 def _attention() -> onnx.ModelProto:
     """64 sequences of 256 positions, two heads."""
     net = Net(dict.fromkeys("qkv", (64, 256, 64)))
@@ -224,6 +231,7 @@ MODELS: dict[Family[Any], Callable[[], onnx.ModelProto]] = {
     named("elementwise"): _elementwise,
     named("squeeze_excite"): _squeeze_excite,
     named("norm"): _norm,
+    named("group_norm"): _group_norm,
     named("attention"): _attention,
     named("attention_sm90"): _attention,
     named("b2b_gemm_sm90"): lambda: _gemms(256, 64, 64),

@@ -12,6 +12,7 @@
 #include "ops/conv_chain/arguments.h"
 #include "ops/elementwise/arguments.h"
 #include "ops/gemm/arguments.h"
+#include "ops/group_norm/arguments.h"
 #include "ops/layout/arguments.h"
 #include "ops/norm/arguments.h"
 #include "ops/pool/arguments.h"
@@ -284,6 +285,38 @@ inline void Compute(const NormArguments& a) {
       if (e.vectors[0]) y *= e.vectors[0][c];
       if (e.vectors[1]) y += e.vectors[1][c];
       static_cast<float*>(a.y)[row * a.y_pitch + c] = static_cast<float>(y);
+    }
+  }
+}
+
+// A value of an image's vector; 0 where there is none.
+inline float OfImage(const GroupNormArguments& a, const void* vectors, int n, int c) {
+  return vectors ? static_cast<const float*>(vectors)[int64_t{n} * a.channels + c] : 0.f;
+}
+
+inline void Compute(const GroupNormArguments& a) {
+  const int size = a.channels / a.groups;
+  for (int n = 0; n < a.n; ++n) {
+    const int64_t first = int64_t{n} * a.pixels;
+    for (int begin = 0; begin < a.channels; begin += size) {
+      const double count = double(a.pixels) * size;
+      double mean = 0, variance = 0;
+      const auto input = [&](int p, int c) {
+        return static_cast<const float*>(a.x)[(first + p) * a.x_pitch + c] +
+               double(OfImage(a, a.before, n, c));
+      };
+      for (int i = 0; i < a.pixels * size; ++i) mean += input(i / size, begin + i % size) / count;
+      for (int i = 0; i < a.pixels * size; ++i)
+        variance += std::pow(input(i / size, begin + i % size) - mean, 2) / count;
+      for (int i = 0; i < a.pixels * size; ++i) {
+        const int p = i / size, c = begin + i % size;
+        double y = (input(p, c) - mean) / std::sqrt(variance + a.epsilon);
+        y = (y * a.gamma[c] + a.beta[c]) * (1.0 + OfImage(a, a.scale, n, c));
+        y += OfImage(a, a.shift, n, c);
+        static_cast<float*>(a.y)[(first + p) * a.y_pitch + c] =
+            a.epilogue.params[0] ? Finish(a.epilogue, static_cast<float>(y), first + p, c)
+                                 : static_cast<float>(y);
+      }
     }
   }
 }
