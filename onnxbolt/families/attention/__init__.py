@@ -36,10 +36,10 @@ _HELD_REGISTERS, _HELD_REGISTERS_MASKED = 176, 152
 # registers of a thread beside scores, sums and queries: operands under way, addresses, the mask's
 # addresses; and keys of a tile for which one more is needed
 _BASE_REGISTERS, _MASK_REGISTERS, _KEYS_OF_REGISTER = 50, 27, 16
-_BAND_REGISTERS = 10  # its bounds
+_BAND_REGISTERS, _WINDOW_REGISTERS = 12, 12  # bounds of a band; places of a window's rows
 # threads of an SM whose blocks take several batches, by the rows of a warp (shape.h)
 _RESIDENT_THREADS = {16: 512, 32: 256}
-_SAVED = 1.2  # registers as counted here, relative to those that such blocks have
+_SAVED = 1.3  # registers as counted here, relative to those that such blocks have
 _WARPS_TOGETHER = 4  # an SM's warps get registers in such groups
 _ROWS = (16, 32)  # queries of a warp
 _WARPS = (1, 2, 4, 8)  # warps of a block, where queries do not divide into few blocks
@@ -269,8 +269,7 @@ def _registers(config: AttentionConfig, dtype: DType) -> int:
     others = _BASE_REGISTERS + config.keys // _KEYS_OF_REGISTER
     if masked:  # its addresses, and later its values
         others += tiles * max(_MASK_REGISTERS, config.keys // (2 if config.resident else 4))
-    if config.banded:
-        others += _BAND_REGISTERS
+    others += config.banded * _BAND_REGISTERS + config.windows * _WINDOW_REGISTERS
     return tiles * (fragments + (queries if held else 0)) + others
 
 
