@@ -41,7 +41,10 @@ _NORMS = (
 )
 _PRODUCTS = ("MatMul", "Gemm", "Einsum")
 # operators between the products of an attention and its softmax
-_AROUND_SOFTMAX = ("Add", "Sub", "Mul", "Div", "Where", "Cast", "IsNaN", "Reshape", "Transpose")
+_AROUND_SOFTMAX = (
+    *("Add", "Sub", "Mul", "Div", "Where", "Tanh"),
+    *("Cast", "IsNaN", "Reshape", "Transpose"),
+)
 # operators between a half of a gated linear unit and the product of both
 _ACTIVATIONS = ("Mul", "Sigmoid", "Tanh", "Gelu", "Swish", "Relu")
 _AROUND_GATE = (*_ACTIVATIONS, "Add", "Div", "Erf", "Pow", "Cast")

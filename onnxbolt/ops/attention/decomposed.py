@@ -34,13 +34,15 @@ from onnxbolt.ops.attention.lengths import sizes
 from onnxbolt.ops.attention.masks import Masks, Operand, leads_to_product
 from onnxbolt.ops.attention.positions import Frame
 from onnxbolt.ops.attention.products import Operands, Product, heads_before, operands, product
-from onnxbolt.ops.attention.scales import before, factor, widened
+from onnxbolt.ops.attention.scales import before, exact, factor, widened
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import Match
 
 # nodes that may change scores; a product behind one of them is looked for to say so
 _CHANGES = frozenset({"Add", "Cast", "Clip", "Div", "Exp", "Mul", "Sub", "Tanh", "Where"})
-_FAR = 16  # nodes between product and softmax
+_MASKS = frozenset({"Add", "Where"})  # those that ordinary masks are as well
+_REARRANGES = frozenset({"Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_FAR = 64  # nodes between product and softmax, those that make masks among them
 _AXES = "its scores have other axes than batch, heads, queries and keys"
 
 
@@ -113,8 +115,8 @@ def _attempt(
         return Refusal(softmax.name, softmax.op, "its products are not over queries and keys")
     parts = Parts(
         (
-            views.follow(read.q, read.arranged[0], before),
-            views.follow(read.k, read.arranged[1], before),
+            views.follow(read.q, read.arranged[0], exact),
+            views.follow(read.k, read.arranged[1], exact),
             views.follow(read.v, read.arranged[2], widened),
         ),
         scores.scale * scores.product.scale,
@@ -152,11 +154,16 @@ class _Way:
     masked: Sequence[tuple[Operand, float]]
 
 
+def is_weighing(softmax: gs.Node) -> bool:
+    """True if a product reads the probabilities of a softmax, as values are weighed by them."""
+    return isinstance(_probabilities(softmax), _Probabilities)
+
+
 def several_masks(softmax: gs.Node) -> Sequence[Operand]:
     """The masks, from the product on, of an attention that is refused since it has several, if
     nothing scales them."""
     way = _way(softmax)
-    if way is None or not isinstance(_probabilities(softmax), _Probabilities):
+    if way is None or not is_weighing(softmax):
         return ()
     several = _scores(softmax) == masks.SEVERAL and all(scale == 1 for _, scale in way.masked)
     return [each for each, _ in way.masked] if several else ()
@@ -229,18 +236,24 @@ def _refolds(reshape: gs.Node) -> bool:
 
 
 def _changed(tensor: gs.Tensor) -> str | None:
-    """A refusal's reason, if the scores of a product are changed on the way to `tensor`."""
+    """A refusal's reason, if the scores of a product are changed on the way to `tensor`. The last
+    change that no mask is has made the scores what they are, and is named before masks."""
     pending: list[tuple[gs.Tensor, str]] = [(tensor, "")]
     for _ in range(_FAR):
-        tensor, change = pending.pop(0) if pending else (tensor, "")
+        if not pending:
+            break
+        tensor, change = pending.pop(0)
         node = producer(tensor)
-        if node is None:
+        if node is None or node.domain:
             continue
-        if change and product(node) is not None and leads_to_product(tensor):
-            return f"its scores are changed by {change}"
-        if node.op in _CHANGES and not node.domain:
-            change = change or ("" if before(node) is not None else str(node.op))
-            pending += [(source, change) for source in node.inputs]
+        if product(node) is not None and leads_to_product(tensor):
+            return f"its scores are changed by {change}" if change else _AXES
+        if node.op in _REARRANGES:
+            pending.append((node.inputs[0], change))
+        elif node.op in _CHANGES:
+            if before(node) is None and not (change and node.op in _MASKS):
+                change = str(node.op)
+            pending += [(source, change) for source in node.inputs if producer(source) is not None]
     return None
 
 

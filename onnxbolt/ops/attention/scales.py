@@ -23,6 +23,12 @@ def widened(node: gs.Node) -> gs.Tensor | None:
     return source if source is not None and node.outputs[0].dtype == np.float32 else None
 
 
+def exact(node: gs.Node) -> gs.Tensor | None:
+    """The tensor that a node scales, or casts from 16 bits to 32. A Cast to 16 bits ends the way
+    back: what is before it has a type that other operands may not have."""
+    return widened(node) or scaled(node)
+
+
 def scaled(node: gs.Node) -> gs.Tensor | None:
     """The tensor that a node multiplies by, or divides by, a constant number other than 0."""
     if node.op not in ("Mul", "Div") or node.domain:
