@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import onnxbolt
-from tests.ops.attention_form import ALL, SOME, B, Form, H, S, T, answers, feeds
+from tests.ops.attention_form import ALL, SOME, B, D, Form, H, S, T, answers, feeds
 from tests.support import matched, prepare
 
 LOW = float(np.finfo(np.float32).min)
@@ -85,9 +85,52 @@ class Three(Sums):
         return self.add(scores, self.numbers(self.padded(), LOW))
 
 
+class Folded(Sums):
+    """Products over batch and heads as one axis, divided behind the first mask."""
+
+    def scaled(self, q: str, k: str) -> tuple[str, str]:
+        q, k = super().scaled(q, k)
+        return self.reshape(q, -1, S, D), self.reshape(k, -1, D, T)
+
+    def bias(self) -> str:
+        return self.net.normal(1, S, T)
+
+    def masked(self, scores: str) -> str:
+        scores = self.reshape(self.add(scores, self.bias()), -1, H, S, T)
+        return self.add(scores, self.numbers(self.padded(), LOW))
+
+
+class Alibi(Folded):
+    """BLOOM's bias of a head and a key, by the number of keys before it that are no padding."""
+
+    def bias(self) -> str:
+        keys = self.net.node("CumSum", "padding", self.net.const(1, np.int64))
+        keys = self.net.node("Cast", keys, to=onnx.TensorProto.FLOAT)
+        slopes = self.net.const(np.float32(2.0) ** -np.arange(H, dtype=np.float32).reshape(H, 1))
+        bias = self.net.node("Mul", slopes, self.net.node("Unsqueeze", keys, self.ints(1)))
+        return self.reshape(bias, -1, 1, T)
+
+
+class Disentangled(Folded):
+    """DeBERTa's bias, computed from queries, and a condition behind the Reshape."""
+
+    def bias(self) -> str:
+        q = self.reshape(self.projected("x", S), -1, S, D)
+        return self.net.node("MatMul", q, self.net.normal(D, T))
+
+    def masked(self, scores: str) -> str:
+        scores = self.reshape(self.add(scores, self.bias()), -1, H, S, T)
+        masked = self.net.node("Not", "kept")
+        return self.net.node("Where", masked, self.net.const(LOW), scores)
+
+
+FOLDED = (Folded, Alibi, Disentangled)
+
+
 @pytest.mark.parametrize(
     "form",
     [
+        *FOLDED,
         PositionsAndPadding,
         PaddingAndPositions,
         PutBehindAdded,
@@ -118,7 +161,7 @@ def test_several_masks_are_one(form: type[Form], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-@pytest.mark.parametrize("form", [PositionsAndPadding, LowPutBehindAdded])
+@pytest.mark.parametrize("form", [*FOLDED, PositionsAndPadding, LowPutBehindAdded])
 def test_it_is_right_in_low_precision(form: type[Form], precision: str, tmp_path: Path) -> None:
     report = onnxbolt.optimize(
         form().model(),
@@ -198,9 +241,19 @@ class PutsScore(Sums):
         return self.net.node("Where", "kept", scores, self.net.const(-10000.0))
 
 
+class ReadBetween(Folded):
+    """The scores between the masks are an output."""
+
+    def reshape(self, x: str, *shape: int) -> str:
+        y = super().reshape(x, *shape)
+        self.outputs += [y] if shape == (-1, H, S, T) else []
+        return y
+
+
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
+        (ReadBetween, "it has several masks"),
         (Scaled, "its mask is scaled"),
         (PutsScore, "its mask puts a number that scores may have: -10000"),
     ],

@@ -3,6 +3,9 @@
     scores + a + b              =   scores + (a + b)
     Where(c, scores + a, low)   =   scores + Where(c, a, low)
 
+A Reshape of the scores between masks, from one axis for batch and heads to two, comes before them,
+and a mask in front of it is reshaped likewise (BLOOM, DeBERTa).
+
 That is T5's bias of positions, the same for all batches, and the padding of each batch. The sum has
 the scores' type, and is computed once for all layers that have the same masks. Where one mask is 0
 for a key and the others have any number, the sum is exact; low absorbs what is added to it, and a
@@ -18,9 +21,10 @@ from functools import partial
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.graph.edit import add_constant, insert, remove
+from onnxbolt.graph.edit import add_constant, add_variable, insert, producer, remove, sole_use
 from onnxbolt.graph.names import fresh
-from onnxbolt.ops.attention import decomposed, masks
+from onnxbolt.ops.attention import decomposed, folds, masks
+from onnxbolt.ops.attention.lengths import sizes
 from onnxbolt.ops.attention.masks import ABSORBS, Operand
 
 
@@ -30,23 +34,42 @@ def join(graph: gs.Graph) -> int:
     count = 0
     for softmax in list(graph.nodes):
         operands = decomposed.several_masks(softmax) if softmax.op == "Softmax" else ()
-        if operands and _can_join(operands):
+        if operands and _can_join(graph, operands):
             _join(graph, operands, sums)
             count += 1
     return count
 
 
-def _can_join(operands: Sequence[Operand]) -> bool:
-    """True if nothing stands between the masks, and the numbers that are added are of the scores'
-    type."""
-    scores, between = operands[0].scores, itertools.pairwise(operands)
-    if scores.shape is None or len(scores.shape) != 4:
+def _can_join(graph: gs.Graph, operands: Sequence[Operand]) -> bool:
+    """True if nothing but a Reshape that divides batch and heads stands between the masks, nobody
+    else reads the scores there, and the numbers that are added are of the scores' type."""
+    pairs = list(itertools.pairwise(operands))
+    last = operands[-1].scores
+    if last.shape is None or len(last.shape) != 4:
         return False
-    return all(before.node.outputs[0] is after.scores for before, after in between) and all(
-        masks.broadcasts(each.tensor, scores)
-        and (each.tensor.dtype == scores.dtype if each.puts is None else _absorbs(each))
+    between = [tensor for a, b in pairs for tensor in (a.node.outputs[0], b.scores)]
+    if any(sole_use(graph, tensor) is None for tensor in between):
+        return False
+    return all(
+        before.node.outputs[0] is after.scores or _division(before, after) is not None
+        for before, after in pairs
+    ) and all(
+        masks.broadcasts(each.tensor, each.scores)
+        and (each.tensor.dtype == last.dtype if each.puts is None else _absorbs(each))
         for each in operands
     )
+
+
+def _division(before: Operand, after: Operand) -> gs.Node | None:
+    """The Reshape from [batch x heads, queries, keys] to [batch, heads, queries, keys] between two
+    masks, if the number of heads is known."""
+    node, x, y = producer(after.scores), before.node.outputs[0], after.scores
+    if node is None or node.op != "Reshape" or node.domain or node.inputs[0] is not x:
+        return None
+    ranks = len(x.shape or ()), len(y.shape or ())
+    if ranks != (3, 4) or sizes(x)[-2:] != sizes(y)[-2:]:
+        return None
+    return node if isinstance(y.shape[1], int) else None
 
 
 def _absorbs(mask: Operand) -> bool:
@@ -60,28 +83,43 @@ def _join(
     """Replace the masks' nodes by one Add."""
     scores, nodes = operands[0].scores, [each.node for each in operands]
     last, y = nodes[-1], nodes[-1].outputs[0]
-    key = (scores.dtype, *((each.tensor.name, each.puts, each.keeps) for each in operands))
+    divisions = [_division(*pair) for pair in itertools.pairwise(operands)]
+    division = next((node for node in divisions if node is not None), None)
+    heads = 0 if division is None else int(division.outputs[0].shape[1])
+    key = (scores.dtype, heads)
+    key += tuple((each.tensor.name, each.puts, each.keeps) for each in operands)
     if key not in sums:
         total: gs.Tensor | None = None
         for each in operands:
-            total = _with(graph, total, each, last)
+            total = _with(graph, total, each, heads, last)
         assert total is not None  # there are operands
         sums[key] = total
+    if division is not None:
+        divided = add_variable(graph, f"{y.name}_scores", division.outputs[0])
+        inputs = [scores, division.inputs[1]]
+        insert(graph, "Reshape", inputs, [divided], [division], division.attrs, at=last)
+        scores, nodes = divided, [*nodes, division]
     insert(graph, "Add", [scores, sums[key]], [], nodes, at=last).outputs = [y]
     remove(graph, nodes)
 
 
-def _with(graph: gs.Graph, total: gs.Tensor | None, mask: Operand, at: gs.Node) -> gs.Tensor:
-    """`total` with a further mask."""
+def _with(
+    graph: gs.Graph, total: gs.Tensor | None, mask: Operand, heads: int, at: gs.Node
+) -> gs.Tensor:
+    """`total` with a further mask, whose batch and heads are divided if its scores have one axis
+    for both."""
+    tensor = mask.tensor
+    if len(mask.scores.shape) == 3 and len(tensor.shape) == 3:
+        tensor = folds.divided(graph, tensor, heads, mask.node)
     if total is None and mask.puts is None:
-        return mask.tensor
+        return tensor
     y = mask.node.outputs[0]
     result = gs.Variable(fresh(graph, f"{y.name}_mask"), y.dtype)
-    inputs = [total, mask.tensor]
+    inputs = [total, tensor]
     if mask.puts is not None:
         constant = partial(add_constant, graph, f"{y.name}_number")
         low, zero = (constant(np.array(number, y.dtype)) for number in (mask.puts, 0.0))
         kept = zero if total is None else total
-        inputs = [mask.tensor, kept, low] if mask.keeps else [mask.tensor, low, kept]
+        inputs = [tensor, kept, low] if mask.keeps else [tensor, low, kept]
     insert(graph, mask.node.op, inputs, [result], [mask.node], at=at)
     return result
