@@ -125,7 +125,7 @@ def _shortened(graph: gs.Graph, found: _Sum) -> bool:
     summands = [values for values in constants if values is not None]
     if not summands or not variables or (total := _total(summands)) is None:
         return False
-    gather = _taking(graph, variables) if _is_row(total) else None
+    gather = _taking(graph, variables, total.ndim) if _is_row(total) else None
     if len(summands) == 1 and not rows and gather is None:
         return False
     if gather is not None:
@@ -139,18 +139,24 @@ def _shortened(graph: gs.Graph, found: _Sum) -> bool:
 
 
 def _row(term: gs.Tensor, found: _Sum) -> np.ndarray | None:
-    """The row of an embedding that is the same everywhere, if other terms give the sum its
+    """The row of an embedding that is the same everywhere, if terms that stay give the sum its
     shape."""
-    table, node = _table(term), producer(term)
-    if table is None or node is None or not is_float(table):
+    table, index, shape = _table(term), _constant_index(term), found.result.shape
+    if table is None or index is None or not is_float(table):
         return None
-    index, shape = _only_index(node.inputs[1]), found.result.shape
-    others = [t for t in found.terms if t is not term and not isinstance(t, gs.Constant)]
+    others = [t for t in found.terms if _constant_index(t) is None]
+    others = [t for t in others if not isinstance(t, gs.Constant)]
     kept = shape and None not in shape and any(list(t.shape or ()) == list(shape) for t in others)
-    if index is None or not kept or not -table.shape[0] <= index < table.shape[0]:
+    if not kept or not -table.shape[0] <= index < table.shape[0]:
         return None
     row: np.ndarray = table.values[index]
     return row
+
+
+def _constant_index(term: gs.Tensor) -> int | None:
+    """The only index of an embedding; None for other terms."""
+    node = producer(term)
+    return None if node is None or _table(term) is None else _only_index(node.inputs[1])
 
 
 def _total(summands: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -169,8 +175,9 @@ def _is_row(values: np.ndarray) -> bool:
     return values.ndim > 0 and values.size == values.shape[-1]
 
 
-def _taking(graph: gs.Graph, terms: Sequence[gs.Tensor]) -> gs.Node | None:
-    """The Gather from the smallest table that a row may be added to: nobody else reads it."""
+def _taking(graph: gs.Graph, terms: Sequence[gs.Tensor], rank: int) -> gs.Node | None:
+    """The Gather from the smallest table that a row of `rank` axes may be added to: nobody else
+    reads it, and its result has as many axes."""
     gathers = [
         node
         for term in terms
@@ -179,6 +186,7 @@ def _taking(graph: gs.Graph, terms: Sequence[gs.Tensor]) -> gs.Node | None:
         and len(table.outputs) == 1
         and sole_use(graph, term) is not None
         and is_float(table)
+        and len(term.shape or ()) >= rank
     ]
     return min(gathers, key=lambda node: node.inputs[0].shape[0], default=None)
 
@@ -203,9 +211,9 @@ def _add_up(graph: gs.Graph, found: _Sum, terms: Sequence[gs.Tensor]) -> None:
     """New Adds of `terms`, of which the last has the sum's result."""
     root, result = found.adds[0], found.result
     root.outputs.clear()
-    total = terms[0]
-    for term in terms[1:]:
-        y = result if term is terms[-1] else add_variable(graph, f"{result.name}_part", result)
+    total, last = terms[0], len(terms) - 1
+    for index, term in enumerate(terms[1:], 1):  # a term may occur twice
+        y = result if index == last else add_variable(graph, f"{result.name}_part", result)
         insert(graph, "Add", [total, term], [y], found.adds, at=root)
         total = y
     if len(terms) == 1:

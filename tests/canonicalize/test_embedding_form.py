@@ -64,6 +64,11 @@ def _from_the_end(net: Net) -> str:
     return _add(net, _words(net), _segment(net, -1), _positions(net))
 
 
+def _a_term_twice(net: Net) -> str:
+    x = net.node("Cast", net.node("Unsqueeze", "ids", net.const([2], np.int64)), to=1)
+    return _add(net, _words(net), x, net.node("Add", x, net.normal(WIDTH)))
+
+
 def _running_positions(net: Net) -> str:
     """Positions that the input decides: the segment's row goes into their table."""
     places = net.node("Clip", "ids", net.const(0, np.int64), net.const(6, np.int64))
@@ -84,6 +89,7 @@ FORMS: dict[str, tuple[Build, list[str]]] = {
     "a segment from the end": (_from_the_end, ["Gather", "Add"]),
     "positions at run time": (_running_positions, ["Clip", "Gather", "Gather", "Add"]),
     "two constants": (_two_constants, ["Gather", "Add"]),
+    "a term twice": (_a_term_twice, ["Unsqueeze", "Cast", "Gather", "Add", "Add"]),
     "a row": (_a_row, ["Gather", "Identity"]),
 }
 
@@ -126,6 +132,17 @@ def _no_embedding(net: Net) -> str:
     return _add(net, x, net.normal(WIDTH), net.normal(WIDTH))
 
 
+def _two_segments(net: Net) -> str:
+    """Each segment has the sum's shape, but no term would have it without both."""
+    x = net.node("Cast", net.node("ReduceMax", "ids"), to=1)
+    return _add(net, _segment(net), _segment(net, 1), x)
+
+
+def _more_axes(net: Net) -> str:
+    """The row has an axis that nothing else gives the sum."""
+    return _add(net, _words(net), net.normal(1, 1, 1, WIDTH))
+
+
 def _growing(net: Net) -> str:
     """The constants' sum would be larger than both."""
     constants = net.normal(BATCH, 1, WIDTH), net.normal(1, LENGTH, WIDTH)
@@ -141,7 +158,15 @@ def _read_elsewhere(net: Net) -> str:
 
 @pytest.mark.parametrize(
     "build",
-    [_one_term_gives_the_shape, _several_segments, _no_embedding, _growing, _read_elsewhere],
+    [
+        _one_term_gives_the_shape,
+        _several_segments,
+        _no_embedding,
+        _two_segments,
+        _more_axes,
+        _growing,
+        _read_elsewhere,
+    ],
 )
 def test_other_sums_stay(build: Build) -> None:
     source = _net(build)
