@@ -414,12 +414,20 @@ class Folded(Masks):
         return super().output(self.reshape(y, -1, H, S, D))
 
 
-class FoldedMask(Folded):
-    """The first axis of the mask is batch and heads before its Reshape, too."""
+class OneHead(Masks):
+    """Tensors and a mask without an axis for heads."""
+
+    def projected(self, x: str, positions: int) -> str:
+        return self.net.node("MatMul", x, self.net.normal(H * D, D))
+
+    def k(self) -> str:
+        return self.transpose(self.projected("context", T), 0, 2, 1)
 
     def masked(self, scores: str) -> str:
-        whole = self.net.node("Concat", *["added"] * H, axis=0)
-        return self.add(scores, self.reshape(whole, -1, S, T))
+        return self.add(scores, self.reshape("added", -1, S, T))
+
+    def output(self, y: str) -> str:
+        return self.net.node("Concat", *[y] * H, axis=2)
 
 
 class OtherHeads(Folded):
@@ -435,7 +443,7 @@ class OtherHeads(Folded):
     ("form", "reason"),
     [
         (ChangedBehind, "its mask puts a number that another one changes"),
-        (FoldedMask, "its mask has one axis for batch and heads"),
+        (OneHead, "its mask has one axis for batch and heads"),
         (OtherHeads, "its mask has other batches or heads than its scores"),
         (PutsScore, "its mask puts a number that scores may have: -10000"),
         (WindowsOfImages, "its masks of windows are no constants that are added"),

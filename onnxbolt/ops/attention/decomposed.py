@@ -29,7 +29,7 @@ import onnx_graphsurgeon as gs
 from onnxbolt.candidates import Refusal
 from onnxbolt.graph.edit import producer, scalar
 from onnxbolt.ops.attention import masks, views
-from onnxbolt.ops.attention.found import AttentionAnchor, Parts, assembled
+from onnxbolt.ops.attention.found import AttentionAnchor, Mask, Parts, assembled
 from onnxbolt.ops.attention.lengths import sizes
 from onnxbolt.ops.attention.masks import Masks, Operand, leads_to_product
 from onnxbolt.ops.attention.positions import Frame
@@ -81,7 +81,10 @@ def match(op: FusedOp, softmax: gs.Node) -> Match:
     rank = len(softmax.inputs[0].shape)
     if softmax.attrs.get("axis", -1) not in (-1, rank - 1):
         return Refusal(softmax.name, softmax.op, "its softmax is not over the keys")
-    attempts = [_attempt(op, softmax, scores, after, heads) for heads in _heads(scores, after)]
+    attempts = [
+        _attempt(op, softmax, scores, after, heads)
+        for heads in _heads(scores.product, scores.heads, after)
+    ]
     found = next((each for each in attempts if not isinstance(each, Refusal)), attempts[0])
     return found if isinstance(found, Refusal) else (found, ())
 
@@ -100,7 +103,7 @@ def attempts(softmax: gs.Node) -> Iterator[Attempt]:
     """The ways to read a softmax between two products."""
     after, scores = _probabilities(softmax), _scores(softmax)
     if isinstance(after, _Probabilities) and isinstance(scores, _Scores):
-        for heads in _heads(scores, after):
+        for heads in _heads(scores.product, scores.heads, after):
             read = operands(scores.product, after.product, after.tensor, heads)
             if read is not None:
                 yield Attempt(read, after.product.node.outputs[0], heads)
@@ -129,15 +132,16 @@ def _attempt(
     return assembled(op, softmax, parts)
 
 
-def _heads(scores: _Scores, after: _Probabilities) -> list[int]:
-    """Numbers of heads to try, for products over batch x heads."""
-    if not (scores.product.is_folded or after.product.is_folded):
+def _heads(first: Product, between: Iterable[int], after: _Probabilities) -> list[int]:
+    """Numbers of heads to try, for products over batch x heads; Reshapes `between` the first
+    product and the softmax tell some."""
+    if not (first.is_folded or after.product.is_folded):
         return [1]
     y = after.product.node.outputs[0]
     behind = [node.outputs[0].shape for node in y.outputs if node.op == "Reshape"]
     split = [shape[1] for shape in behind if shape is not None and len(shape) == 4]
-    known = [*scores.heads, *(size for size in split if isinstance(size, int))]
-    return list(dict.fromkeys([*known, *heads_before(scores.product), 1]))
+    known = [*between, *(size for size in split if isinstance(size, int))]
+    return list(dict.fromkeys([*known, *heads_before(first), 1]))
 
 
 # --- from the first product to the softmax --------------------------------------------------------
@@ -167,6 +171,21 @@ def several_masks(softmax: gs.Node) -> Sequence[Operand]:
         return ()
     several = _scores(softmax) == masks.SEVERAL and all(scale == 1 for _, scale in way.masked)
     return [each for each, _ in way.masked] if several else ()
+
+
+def folded_masks(op: FusedOp, softmax: gs.Node) -> tuple[Sequence[Operand], int]:
+    """The masks of an attention that is refused for no other reason than that one of them has one
+    axis for batch and heads, and the number of its heads."""
+    way, after = _way(softmax), _probabilities(softmax)
+    if way is None or not isinstance(after, _Probabilities) or _scores(softmax) != masks.FOLDED:
+        return (), 1
+    queries, keys = sizes(way.nodes[0].outputs[0])[-2:]
+    frame, unmasked = Frame(queries, keys), Masks(Mask(), 0.0)
+    scores = _Scores(way.product, tuple(way.nodes), way.scale, frame, unmasked, frozenset())
+    for heads in _heads(way.product, (), after):
+        if heads > 1 and isinstance(_attempt(op, softmax, scores, after, heads), AttentionAnchor):
+            return [each for each, _ in way.masked], heads
+    return (), 1
 
 
 def _scores(softmax: gs.Node) -> _Scores | str | None:

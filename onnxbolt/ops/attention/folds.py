@@ -1,4 +1,9 @@
-"""Masks with one axis for batch and heads, as tensors with two."""
+"""Masks with one axis for batch and heads, as tensors with two:
+
+    scores + m   =   scores + Reshape(Reshape(m, [batch, heads, ..]), [batch x heads, ..])
+
+Kernels read the tensor between both Reshapes. torch.nn.MultiheadAttention's 3-D masks are such.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,44 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.graph.edit import add_constant, insert
 from onnxbolt.graph.names import fresh
+from onnxbolt.ops.attention import decomposed
+from onnxbolt.ops.base import FusedOp
+
+
+def divide(op: FusedOp, graph: gs.Graph) -> int:
+    """Divide the masks of all attentions of `op` that need it; returns of how many."""
+    made = dict[tuple[str, int], gs.Tensor]()
+    count = 0
+    for softmax in list(graph.nodes):
+        if softmax.op != "Softmax":
+            continue
+        found, heads = decomposed.folded_masks(op, softmax)
+        folded = [each for each in found if len(each.tensor.shape) == len(each.scores.shape) == 3]
+        if not folded or any(_indivisible(each.tensor, heads) for each in folded):
+            continue
+        for each in folded:
+            key = each.tensor.name, heads
+            if key not in made:
+                made[key] = _and_back(graph, each.tensor, heads, each.node)
+            place = each.node.inputs.index(each.tensor)
+            each.node.inputs[place] = made[key]
+            each.node.origin = None
+        count += 1
+    return count
+
+
+def _indivisible(mask: gs.Tensor, heads: int) -> bool:
+    size = mask.shape[0]
+    return isinstance(size, int) and size != 1 and size % heads != 0
+
+
+def _and_back(graph: gs.Graph, mask: gs.Tensor, heads: int, at: gs.Node) -> gs.Tensor:
+    """The mask behind both Reshapes."""
+    shape = gs.Variable(fresh(graph, f"{mask.name}_shape"), np.int64, [3])
+    result = gs.Variable(fresh(graph, f"{mask.name}_folded"), mask.dtype, mask.shape)
+    insert(graph, "Shape", [mask], [shape], [], at=at)
+    insert(graph, "Reshape", [divided(graph, mask, heads, at), shape], [result], [], at=at)
+    return result
 
 
 def divided(graph: gs.Graph, mask: gs.Tensor, heads: int, at: gs.Node) -> gs.Tensor:

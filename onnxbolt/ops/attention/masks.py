@@ -8,7 +8,8 @@
 | Add(scores, 0) | no mask |
 
 c is a band, a boolean tensor, or both (conditions.py). Two masks are one if both exclude keys for
-good, or if one is a band; others are joined before (sums.py).
+good, or if one is a band; others are joined before (sums.py). One axis for batch and heads is
+divided before, too (folds.py).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from onnxbolt.ops.attention.positions import Frame, leaves_a_key
 from onnxbolt.ops.attention.scales import before
 
 SEVERAL = "it has several masks"
+FOLDED = "its mask has one axis for batch and heads"
 ABSORBS = -1e30  # a score plus such a value, or a lower one, is this value
 _ABSORBS_F16 = -6.5e4  # in fp16, whose numbers lie 32 apart there
 _EXCLUDES = -6.5e4  # a key with such a score, or a lower one, has no weight: fp16 ends at -65504
@@ -221,7 +223,7 @@ def _one(excluded: Sequence[_Excluded], added: Sequence[_Added]) -> Masks | str:
         return SEVERAL
     leaves = (*condition.leaves, *(each.leaf for each in added))
     if any(not _is_placed(leaf) for leaf in leaves):
-        return "its mask has one axis for batch and heads"
+        return FOLDED
     low = min(lows, default=0.0)
     if not leaves:
         return Masks(Mask(band=condition.band), low if condition.band else 0.0)

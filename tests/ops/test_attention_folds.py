@@ -1,0 +1,110 @@
+"""Masks with one axis for batch and heads are divided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxbolt
+from tests.ops.attention_form import ALL, SOME, D, Form, H, S, T, answers, feeds
+from tests.support import matched, prepare
+
+
+class Folded(Form):
+    """torch.nn.MultiheadAttention's mask for each head: products by torch.bmm, and a mask
+    [batch x heads, queries, keys]."""
+
+    def q(self) -> str:
+        return self.reshape(super().q(), -1, S, D)
+
+    def k(self) -> str:
+        return self.reshape(super().k(), -1, D, T)
+
+    def v(self) -> str:
+        return self.reshape(super().v(), -1, T, D)
+
+    def mask(self) -> str:
+        heads = self.net.node("Add", "added", self.net.normal(1, H, S, T))
+        return self.transpose(self.reshape(self.transpose(heads, 0, 1, 3, 2), -1, T, S), 0, 2, 1)
+
+    def masked(self, scores: str) -> str:
+        return self.net.node("Add", scores, self.mask())
+
+    def output(self, y: str) -> str:
+        return super().output(self.reshape(y, -1, H, S, D))
+
+
+class OneQuery(Folded):
+    """The same for all queries."""
+
+    def mask(self) -> str:
+        return self.net.node("ReduceMin", super().mask(), axes=[1], keepdims=1)
+
+
+class Excluded(Folded):
+    """A boolean."""
+
+    def masked(self, scores: str) -> str:
+        mask = self.net.node("Less", super().mask(), self.net.const(-1.0))
+        return self.net.node("Where", mask, self.net.const(-np.inf), scores)
+
+
+class TwoLayers(Folded):
+    """Both layers have the same mask."""
+
+    def mask(self) -> str:
+        if not hasattr(self, "shared"):
+            self.shared = super().mask()
+        return self.shared
+
+    def attended(self) -> str:
+        return self.net.node("Add", super().attended(), super().attended())
+
+
+@pytest.mark.parametrize("batch", [2, "batch"])
+@pytest.mark.parametrize("precision", ["keep", "fp16"])
+@pytest.mark.parametrize("form", [Folded, OneQuery, Excluded])
+def test_masks_are_divided(
+    form: type[Form], precision: str, batch: int | str, tmp_path: Path
+) -> None:
+    source = form(batch).model()
+    report = onnxbolt.optimize(
+        source,
+        tmp_path / "out.onnx",
+        archs="sm_80",
+        precision=precision,
+        fuse="all",
+        library=False,
+    )
+    assert report.passed
+    assert len([node for node in report.fused if "Attention" in node.op]) == 1
+    assert "attention: 1 (masks divided into batch and heads)" in report.changes
+    for excluded in (SOME, ALL) if precision == "keep" else ():
+        given = feeds(source, excluded)
+        got = answers(onnx.load(tmp_path / "out.onnx"), given)
+        np.testing.assert_allclose(got, answers(source, given), atol=1e-5)
+
+
+def test_layers_share_the_mask() -> None:
+    graph = prepare(TwoLayers().model())
+    softmaxes = [node for node in graph.nodes if node.op == "Softmax"]
+    assert len(softmaxes) == 2
+    assert len({node.inputs[0].inputs[0].inputs[1].name for node in softmaxes}) == 1
+
+
+class OtherResult(Folded):
+    """The heads of the result are not brought behind its queries."""
+
+    def output(self, y: str) -> str:
+        return self.reshape(y, -1, S, H * D)
+
+
+def test_what_is_refused_for_other_reasons_stays() -> None:
+    source = OtherResult().model()
+    assert not [node for node in prepare(source).nodes if node.op == "Shape"]
+    _, refusals = matched(source)
+    reasons = [refusal.reason for refusal in refusals if refusal.op == "Softmax"]
+    assert reasons == ["its mask has one axis for batch and heads"]
