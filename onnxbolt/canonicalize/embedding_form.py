@@ -125,7 +125,7 @@ def _shortened(graph: gs.Graph, found: _Sum) -> bool:
     summands = [values for values in constants if values is not None]
     if not summands or not variables or (total := _total(summands)) is None:
         return False
-    gather = _taking(graph, variables, total.ndim) if _is_row(total) else None
+    gather = _taking(graph, variables, total) if _is_row(total) else None
     if len(summands) == 1 and not rows and gather is None:
         return False
     if gather is not None:
@@ -175,9 +175,9 @@ def _is_row(values: np.ndarray) -> bool:
     return values.ndim > 0 and values.size == values.shape[-1]
 
 
-def _taking(graph: gs.Graph, terms: Sequence[gs.Tensor], rank: int) -> gs.Node | None:
-    """The Gather from the smallest table that a row of `rank` axes may be added to: nobody else
-    reads it, and its result has as many axes."""
+def _taking(graph: gs.Graph, terms: Sequence[gs.Tensor], row: np.ndarray) -> gs.Node | None:
+    """The Gather from the smallest table that a row may be added to: nobody else reads it, it keeps
+    its width, and its result has as many axes as the row."""
     gathers = [
         node
         for term in terms
@@ -186,7 +186,8 @@ def _taking(graph: gs.Graph, terms: Sequence[gs.Tensor], rank: int) -> gs.Node |
         and len(table.outputs) == 1
         and sole_use(graph, term) is not None
         and is_float(table)
-        and len(term.shape or ()) >= rank
+        and row.size in (1, table.shape[1])
+        and len(term.shape or ()) >= row.ndim
     ]
     return min(gathers, key=lambda node: node.inputs[0].shape[0], default=None)
 

@@ -143,6 +143,11 @@ def _more_axes(net: Net) -> str:
     return _add(net, _words(net), net.normal(1, 1, 1, WIDTH))
 
 
+def _a_wider_row(net: Net) -> str:
+    """The table would get more columns."""
+    return _add(net, net.node("Gather", net.normal(20, 1), "ids"), net.normal(WIDTH))
+
+
 def _growing(net: Net) -> str:
     """The constants' sum would be larger than both."""
     constants = net.normal(BATCH, 1, WIDTH), net.normal(1, LENGTH, WIDTH)
@@ -164,6 +169,7 @@ def _read_elsewhere(net: Net) -> str:
         _no_embedding,
         _two_segments,
         _more_axes,
+        _a_wider_row,
         _growing,
         _read_elsewhere,
     ],
