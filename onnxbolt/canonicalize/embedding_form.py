@@ -119,14 +119,17 @@ def _only_index(ids: gs.Tensor) -> int | None:
 
 def _shortened(graph: gs.Graph, found: _Sum) -> bool:
     """Rewrite a sum in place; False if it is as short as it can be."""
-    rows = {id(term): row for term in found.terms if (row := _row(term, found)) is not None}
-    constants = [rows.get(id(t), constant_values(t)) for t in found.terms]
+    rows = [_row(term, found) for term in found.terms]
+    constants = [
+        constant_values(term) if row is None else row
+        for term, row in zip(found.terms, rows, strict=True)
+    ]
     variables = [t for t, values in zip(found.terms, constants, strict=True) if values is None]
     summands = [values for values in constants if values is not None]
     if not summands or not variables or (total := _total(summands)) is None:
         return False
     gather = _taking(graph, variables, total) if _is_row(total) else None
-    if len(summands) == 1 and not rows and gather is None:
+    if len(summands) == 1 and all(row is None for row in rows) and gather is None:
         return False
     if gather is not None:
         index = next(i for i, term in enumerate(variables) if term is gather.outputs[0])

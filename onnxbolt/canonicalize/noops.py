@@ -1,7 +1,8 @@
 """Remove nodes that compute nothing.
 
     Identity(x) = x;  Dropout(x) = x in inference;  Slice of everything = x;
-    Transpose(x) by the identity permutation = x;  Reshape(x) to x's own shape = x;
+    Transpose(x) by the identity permutation = x;  Transpose(Transpose(x)) by the reverse of the
+    first permutation = x;  Reshape(x) to x's own shape = x;
     Cast(x) to x's own type = x;  Pad(x) by zeros = x;
     Concat(x) = Sum(x) = Max(x) = Min(x) = Mean(x) = x;
     x + 0 = 0 + x = x - 0 = x;  x * 1 = 1 * x = x / 1 = x,
@@ -83,8 +84,14 @@ def _dropout(node: gs.Node) -> gs.Tensor | None:
 
 
 def _transpose(node: gs.Node) -> gs.Tensor | None:
-    order = node.attrs.get("perm")
-    return node.inputs[0] if order is not None and list(order) == list(range(len(order))) else None
+    order, x = node.attrs.get("perm"), node.inputs[0]
+    if order is None or list(order) == list(range(len(order))):
+        return None if order is None else x
+    before = producer(x)
+    if before is None or before.domain or before.op != "Transpose" or "perm" not in before.attrs:
+        return None
+    both = [before.attrs["perm"][axis] for axis in order]
+    return before.inputs[0] if both == list(range(len(both))) else None
 
 
 def _reshape(node: gs.Node) -> gs.Tensor | None:

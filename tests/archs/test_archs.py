@@ -211,5 +211,6 @@ def test_families_ask_for_capabilities() -> None:
         "b2b_gemm_small",
         "resize",
         "norm",
+        "group_norm",
     }
     assert archs.names() == ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a")

@@ -92,6 +92,21 @@ def test_near_misses(
     )
 
 
+@pytest.mark.parametrize(("second", "count"), [([1, 2, 0], 1), ([2, 0, 1], 0)])
+def test_a_transpose_that_reverses_another_is_removed(second: list[int], count: int) -> None:
+    nodes = [
+        ("Relu", "x", "h"),
+        ("Transpose", "h", "t", {"perm": [2, 0, 1]}),
+        ("Transpose", "t", "same", {"perm": second}),
+        ("Neg", "same", "y"),
+        ("Neg", "t", "z"),
+    ]
+    shape = ("n", 3, 4) if count else (3, 4, "n")
+    source = model(nodes, {"x": ("n", 3, 4)}, {"y": shape, "z": (4, "n", 3)})
+    graph = applied(source, run, count)
+    assert operators(graph).count("Transpose") == 2 - count
+
+
 def test_unknown_dropout_mode_and_used_mask_stay() -> None:
     mask = model([("Dropout", "x", "y mask"), ("Not", "mask", "z")], {"x": (3,)}, {"y": (3,)})
     mask.graph.output.append(helper.make_tensor_value_info("z", TensorProto.BOOL, (3,)))

@@ -394,11 +394,12 @@ inline void Compute(const AttentionArguments& a) {
   }
 }
 
-// Rows of a product, else images: what a kernel counts.
+// Rows of a product, else images or sequences: what a kernel counts.
 inline int64_t Rows(const GemmArguments& a) { return a.m; }
+inline int64_t Rows(const GatedArguments& a) { return a.m; }
 inline int64_t Rows(const ChainArguments& a) { return a.m; }
 inline int64_t Rows(const ElementwiseArguments& a) { return a.rows; }
-inline int64_t Rows(const NormArguments& a) { return a.rows; }
+inline int64_t Rows(const NormArguments& a) { return a.tokens ? a.rows / a.tokens : a.rows; }
 inline int64_t Rows(const AttentionArguments& a) { return a.batch; }
 inline int64_t Rows(const ConvChainArguments& a) { return a.conv.n; }
 template <class Images>
