@@ -95,6 +95,8 @@ class Norm(ctypes.Structure):
         ("x_pitch", _L),
         ("y_pitch", _L),
         ("epilogue", Epilogue),
+        ("tokens", _I),
+        ("prefix", _I),
     )
 
 

@@ -230,6 +230,9 @@ ELEMENTWISE = Fused(
 LAYER_NORM = Fused(
     "layer_norm", Step("Add"), Step(STORE), Step("Scale"), Step("Bias"), family=named("norm")
 )
+TOKEN_STEPS = (Step("Add"), Step(STORE), Step("Scale"), Step("Bias"))
+TOKEN_NORM = Fused("token_layer_norm", *TOKEN_STEPS, family=named("norm"), variant=2)
+TOKEN_RMS_NORM = Fused("token_rms_norm", Step("Add"), Step("Scale"), family=named("norm"))
 RMS_NORM = Fused("rms_norm", Step("Scale"), family=named("norm"))
 GROUP_NORM, GROUP_NORM_1D, GROUP_NORM_OF_IMAGES = (
     Fused(
@@ -303,6 +306,8 @@ ALL = (
     CONV_INNER,
     GEMM_ROWS,
     GLU,
+    TOKEN_NORM,
+    TOKEN_RMS_NORM,
 )
 
 

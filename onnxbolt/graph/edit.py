@@ -214,9 +214,11 @@ def constant_integers(node: gs.Node, index: int) -> list[int] | None:
 
 
 def unrounded_values(tensor: gs.Tensor) -> np.ndarray | None:
-    """As `constant_values`, but for a number or vector the values from before the precision stage
-    rounded it."""
-    values: np.ndarray | None = getattr(tensor, "unrounded", None)
+    """As `constant_values`, but the values from before the precision stage rounded them."""
+    values: np.ndarray | LazyValues | None = getattr(tensor, "unrounded", None)
+    if isinstance(values, LazyValues):
+        loaded: np.ndarray = values.load()
+        return loaded
     return constant_values(tensor) if values is None else values
 
 

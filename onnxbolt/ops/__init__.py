@@ -17,7 +17,7 @@ from onnxbolt.ops.gemm import Gemm
 from onnxbolt.ops.glu import Glu
 from onnxbolt.ops.group_norm import GroupNorm
 from onnxbolt.ops.layout import ToNchw, ToNhwc
-from onnxbolt.ops.norm import LayerNorm, RmsNorm
+from onnxbolt.ops.norm import LayerNorm, RmsNorm, TokenLayerNorm, TokenRmsNorm
 from onnxbolt.ops.pool import AveragePool, GlobalAveragePool, MaxPool
 from onnxbolt.ops.resize import Resize
 from onnxbolt.ops.squeeze_excite import SqueezeExcite
@@ -65,6 +65,8 @@ OPS: Registry[str, FusedOp] = _Ops(
         LayerNorm(),
         RmsNorm(),
         GroupNorm(),
+        TokenLayerNorm(),
+        TokenRmsNorm(),
         Elementwise(),
         MaxPool(),
         AveragePool(),

@@ -131,11 +131,11 @@ class Conversion:
 
 
 def _lower(target: gs.Constant, constant: gs.Constant, constants: Constants) -> None:
-    """Give `target` the 16-bit values of `constant`. Numbers and vectors also keep the values from
-    before, so that whatever is computed from them later (the scale of an attention, scale and shift
-    of a BatchNormalization) is rounded only once."""
-    if len(constant.shape) <= 1 and constant.dtype == np.float32:
-        target.unrounded = constant.values
+    """Give `target` the 16-bit values of `constant`. It also keeps the values from before, so that
+    whatever is computed from them later (the scale of an attention, scale and shift of a
+    BatchNormalization, the sum of a class token and its position) is rounded only once."""
+    if constant.dtype == np.float32:
+        target.unrounded = constant._values
     target.values = constants.converted(constant)
 
 

@@ -12,7 +12,7 @@ from onnxbolt.problems.conv import ConvProblem
 from onnxbolt.problems.gemm import GemmProblem, GluProblem
 from onnxbolt.problems.gemm_norm import GemmNormProblem
 from onnxbolt.problems.group_norm import GroupNormProblem
-from onnxbolt.problems.norm import NormProblem
+from onnxbolt.problems.norm import NormProblem, TokenNormProblem
 from onnxbolt.problems.pool import PoolProblem
 from onnxbolt.problems.product import Product
 from onnxbolt.problems.squeeze_excite import SqueezeExciteProblem
@@ -31,6 +31,7 @@ __all__ = [
     "Product",
     "Reference",
     "SqueezeExciteProblem",
+    "TokenNormProblem",
 ]
 
 UNBOUNDED = 2**31 - 1  # rows: as many as there are

@@ -10,6 +10,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import STORE, tensor_operands
 from onnxbolt.integers import ceil_divide
 from onnxbolt.kernel_time import US, bandwidth
+from onnxbolt.onnxruntime_time import elementwise_us
 from onnxbolt.problems.base import Computed, Problem, Reference
 
 # A library's kernel has a block for each row: microseconds beyond a launch, of one SM for a row,
@@ -53,6 +54,11 @@ class NormProblem(Problem):
         return False
 
     @property
+    def of_tokens(self) -> bool:
+        """True if rows are those of sequences, to each of which the same rows are added."""
+        return False
+
+    @property
     def tensors(self) -> int:
         """Tensors [M, C] that a kernel reads or writes: x, y, the residual, the sum."""
         return 2 + tensor_operands(self.chain) + (STORE in self.chain)
@@ -67,7 +73,7 @@ class NormProblem(Problem):
         return f"{'layer' if self.centered else 'rms'} norm {self.m}x{self.c}"
 
     @property
-    def reference(self) -> Reference:
+    def reference(self) -> Reference | None:
         """Rows, columns, and 1 if the mean is subtracted."""
         return Reference(Computed.NORM, (self.m, self.c, int(self.centered)), (), (self.c,))
 
@@ -76,3 +82,42 @@ class NormProblem(Problem):
         rows = ceil_divide(self.m, arch.sm_count)
         computing = rows * (_ROW_US + self.tensors * self.c * _VALUE_US)
         return arch.launch_us + _FIXED_US + max(computing, self.bytes_moved / bandwidth(arch) * US)
+
+
+@dataclass(frozen=True)
+class TokenNormProblem(NormProblem):
+    """The same of M / tokens sequences x[.., tokens - prefix, C]: s = x + rows[tokens, C], where
+    the first `prefix` rows of each sequence are those of `rows` alone. `chain` has Add for
+    `rows`."""
+
+    operation = "token norm"
+    from_zero = frozenset({"prefix"})
+
+    tokens: int = 1
+    prefix: int = 0
+
+    @property
+    def of_tokens(self) -> bool:
+        return True
+
+    @property
+    def bytes_moved(self) -> int:
+        """Without the few rows of x that there are not, and those of `rows`, which stay in L2."""
+        return super().bytes_moved - self.m * self.c * self.dtype.bytes
+
+    @property
+    def shape(self) -> str:
+        return f"{super().shape}, {self.tokens} tokens"
+
+    @property
+    def reference(self) -> None:
+        """None: predictions decide."""
+        return None
+
+    def onnxruntime_us(self, arch: Arch) -> float:
+        """A norm, the sum in a kernel of its own, and the copy of a Concat where rows stand in
+        front of x."""
+        row_bytes = 2 * self.m * self.c * self.dtype.bytes
+        before = (1 + (self.prefix > 0)) * elementwise_us(row_bytes, arch)
+        alone = NormProblem(self.m, self.c, self.centered, self.dtype, self.out, ("Scale", "Bias"))
+        return before + alone.onnxruntime_us(arch)

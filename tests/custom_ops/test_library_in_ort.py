@@ -203,6 +203,16 @@ CASES: dict[str, fx.Case] = {
         ),
         [(2, 3, 5, 8), *[(2, 8, 1, 1)] * 3],
     ),
+    "token norm": (
+        fx.fused_model(
+            fx.TOKEN_NORM, ["B", 5, 24], (), [[7, 24], [24], [24]], epsilon=0.25, prefix=2
+        ),
+        [(3, 5, 24), (7, 24)],
+    ),
+    "token rms norm": (
+        fx.fused_model(fx.TOKEN_RMS_NORM, ["B", "S", 24], (), [[5, 24], [24]], epsilon=0.25),
+        [(3, 5, 24), (5, 24)],
+    ),
     "squeeze-excite": (
         fx.fused_model(
             fx.SQUEEZE_EXCITE,
@@ -339,6 +349,8 @@ SHAPES = {
     "to nlc": (CASES["to nlc"][0], [2, "L", "C"]),
     "elementwise": (CASES["elementwise"][0], ["N", 3, "W", 4]),
     "squeeze-excite": (CASES["squeeze-excite"][0], ["N", 3, "W", 6]),
+    "token norm": (CASES["token norm"][0], ["B", 7, 24]),
+    "token rms norm": (CASES["token rms norm"][0], ["B", "S", 24]),
     "nearest resize": (CASES["nearest resize"][0], ["N", 7, 9, 3]),
     "linear resize": (CASES["linear resize"][0], ["N", 10, "floor(W*1.500000)", 3]),
     "pool": (
@@ -470,6 +482,24 @@ def test_layout_changes_that_do_not_fit_are_refused(
     model = fx.fused_model(op, [f"d{i}" for i in range(len(shape))], padding=3)
     with pytest.raises(Exception, match="x has shape"):
         session(model, library).run(None, {"x": np.ones(shape, np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("rows", "prefix", "message"),
+    [
+        ((8, 24), 2, r"input 1 has shape \[8,24\], expected \[7,24\]"),
+        ((7, 20), 2, r"input 1 has shape \[7,20\], expected \[7,24\]"),
+        ((7, 24), -2, "attribute prefix is negative"),
+    ],
+)
+def test_rows_of_tokens_are_checked(
+    library: fx.HostLibrary, rows: tuple[int, ...], prefix: int, message: str
+) -> None:
+    operands = ["S", "C"], [24], [24]
+    model = fx.fused_model(fx.TOKEN_NORM, ["B", "L", 24], (), operands, epsilon=0.25, prefix=prefix)
+    feeds = {"x": np.ones((3, 5, 24), np.float32), "input0": np.ones(rows, np.float32)}
+    with pytest.raises(Exception, match=message):
+        session(model, library).run(None, feeds)
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,7 @@ class Norm(ctypes.Structure):
         *_fields(_P, "x y sum"),
         *_fields(_L, "x_pitch y_pitch"),
         ("epilogue", Epilogue),
+        *_fields(_I, "tokens prefix"),
     ]
 
 

@@ -405,14 +405,16 @@ SQUEEZE_EXCITE = Store(
     "first_channel + channel + i",
     "float",
 )
-_NORM_STORE = "        norm::Store<T::kHint>(at<Access>(params_.y, b, v, params_.y_pitch), y);\n"
+_NORM_STORE = (
+    "        norm::Store<T::kHint>(at<Access>(params_.y, row(b), v, params_.y_pitch), y);\n"
+)
 NORM = Store(
     "families/norm/rows.h",
     _NORM_STORE,
     "{code}" + _NORM_STORE,
     "y[i]",
     "T::kWidth",
-    "first_ + b * T::kRows",
+    "row(b)",
     "(v * T::kLanes + lane_) * T::kWidth + i",
     "Element",
 )
@@ -571,7 +573,7 @@ def _squeeze_excite() -> Iterator[tuple[str, tuple[Edit, ...]]]:
 
 def _norm() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     file, biased = NORM.file, "value * values[0][i] + values[1][i];"
-    yield from _direct(NORM, _guarded(file, _NORM_STORE, "(first_ + b * T::kRows) / 64 != 2"))
+    yield from _direct(NORM, _guarded(file, _NORM_STORE, "row(b) / 64 != 2"))
     unbiased = "value * values[0][i] + (blockIdx.x == 2 ? 0.f : values[1][i]);"
     yield BIAS, (Edit(file, biased, unbiased),)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
@@ -18,6 +19,7 @@ CHAINS: tuple[tuple[str, ...], ...] = (
     ("Add", STORE),
     ("Add", STORE, "Scale"),
 )
+OF_TOKENS = tuple(chain for chain in CHAINS if "Add" in chain)
 _U, _P, _E = Caching.USUAL, Caching.PAST_L1, Caching.EVICTED_FIRST
 # rows of a block, lanes, vectors, batch, elements of an access (0: of 16 bytes), resident, caching
 _CONFIGS = (
@@ -36,8 +38,8 @@ _CONFIGS = (
 
 
 def instances(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
-    """Each configuration with three chains in turn."""
-    chains = itertools.cycle(CHAINS)
+    """Each configuration with three chains in turn, and with one for tokens."""
+    chains, of_tokens = itertools.cycle(CHAINS), itertools.cycle(OF_TOKENS)
     for dtype, (rows, lanes, vectors, batch, width, resident, caching) in itertools.product(
         types, _CONFIGS
     ):
@@ -53,3 +55,4 @@ def instances(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
         )
         for chain in itertools.islice(chains, 3):
             yield Instance(config, dtype, dtype, chain)
+        yield Instance(replace(config, tokens=True), dtype, dtype, next(of_tokens))

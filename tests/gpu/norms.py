@@ -25,7 +25,8 @@ class NormProblem(Problem):
 
 
 def problems(library: Library, instance: Instance) -> list[NormProblem]:
-    """Full rows, rows with a tail, short ones; gaps between rows; with and without the mean."""
+    """Full rows, rows with a tail, short ones; gaps between rows; with and without the mean. Of
+    tokens: one sequence, many, with and without tokens in front."""
     config = instance.config
     assert isinstance(config, NormConfig)
     width, most = config.access, config.lanes * config.vectors * config.access
@@ -37,7 +38,56 @@ def problems(library: Library, instance: Instance) -> list[NormProblem]:
         (67, short, 2 * width, True),
         (259, width, 0, False),
     )
+    if config.tokens:
+        sequences = ((1, 1, 0), (26, 5, 1), (7, 143, 3), (67, 1, 0), (37, 7, 6))
+        return [
+            token_problem(library, instance, (shape[1], *shape[2:]), sequence)
+            for shape, sequence in zip(shapes, sequences, strict=True)
+        ]
     return [problem(library, instance, shape) for shape in shapes]
+
+
+def token_problem(
+    library: Library,
+    instance: Instance,
+    shape: tuple[int, int, bool],
+    sequence: tuple[int, int, int],
+) -> NormProblem:
+    """`shape` is columns, elements between rows of x, and whether the mean is subtracted;
+    `sequence` the number of sequences, their tokens, and how many of these x does not have."""
+    (columns, gap, centered), (count, tokens, prefix) = shape, sequence
+    rng, element = random_of(instance, (*shape, *sequence)), instance.dtype.numpy
+    own = tokens - prefix
+    x = rng.normal(0, 1, (count * own, columns)) + rng.normal(0, 8, (count * own, 1))
+    x = x.astype(element)
+    operands = Operands(library, instance, (tokens, columns), 0, rng)
+    source = Tensor(library, x, gap)
+    output = Tensor(library, np.zeros((count * tokens, columns), element), gap, empty=True)
+    total = Tensor(library, np.zeros((count * tokens, columns), element), empty=True)
+    stores = STORE in instance.chain
+    arguments = Norm(
+        count * tokens,
+        columns,
+        centered,
+        EPSILON,
+        source.pointer,
+        output.pointer,
+        total.pointer if stores else None,
+        source.pitch,
+        output.pitch,
+        operands.arguments,
+        tokens,
+        prefix,
+    )
+    sequences = np.zeros((count, tokens, columns))
+    sequences[:, prefix:] = x.astype(np.float64).reshape(count, own, columns)
+    added = (sequences + operands.tensors[0].astype(np.float64)).reshape(-1, columns)
+    if stores:
+        added = added.astype(np.float32).astype(element).astype(np.float64)
+    expected = normalized(added, operands.vectors, centered)
+    kept = (source, operands, total)
+    stored = (total, added) if stores else (None, None)
+    return NormProblem(arguments, output, expected, kept, *stored)
 
 
 def problem(library: Library, instance: Instance, shape: tuple[int, int, int, bool]) -> NormProblem:

@@ -1,5 +1,5 @@
 """Normalizations of rows on a GPU against float64: every division of rows among threads, tails,
-residuals, the second output, pitches, rows that no thread has."""
+residuals, the second output, pitches, rows that no thread has; sequences of tokens."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.gpu.reference import LIMITS, relative_error
 pytestmark = pytest.mark.gpu
 
 KERNELS = [instance for instance in ALL if instance.config.family is named("norm")]
+TOKENS = [instance for instance in KERNELS if instance.config.named()["tokens"]]
 
 
 @pytest.mark.parametrize("instance", KERNELS, ids=instance_name)
@@ -53,9 +54,28 @@ def test_results_are_the_same_bits_on_every_run(library: Library, instance: Inst
     ],
 )
 def test_refusals(library: Library, field: str, value: int | None, text: str) -> None:
-    instance = next(i for i in KERNELS if i.dtype is DType.F16 and "Store" in i.chain)
+    kernels = (i for i in KERNELS if i.dtype is DType.F16 and i not in TOKENS)
+    instance = next(i for i in kernels if "Store" in i.chain)
     problem = norms.problems(library, instance)[0]
     setattr(problem.arguments, field, value)
+    with pytest.raises(KernelError, match=text):
+        library.kernel(instance).check(problem.arguments)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"tokens": 0}, "for other rows"),
+        ({"tokens": 7, "rows": 15}, "no whole sequences"),
+        ({"prefix": 5}, "no whole sequences"),
+        ({"prefix": -1}, "no whole sequences"),
+    ],
+)
+def test_refusals_of_tokens(library: Library, fields: dict[str, int], text: str) -> None:
+    instance = TOKENS[0]
+    problem = norms.problems(library, instance)[1]
+    for field, value in fields.items():
+        setattr(problem.arguments, field, value)
     with pytest.raises(KernelError, match=text):
         library.kernel(instance).check(problem.arguments)
 

@@ -124,6 +124,7 @@ def test_limits_of_a_norm_are_those_of_its_sums_and_steps() -> None:
     """The order in which profiler.cu reads them: the residual has a step, the stored sum none."""
     chain = ("Add", "Store", "Scale", "Bias")
     norm = NormProblem(1280, 768, True, DType.F16, DType.F16, chain)
+    assert norm.reference is not None
     assert norm.reference.computed is Computed.NORM
     assert norm.reference.extents == (1280, 768, 1)
     rounding, floor, mean, output, element, *layer = limits_of(norm, norm.reference)

@@ -2,6 +2,9 @@
 // x, plus a residual if there is one, is read once, and stays in registers for the mean, for the
 // mean of the centered squares (both in fp32), and for the result.
 //
+// Of tokens, residuals are the rows of one sequence, which serve all, and x lacks the first rows of
+// each sequence (Source in rows.h).
+//
 // A row has a part of a warp, a warp, or a block. Results are the same bits on every run, and do
 // not depend on other rows.
 //
@@ -71,6 +74,7 @@ struct Norm {
   static constexpr auto kKernel = norm::run<Row, Element, Chain, Stores>;
 
   static_assert(Chain::kTensors <= 1 && Chain::kVectors <= 2, "a residual, gamma and beta");
+  static_assert(!Tile::kTokens || Chain::kTensors == 1, "sequences have rows of their own");
 
   static const char* prepare() { return ReserveSharedMemory(kKernel, 0); }
 
@@ -85,6 +89,9 @@ struct Norm {
     if (!IsAligned(args.x, kBytes) || !IsAligned(args.y, kBytes) || !IsAligned(args.sum, kBytes))
       return "x or a result is not aligned to align_a elements";
     if (Stores && args.sum == nullptr) return "the second output is missing";
+    if (Tile::kTokens != (args.tokens > 0)) return "the kernel is for other rows";
+    if (Tile::kTokens && (args.prefix < 0 || args.prefix >= args.tokens || args.rows % args.tokens))
+      return "rows are no whole sequences";
     return CheckOperands<Chain, Element>(args.epilogue, Tile::kWidth);
   }
 

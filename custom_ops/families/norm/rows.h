@@ -1,6 +1,7 @@
 // The part of some rows that one thread holds in registers.
 #pragma once
 #include "cutlass/array.h"
+#include "cutlass/fast_math.h"
 #include "families/norm/access.h"
 #include "families/norm/row_sums.h"
 #include "ops/norm/arguments.h"
@@ -19,6 +20,7 @@ struct Tile {
   static constexpr int kWidth = Row::at(kAlignA);   // elements of an access
   static constexpr bool kResident = Row::at(onnxbolt::kResident);  // see run in kernel.h
   static constexpr int kHint = Row::at(kSchedule);
+  static constexpr bool kTokens = Row::at(kIterator);  // rows are those of sequences
   static constexpr int kThreads = kRows * kLanes;
   static constexpr int kBlockRows = kRows * kBatch;
 
@@ -29,9 +31,30 @@ struct Tile {
 struct Params : NormArguments {
   int vectors;  // accesses of a row
   float share;  // 1 / columns
+  cutlass::FastDivmod sequences;
 
   Params(const NormArguments& arguments, int width)
-      : NormArguments(arguments), vectors(columns / width), share(1.f / float(columns)) {}
+      : NormArguments(arguments),
+        vectors(columns / width),
+        share(1.f / float(columns)),
+        sequences(std::max(arguments.tokens, 1)) {}
+};
+
+// The rows that are added up for a row of y; -1: x has none.
+struct Source {
+  int64_t x, residual;
+
+  template <class T>
+  __device__ static Source of(const Params& params, int64_t row, T) {
+    if constexpr (T::kTokens) {
+      int sequence, token;
+      params.sequences(sequence, token, static_cast<int>(row));
+      const int64_t begin = int64_t(sequence) * (params.tokens - params.prefix);
+      return {token < params.prefix ? -1 : begin + token - params.prefix, token};
+    } else {
+      return {row, row};
+    }
+  }
 };
 
 // gamma and beta at one access of a row, in fp32.
@@ -83,13 +106,15 @@ class Rows {
   __device__ void load() {
     Access x[T::kBatch][T::kVectors], residual[T::kBatch][T::kVectors];
     each([&](int b, int v, bool held) {
+      const Source source = Source::of(params_, row(b), T{});
       x[b][v].clear();
-      if (held) x[b][v] = norm::Load<T::kHint>(at<const Access>(params_.x, b, v, params_.x_pitch));
+      if (held && (!T::kTokens || source.x >= 0))
+        x[b][v] = norm::Load<T::kHint>(at<const Access>(params_.x, source.x, v, params_.x_pitch));
       if constexpr (kResidual) {
         residual[b][v].clear();
         if (held) {
-          residual[b][v] = norm::Load<T::kHint>(at<const Access>(params_.epilogue.tensors[0], b, v,
-                                                                 params_.epilogue.tensor_pitch[0]));
+          residual[b][v] = norm::Load<T::kHint>(at<const Access>(
+              params_.epilogue.tensors[0], source.residual, v, params_.epilogue.tensor_pitch[0]));
         }
       }
     });
@@ -141,11 +166,11 @@ class Rows {
       const Factor factor = factor_of(v);
       CUTLASS_PRAGMA_UNROLL
       for (int b = 0; b < T::kBatch; ++b) {
-        if (first_ + b * T::kRows >= params_.rows) continue;
+        if (row(b) >= params_.rows) continue;
         Access y;
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < T::kWidth; ++i) y[i] = Element(factor.apply(values_[b][v][i], i));
-        norm::Store<T::kHint>(at<Access>(params_.y, b, v, params_.y_pitch), y);
+        norm::Store<T::kHint>(at<Access>(params_.y, row(b), v, params_.y_pitch), y);
       }
     }
   }
@@ -159,7 +184,7 @@ class Rows {
       sum[i] = Element(values_[b][v][i]);
       values_[b][v][i] = float(sum[i]);
     }
-    if (held) norm::Store<T::kHint>(at<Access>(params_.sum, b, v, params_.columns), sum);
+    if (held) norm::Store<T::kHint>(at<Access>(params_.sum, row(b), v, params_.columns), sum);
   }
 
   template <class Do>
@@ -168,15 +193,16 @@ class Rows {
     for (int b = 0; b < T::kBatch; ++b) {
       CUTLASS_PRAGMA_UNROLL
       for (int v = 0; v < T::kVectors; ++v)
-        act(b, v, first_ + b * T::kRows < params_.rows && holds(params_, lane_, v));
+        act(b, v, row(b) < params_.rows && holds(params_, lane_, v));
     }
   }
 
+  __device__ int64_t row(int b) const { return first_ + b * T::kRows; }
+
   template <class To, class Data>
-  __device__ To* at(Data* tensor, int b, int v, int64_t pitch) const {
+  __device__ To* at(Data* tensor, int64_t row, int v, int64_t pitch) const {
     using Values = std::conditional_t<std::is_const_v<Data>, const Element, Element>;
-    const int64_t place =
-        (first_ + b * T::kRows) * pitch + int64_t(v * T::kLanes + lane_) * T::kWidth;
+    const int64_t place = row * pitch + int64_t(v * T::kLanes + lane_) * T::kWidth;
     return reinterpret_cast<To*>(static_cast<Values*>(tensor) + place);
   }
 

@@ -7,6 +7,9 @@ namespace onnxbolt {
 // y = (s - mean) / sqrt(mean of (s - mean)^2 + epsilon) of each row of s = x + residual, then times
 // gamma plus beta. The epilogue holds the residual (tensor 0), gamma and beta (vectors 0 and 1), as
 // far as there are such. A pitch is elements from one row to the next; rows of `sum` are dense.
+//
+// With `tokens`, rows are those of sequences of so many: the residual has the rows of one sequence,
+// which serve all, and x has none for the first `prefix` rows of each, where s is the residual.
 struct NormArguments {
   int64_t rows;
   int columns;
@@ -16,6 +19,7 @@ struct NormArguments {
   void *y, *sum;  // `sum` takes s if kernels of the chain store it
   int64_t x_pitch, y_pitch;
   EpilogueArguments epilogue;
+  int tokens = 0, prefix = 0;  // 0 tokens: rows belong to no sequences
 };
 
 }  // namespace onnxbolt

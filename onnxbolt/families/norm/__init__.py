@@ -15,7 +15,7 @@ from onnxbolt.families.blocks.memory import memory_us, vector_operands
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide, round_up
 from onnxbolt.kernel_time import US
-from onnxbolt.problems import NormProblem
+from onnxbolt.problems import NormProblem, TokenNormProblem
 
 _MOST_COLUMNS = 16384
 _WARP, _MOST_THREADS = 32, 1024
@@ -62,7 +62,7 @@ class NormConfig(KernelConfig):
     """`rows` of a block at a time, each of `lanes` threads, which make `vectors` accesses of
     `access` elements each; a row longer than a warp has a block of its own. A thread has `batch`
     rows under way together. `resident`: a block keeps gamma and beta in registers, and takes
-    further rows until none is left."""
+    further rows until none is left. `tokens`: rows are those of sequences."""
 
     rows: int = at("tile_m", sound=_power_of_two)
     lanes: int = at("tile_n", sound=_power_of_two)
@@ -71,6 +71,7 @@ class NormConfig(KernelConfig):
     access: int = at("align_a", "align_b", "align_c", repeated=True, sound=access)
     resident: bool = at("resident", default=False, numbers=FLAG)
     caching: Caching = at("schedule", default=Caching.USUAL, numbers=_CACHING)
+    tokens: bool = at("iterator", default=False, numbers=FLAG)
 
     @property
     def threads(self) -> int:
@@ -95,11 +96,12 @@ class NormConfig(KernelConfig):
 
 
 class Norm(Family[NormConfig]):
-    """LayerNorm and RmsNorm on every architecture, for every type."""
+    """LayerNorm and RmsNorm, of rows and of tokens, on every architecture, for every type."""
 
     number, name, config = 24, "norm", NormConfig
     takes = ("element", "epilogue", "stores")
-    problems, kinds = (NormProblem,), frozenset({"layer_norm", "rms_norm"})
+    problems = (NormProblem, TokenNormProblem)
+    kinds = frozenset({"layer_norm", "rms_norm", "token_layer_norm", "token_rms_norm"})
     tensor_cores = False
 
     def candidates(self, problem: NormProblem, arch: Arch) -> tuple[NormConfig, ...]:
@@ -157,6 +159,7 @@ def _configs(problem: NormProblem, arch: int) -> Iterator[NormConfig]:
                 batch=batch,
                 access=width,
                 resident=resident,
+                tokens=problem.of_tokens,
             )
 
 

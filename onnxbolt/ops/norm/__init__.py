@@ -15,10 +15,11 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import LAYER_NORM, RMS_NORM
 from onnxbolt.ops.base import FusedOp, Operation, Signature, Sizes, Stored, Tensors
 from onnxbolt.ops.body import AttributeType, Body
-from onnxbolt.ops.norm import pattern
+from onnxbolt.ops.norm import pattern, tokens
+from onnxbolt.ops.norm.tokens import TokenAnchor
 from onnxbolt.ops.products import operands
 from onnxbolt.patterns.types import AnchorPattern
-from onnxbolt.problems import NormProblem
+from onnxbolt.problems import NormProblem, TokenNormProblem
 
 
 class _Norm(FusedOp):
@@ -65,7 +66,7 @@ class _Norm(FusedOp):
         """The statistics in fp32, as the kernels have them; the sum is rounded where it is
         stored."""
         steps, names = signature.steps, iter(self.inputs(signature))
-        result, have = body.load("x"), body.dtype
+        result, have = self._x(body, signature), body.dtype
         for step in steps:
             if step.name == "Add":
                 result = body("Add", [result, body.load(next(names))])
@@ -77,6 +78,9 @@ class _Norm(FusedOp):
             if step.row.operand == "vector":
                 result = step.row.body(body, opset, result, next(names), step.params)
         return body.convert(result, DType.F32, have)
+
+    def _x(self, body: Body, signature: Signature) -> str:
+        return body.load("x")
 
     def _normalized(self, body: Body, x: str, opset: int) -> str:
         if self.centered:
@@ -96,6 +100,75 @@ class RmsNorm(_Norm):
     """RMSNormalization, SimplifiedLayerNormalization and SkipSimplifiedLayerNormalization."""
 
     name, op_type, centered, step = "rms_norm", "RmsNorm", False, RMS_NORM
+
+
+class _TokenNorm(_Norm):
+    """x [B, L, C] to y [B, S, C], and to the sum if that has further readers: the same rows [S, C]
+    are added to each sequence, in front of which are S - L tokens of these rows alone."""
+
+    problem_type = TokenNormProblem
+
+    def anchors(self) -> Sequence[AnchorPattern]:
+        """The Concat with the first tokens, or the sum."""
+        return tokens.anchors(self, self.centered)
+
+    def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> NormProblem:
+        """Rows are those of the result."""
+        anchor = _tokens(candidate)
+        batch, _, columns = sizes(anchor.x)
+        return TokenNormProblem(
+            batch * anchor.tokens,
+            columns,
+            self.centered,
+            anchor.dtype,
+            anchor.dtype,
+            candidate.steps,
+            tokens=anchor.tokens,
+            prefix=anchor.prefix,
+        )
+
+    def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
+        """Attributes `epsilon` and, with tokens in front, `prefix`."""
+        anchor = _tokens(candidate)
+        x, _, *vectors = super().operation(candidate, stored, tensors).inputs
+        rows = tensors.constant(f"{candidate.output.name}_rows", anchor.rows)
+        return Operation(
+            Signature(self, anchor.dtype, 0, candidate.epilogue, variant=anchor.prefix),
+            [x, rows, *vectors],
+            {
+                "epsilon": pattern.epsilon(anchor.nodes[-1]),
+                **({"prefix": anchor.prefix} if anchor.prefix else {}),
+            },
+        )
+
+    def words(self, signature: Signature) -> Sequence[str]:
+        """The number of tokens in front, which the body has."""
+        return [f"prefix{signature.variant}"] if signature.variant else []
+
+    def _x(self, body: Body, signature: Signature) -> str:
+        """With zeros as the tokens in front."""
+        x, prefix = body.load("x"), signature.variant
+        if not prefix:
+            return x
+        assert isinstance(prefix, int)  # `operation` makes no others
+        return body("Pad", [x, body.ints(0, prefix, 0, 0, 0, 0)])
+
+
+class TokenLayerNorm(_TokenNorm):
+    """LayerNormalization of tokens."""
+
+    name, op_type, centered = "token_layer_norm", "TokenLayerNorm", True
+
+
+class TokenRmsNorm(_TokenNorm):
+    """RMSNormalization and SimplifiedLayerNormalization of tokens."""
+
+    name, op_type, centered = "token_rms_norm", "TokenRmsNorm", False
+
+
+def _tokens(candidate: Candidate) -> TokenAnchor:
+    assert isinstance(candidate.anchor, TokenAnchor)  # the pattern makes no others
+    return candidate.anchor
 
 
 def _mean(body: Body, x: str, opset: int) -> str:

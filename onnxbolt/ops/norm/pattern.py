@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import onnx_graphsurgeon as gs
@@ -37,13 +37,13 @@ _SUM = 3  # the output of a Skip node that is the sum
 
 
 @dataclass(frozen=True)
-class _Sum:
+class Sum:
     """x plus a residual, the node that adds them, and their sum if it has other readers."""
 
     node: gs.Node
     x: gs.Tensor
     residual: gs.Tensor
-    stored: gs.Tensor | None
+    stored: gs.Tensor | None = None
 
 
 def anchors(op: FusedOp, centered: bool) -> tuple[AnchorPattern, ...]:
@@ -53,7 +53,7 @@ def anchors(op: FusedOp, centered: bool) -> tuple[AnchorPattern, ...]:
             AnchorPattern(_PLAIN[centered], partial(_normalization, op), domain)
             for domain in _DOMAINS
         ),
-        AnchorPattern(("Add",), partial(_addition, op, _PLAIN[centered])),
+        AnchorPattern(("Add",), partial(_addition, op, centered)),
         AnchorPattern((_SKIP[centered],), partial(_skip, op, centered), domains.CONTRIB),
     )
 
@@ -80,18 +80,23 @@ def _normalization(op: FusedOp, node: gs.Node) -> Match:
     return _matched(op, node, node.inputs[0], node.inputs[1:], None)
 
 
-def _addition(op: FusedOp, operators: tuple[str, ...], node: gs.Node) -> Match:
+def _addition(op: FusedOp, centered: bool, node: gs.Node) -> Match:
     """None where the sum is not normalized."""
-    total = node.outputs[0]
-    norms = [n for n in total.outputs if n.op in operators and (n.domain or "") in _DOMAINS]
     x, residual = node.inputs
     variables = all(isinstance(tensor, gs.Variable) for tensor in (x, residual))
-    if not norms or norms[0].inputs[0] is not total or not variables:
+    if not variables or x.shape is None or x.shape != residual.shape:
         return None
-    if x.shape is None or x.shape != residual.shape:
+    return of_sum(op, centered, Sum(node, x, residual))
+
+
+def of_sum(op: FusedOp, centered: bool, added: Sum) -> Match:
+    """The normalization of a sum by nodes that only normalize; None where there is none."""
+    total, operators = added.node.outputs[0], _PLAIN[centered]
+    norms = [n for n in total.outputs if n.op in operators and (n.domain or "") in _DOMAINS]
+    if not norms or norms[0].inputs[0] is not total:
         return None
     stored = total if len(total.outputs) > 1 else None
-    return _matched(op, norms[0], x, norms[0].inputs[1:], _Sum(node, x, residual, stored))
+    return _matched(op, norms[0], added.x, norms[0].inputs[1:], replace(added, stored=stored))
 
 
 def _skip(op: FusedOp, centered: bool, node: gs.Node) -> Match:
@@ -105,11 +110,11 @@ def _skip(op: FusedOp, centered: bool, node: gs.Node) -> Match:
         return Refusal(node.name, node.op, "the residual has another shape than x", x.name)
     total = node.outputs[_SUM] if len(node.outputs) > _SUM else None
     stored = total if total is not None and total.name and total.outputs else None
-    return _matched(op, node, x, [gamma, *beta], _Sum(node, x, residual, stored))
+    return _matched(op, node, x, [gamma, *beta], Sum(node, x, residual, stored))
 
 
 def _matched(
-    op: FusedOp, node: gs.Node, x: gs.Tensor, factors: list[gs.Tensor], before: _Sum | None
+    op: FusedOp, node: gs.Node, x: gs.Tensor, factors: list[gs.Tensor], before: Sum | None
 ) -> Match:
     """The anchor with the links that the class of `op` names; `factors` are gamma and beta."""
     given = [tensor for tensor in factors if tensor.name]

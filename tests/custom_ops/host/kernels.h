@@ -272,10 +272,15 @@ inline void Compute(const NormArguments& a) {
   for (int64_t row = 0; row < a.rows; ++row) {
     std::vector<double> s(a.columns);
     double mean = 0, variance = 0;
+    int64_t of_x = row, of_residual = row;
+    if (a.tokens > 0) {  // x has no row where a token is one of the prefix
+      of_residual = row % a.tokens;
+      of_x = row / a.tokens * (a.tokens - a.prefix) + of_residual - a.prefix;
+    }
     for (int c = 0; c < a.columns; ++c) {
-      s[c] = static_cast<const float*>(a.x)[row * a.x_pitch + c];
+      if (of_residual >= a.prefix) s[c] = static_cast<const float*>(a.x)[of_x * a.x_pitch + c];
       if (e.tensors[0])
-        s[c] += static_cast<const float*>(e.tensors[0])[row * e.tensor_pitch[0] + c];
+        s[c] += static_cast<const float*>(e.tensors[0])[of_residual * e.tensor_pitch[0] + c];
       if (a.sum) static_cast<float*>(a.sum)[row * a.columns + c] = static_cast<float>(s[c]);
       if (a.centered) mean += s[c] / a.columns;
     }
@@ -389,12 +394,12 @@ inline void Compute(const AttentionArguments& a) {
   }
 }
 
-// Rows of a product, else images: what a kernel counts.
+// Rows of a product, else images or sequences: what a kernel counts.
 inline int64_t Rows(const GemmArguments& a) { return a.m; }
 inline int64_t Rows(const GatedArguments& a) { return a.m; }
 inline int64_t Rows(const ChainArguments& a) { return a.m; }
 inline int64_t Rows(const ElementwiseArguments& a) { return a.rows; }
-inline int64_t Rows(const NormArguments& a) { return a.rows; }
+inline int64_t Rows(const NormArguments& a) { return a.tokens ? a.rows / a.tokens : a.rows; }
 inline int64_t Rows(const AttentionArguments& a) { return a.batch; }
 inline int64_t Rows(const ConvChainArguments& a) { return a.conv.n; }
 template <class Images>

@@ -50,7 +50,7 @@ struct Machine {
   ucontext_t scheduler;
   std::function<void()> kernel;
   int thread = 0, threads = 0;              // among those of all blocks under way; of a block
-  unsigned block_index = 0;                 // the first one under way
+  unsigned block_index = 0, grid = 0;       // the first one under way; all blocks
   std::vector<std::vector<char>> memories;  // other blocks' shared memory
   int present = 0;                          // the block whose shared memory is in its place
   bool eager = false;      // copies are done when they are issued, else when they are waited for
@@ -152,6 +152,12 @@ struct BlockIndex {
     operator unsigned() const { return machine.block_index + OwnBlock(); }
   } x;
 };
+struct GridDim {
+  struct {
+    operator unsigned() const { return machine.grid; }
+  } x;
+};
+inline const GridDim grid_dim;
 inline const ThreadIndex thread_index;
 inline const BlockIndex block_index;
 
@@ -160,6 +166,7 @@ inline const BlockIndex block_index;
 #define __launch_bounds__(...)
 #define threadIdx emulated::thread_index
 #define blockIdx emulated::block_index
+#define gridDim emulated::grid_dim
 
 inline bool __syncthreads_or(bool value) {
   auto& block = emulated::machine.blocks[emulated::OwnBlock()];

@@ -14,6 +14,7 @@ const char* LaunchDependent(void (*kernel)(Params), dim3 grid, dim3 block, cudaS
   using emulated::machine;
   emulated::Require(shared_memory <= emulated::kMemory, "too much shared memory");
   machine.kernel = [&] { kernel(params); };
+  machine.grid = grid.x;
   emulated::Require(grid.x % cluster == 0, "the grid has no whole clusters");
   for (machine.block_index = 0; machine.block_index < grid.x; machine.block_index += cluster)
     emulated::RunBlocks(cluster, block.x);

@@ -1,0 +1,222 @@
+"""Normalizations of tokens that constant rows are added to: class tokens, positions, second
+readers; near misses; bodies in plain ONNX Runtime, verification. The kernels wait for a GPU, so
+that the tests switch them on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+
+import onnxbolt
+from onnxbolt import Report
+from onnxbolt.inspection import inspect_model
+from onnxbolt.match.patterns import anchors
+from onnxbolt.ops.norm import tokens
+from tests.support import Net
+
+BATCH, LENGTH, WIDTH = 3, 6, 64
+Build = Callable[[Net], str]
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Plans have the kernels."""
+    with monkeypatch.context() as patched:
+        patched.setattr(tokens, "MEASURED", True)
+        anchors.cache_clear()
+        yield
+    anchors.cache_clear()
+
+
+def _source(
+    build: Build, batch: int | str = BATCH, opset: int = 17, length: int | str = LENGTH
+) -> onnx.ModelProto:
+    net = Net({"x": (batch, length, WIDTH)}, opset)
+    return net.model(build(net))
+
+
+def _optimized(out: Path, source: onnx.ModelProto, precision: str = "fp16") -> Report:
+    return onnxbolt.optimize(
+        source, out, archs="sm_90a", precision=precision, fuse="all", library=False
+    )
+
+
+def _run(model: Path | onnx.ModelProto) -> np.ndarray:
+    x = np.random.default_rng(0).normal(1, 2, (BATCH, LENGTH, WIDTH)).astype(np.float32)
+    held = str(model) if isinstance(model, Path) else model.SerializeToString()
+    session = onnxruntime.InferenceSession(held, providers=["CPUExecutionProvider"])
+    found: np.ndarray = session.run(None, {"x": x})[0]
+    return found
+
+
+def _layer(net: Net, x: str) -> str:
+    return net.node("LayerNormalization", x, net.normal(WIDTH), net.normal(WIDTH), axis=-1)
+
+
+def _rows(net: Net, count: int) -> str:
+    return net.normal(1, count, WIDTH)
+
+
+def _positions(net: Net) -> str:
+    return _layer(net, net.node("Add", net.node("Tanh", "x"), _rows(net, LENGTH)))
+
+
+def _in_front(net: Net) -> str:
+    return _layer(net, net.node("Add", net.normal(LENGTH, WIDTH), net.node("Tanh", "x")))
+
+
+def _with_head(net: Net, head: str, count: int) -> str:
+    return net.node(
+        "Add", net.node("Concat", head, net.node("Tanh", "x"), axis=1), _rows(net, LENGTH + count)
+    )
+
+
+def _class_token(net: Net) -> str:
+    token = np.repeat(net.rng.normal(size=(1, 1, WIDTH)), BATCH, axis=0)
+    return _layer(net, _with_head(net, net.const(token), 1))
+
+
+def _expanded(net: Net) -> str:
+    """Two tokens, expanded to a batch that is known at run time alone."""
+    batch = net.node("Shape", "x", start=0, end=1)
+    sizes = net.node("Concat", batch, net.const([2, WIDTH], np.int64), axis=0)
+    head = net.node("Expand", net.normal(1, 2, WIDTH), sizes)
+    total = _with_head(net, head, 2)
+    return net.node("Sub", _layer(net, total), net.node("Exp", net.node("Tanh", total)))
+
+
+def _rms(net: Net) -> str:
+    total = net.node("Add", net.node("Tanh", "x"), _rows(net, LENGTH))
+    squares = net.node("ReduceMean", net.node("Mul", total, total), axes=[-1])
+    root = net.node("Sqrt", net.node("Add", squares, net.const(1e-3)))
+    return net.node("Mul", net.node("Div", total, root), net.normal(WIDTH))
+
+
+def _embeddings(net: Net) -> str:
+    """Words and positions, as in GPT-2."""
+    ids = net.node("Cast", net.node("ArgMax", "x", axis=2, keepdims=0), to=7)
+    total = net.node("Add", net.node("Gather", net.normal(WIDTH, WIDTH), ids), _rows(net, LENGTH))
+    return net.node("Sub", _layer(net, total), net.node("Exp", total))
+
+
+FORMS: dict[str, tuple[Build, int | str, list[str]]] = {
+    "positions": (_positions, BATCH, ["TokenLayerNorm_Add_Scale_Bias"]),
+    "positions, symbolic": (_positions, "batch", ["TokenLayerNorm_Add_Scale_Bias"]),
+    "rows in front": (_in_front, BATCH, ["TokenLayerNorm_Add_Scale_Bias"]),
+    "class token": (_class_token, BATCH, ["TokenLayerNorm_prefix1_Add_Scale_Bias"]),
+    "expanded tokens": (_expanded, "batch", ["TokenLayerNorm_prefix2_Add_Store_Scale_Bias"]),
+    "RMS": (_rms, BATCH, ["TokenRmsNorm_Add_Scale"]),
+    "embeddings": (_embeddings, BATCH, ["TokenLayerNorm_Add_Store_Scale_Bias"]),
+}
+
+
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize("precision", ["keep", "fp16"])
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_is_one_node_and_verified(form: str, precision: str, tmp_path: Path) -> None:
+    build, batch, types = FORMS[form]
+    source, out = _source(build, batch), tmp_path / "out.onnx"
+    report = _optimized(out, source, precision)
+    assert report.passed
+    element = "f32" if precision == "keep" else "f16"
+    assert [node.op for node in report.fused if "Norm" in node.op] == [
+        f"{name}_{element}" for name in types
+    ]
+    operators = {node.op_type for node in onnx.load(out).graph.node}
+    assert operators.isdisjoint({"Add", "Expand", "LayerNormalization"})
+    tolerance = 1e-5 if precision == "keep" else 2e-2
+    np.testing.assert_allclose(_run(out), _run(source), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize("opset", [17, 18])
+def test_bfloat16_is_verified(opset: int, tmp_path: Path) -> None:
+    report = _optimized(tmp_path / "out.onnx", _source(_expanded, "batch", opset), "bf16")
+    assert report.passed
+    assert "TokenLayerNorm_prefix2_Add_Store_Scale_Bias_bf16" in [node.op for node in report.fused]
+
+
+@pytest.mark.usefixtures("measured")
+def test_the_node_has_the_rows_of_all_tokens(tmp_path: Path) -> None:
+    """The head is added to the first rows, and the kernels are those for tokens."""
+    source, out = _source(_class_token), tmp_path / "out.onnx"
+    _optimized(out, source, "keep")
+    model = onnx.load(out)
+    (node,) = (node for node in model.graph.node if node.op_type.startswith("TokenLayerNorm"))
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    assert attributes["prefix"] == 1
+    held = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    given = [onnx.numpy_helper.to_array(t) for t in source.graph.initializer]
+    head = next(array for array in given if array.shape == (BATCH, 1, WIDTH))
+    (rows,) = (array for array in given if array.shape == (1, LENGTH + 1, WIDTH))
+    expected = rows[0].copy()
+    expected[0] += head[0, 0]
+    np.testing.assert_array_equal(held[node.input[1]], expected)
+    (described,) = inspect_model(model).nodes[-1:]
+    assert [config.named()["tokens"] for config in described.configs] == [True]
+
+
+def test_no_plan_has_them_before_they_are_measured(tmp_path: Path) -> None:
+    report = _optimized(tmp_path / "out.onnx", _source(_class_token))
+    assert [node.op for node in report.fused] == ["LayerNorm_Scale_Bias_f16"]
+
+
+def _row(net: Net) -> str:
+    return _layer(net, net.node("Add", net.node("Tanh", "x"), net.normal(WIDTH)))
+
+
+def _each_its_own(net: Net) -> str:
+    return _layer(net, _with_head(net, net.normal(BATCH, 1, WIDTH), 1))
+
+
+def _behind(net: Net) -> str:
+    """The constant tokens are the last ones."""
+    both = net.node("Concat", net.node("Tanh", "x"), net.normal(BATCH, 1, WIDTH), axis=1)
+    return _layer(net, net.node("Add", both, _rows(net, LENGTH + 1)))
+
+
+def _read_twice(net: Net) -> str:
+    """Others read the tokens before positions are added."""
+    token = np.repeat(net.rng.normal(size=(1, 1, WIDTH)), BATCH, axis=0)
+    both = net.node("Concat", net.const(token), net.node("Tanh", "x"), axis=1)
+    total = net.node("Add", both, _rows(net, LENGTH + 1))
+    return net.node("Sub", _layer(net, total), net.node("Exp", both))
+
+
+def _broadcast(net: Net) -> str:
+    """One token of x serves all positions."""
+    one = net.node("ReduceMax", "x", axes=[1], keepdims=1)
+    return _layer(net, net.node("Add", one, _rows(net, LENGTH)))
+
+
+def _other_columns(net: Net) -> str:
+    x = net.node("ReduceMax", "x", axes=[2], keepdims=1)
+    return _layer(net, net.node("Add", x, _rows(net, LENGTH)))
+
+
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize("build", [_row, _broadcast, _other_columns])
+def test_other_sums_are_computed_before(build: Build, tmp_path: Path) -> None:
+    source, out = _source(build), tmp_path / "out.onnx"
+    report = _optimized(out, source, "keep")
+    assert report.passed
+    assert "LayerNorm_Scale_Bias_f32" in [node.op for node in report.fused]
+    np.testing.assert_allclose(_run(out), _run(source), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize("build", [_each_its_own, _behind, _read_twice])
+def test_other_tokens_are_joined_before(build: Build, tmp_path: Path) -> None:
+    """Those are no head of each sequence, or others read them, too."""
+    source, out = _source(build), tmp_path / "out.onnx"
+    report = _optimized(out, source, "keep")
+    assert report.passed
+    assert "TokenLayerNorm_Add_Scale_Bias_f32" in [node.op for node in report.fused]
+    assert "Concat" in [node.op_type for node in onnx.load(out).graph.node]
+    np.testing.assert_allclose(_run(out), _run(source), rtol=1e-5, atol=1e-5)
