@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from onnxbolt.errors import FrozenError
 from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.records import Machine, wins
 from onnxbolt.problems import Problem
@@ -95,6 +96,23 @@ class Timings:
 
     def choice(self, problem: Problem, arch: int) -> Choice | None:
         return self.choices.get((problem, arch))
+
+    def cut(self, key: str, most: int, decides: str) -> Cut | None:
+        """The earlier cut behind one of the first `most` layers; None if there is none. Raises
+        FrozenError instead of that if timings are frozen, with what the cut `decides` in words."""
+        known = self.cuts.get(key)
+        if known is not None and known.layers <= most:
+            return known
+        if self.frozen:
+            raise lacking(decides)
+        return None
+
+
+def lacking(what: str) -> FrozenError:
+    """The error for what a lock file lacks."""
+    return FrozenError(
+        f"the lock file lacks {what}. Run once without freezing and commit the lock file"
+    )
 
 
 NOTHING = Timings()  # everything is predicted

@@ -20,18 +20,17 @@ import onnx_graphsurgeon as gs
 from onnxbolt.archs import ARCHS, get
 from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.epilogues import STORE, has_inner_residual
-from onnxbolt.errors import FrozenError
 from onnxbolt.families import shortage
 from onnxbolt.layout.assign import assign, x_form
 from onnxbolt.layout.assignment import Assignment, Premises
 from onnxbolt.match.matcher import UNKNOWN, match
 from onnxbolt.match.partition import partition
 from onnxbolt.measurements.timings import NOTHING, Choice, Cut, Timings
-from onnxbolt.plan import gates, norms, residuals
+from onnxbolt.plan import gates, global_average, norms, residuals
 from onnxbolt.plan.conversions import padding_us
 from onnxbolt.plan.cost import supports
-from onnxbolt.plan.global_average import measurable, until, where_faster
 from onnxbolt.plan.kernel_times import KernelTimes
+from onnxbolt.plan.mergers import Mergers, measurable, until, where_faster
 from onnxbolt.plan.multi_use import multi_use_refusals
 from onnxbolt.plan.problems import chain_key, problem_of
 from onnxbolt.plan.ranges import AS_IS, Point
@@ -45,6 +44,8 @@ _APART_STORED = (
 _DECIDED = "not merged with the previous layer, as decided before"
 _NO_KERNEL = "no kernel merges it with the previous layer at these widths"
 _ONE_RESIDUAL = "no kernel merges it with the previous layer and adds the residuals of both"
+# in the order in which they are decided
+_MERGERS: tuple[Mergers, ...] = (global_average.mergers, gates.mergers, norms.mergers)
 
 
 class Disjoint(NamedTuple):
@@ -82,35 +83,35 @@ def cover(
     candidates, added = residuals.settled(matched, archs, at, timings)
     chains = _Chains(graph, candidates, archs, at, timings)
     found, shortened, unknown = chains.disjoint()
-    cuts = [
-        cut
+    behind = [
+        refusal
         for candidate in found
-        if candidate not in shortened and (cut := chains.cut_behind(candidate)) is not None
+        if candidate not in shortened and (refusal := chains.cut_behind(candidate)) is not None
     ]
-    said = {cut.node for cut in cuts}
+    said = {refusal.node for refusal in behind}
     taken = {node.name for candidate in found for node in candidate.nodes if node.name}
-    layered = [
+    merged = [
         dataclasses.replace(candidate, layers=layers_of(candidate, chains.starting))
         for candidate in found
     ]
-    averaged = where_faster(graph, layered, archs, at, timings)
-    combined = gates.where_faster(graph, averaged.candidates, archs, at, timings)
-    normalized = norms.where_faster(graph, combined.candidates, archs, at, timings)
+    apart, decided = list[Refusal](), {**added, **chains.cuts}
+    for mergers in _MERGERS:
+        found_mergers = mergers(graph, merged, archs, at)
+        merged, refused, cuts = where_faster(merged, found_mergers, archs, at, timings)
+        apart += refused
+        decided |= cuts
     refusals = [
         # not those of nodes that one candidate leaves out and another one has
         *(refusal for refusal in (*unmatched, *unknown) if refusal.node not in taken),
-        *cuts,
+        *behind,
         *(
             refusal
             for refusal in multi_use_refusals(graph, found, archs, at)
             if refusal.node not in said
         ),
-        *averaged.refusals,
-        *combined.refusals,
-        *normalized.refusals,
+        *apart,
     ]
-    decided = {**added, **chains.cuts, **averaged.cuts, **combined.cuts, **normalized.cuts}
-    return Cover(normalized.candidates, refusals, decided, chains.measured())
+    return Cover(merged, refusals, decided, chains.measured())
 
 
 def cover_as(graph: gs.Graph, archs: Sequence[int], ends: Container[str]) -> list[Candidate]:
@@ -118,9 +119,10 @@ def cover_as(graph: gs.Graph, archs: Sequence[int], ends: Container[str]) -> lis
     chain that has none of these names have a kernel each."""
     candidates = residuals.settled_as(match(graph, several=True)[0], ends)
     chains = _Chains(graph, candidates, archs, AS_IS, NOTHING)
-    disjoint = partition(list(chains.kernels_until(ends)))
-    combined = gates.until(graph, until(graph, disjoint, ends), ends)
-    return norms.until(graph, combined, ends)
+    merged = partition(list(chains.kernels_until(ends)))
+    for mergers in _MERGERS:
+        merged = until(merged, mergers(graph, merged, archs, AS_IS), ends)
+    return merged
 
 
 def segments(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS) -> list[Problem]:
@@ -136,9 +138,11 @@ def segments(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS) -> list[P
     disjoint = chains.disjoint().candidates
     return [
         *chains.problems.values(),
-        *measurable(graph, disjoint, archs, at),
-        *gates.measurable(graph, disjoint, archs, at),
-        *norms.measurable(graph, disjoint, archs, at),
+        *(
+            problem
+            for mergers in _MERGERS
+            for problem in measurable(mergers(graph, disjoint, archs, at), archs, at)
+        ),
         *residuals.measurable(matched, at),
     ]
 
@@ -229,13 +233,9 @@ class _Chains:
         if len(ends) == 1:
             return candidate.prefix(ends[0])
         key = self._key(candidate)
-        if (known := self._timings.cuts.get(key)) is not None and known.layers <= len(ends):
+        decides = f"how many layers of {self._describe(candidate)} one kernel computes"
+        if (known := self._timings.cut(key, len(ends), decides)) is not None:
             first = candidate.prefix(ends[known.layers - 1])
-        elif self._timings.frozen:
-            raise FrozenError(
-                f"the lock file lacks how many layers of {self._describe(candidate)} one kernel"
-                " computes. Run once without freezing and commit the lock file"
-            )
         else:
             first = self.best(candidate)[1]
         if first is not None:

@@ -10,16 +10,27 @@ that have both. If a group has no measurements, its bias is unknown, and predict
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from onnxbolt.measurements.timings import Timings
+from onnxbolt.measurements.timings import NOTHING, Timings
 from onnxbolt.plan.cost import predict, supports
 from onnxbolt.problems import Problem
 
 _Group = tuple[type, bool]  # class of problems, and whether they have several layers
+
+
+class Compared(NamedTuple):
+    """Microseconds of two ways to compute the same, summed over the architectures, and whether
+    these were measured."""
+
+    first_us: float
+    second_us: float
+    measured: bool
 
 
 class KernelTimes:
@@ -63,6 +74,23 @@ class KernelTimes:
 
     def _predicted(self, problem: Problem) -> float:
         return predict(problem, self._arch)[1] + (0.0 if problem.inner else problem.narrow_layer_us)
+
+
+def compared(
+    first: Sequence[Problem], second: Sequence[Problem], archs: Sequence[int], timings: Timings
+) -> Compared:
+    """The times of kernels that solve the problems `first`, and of those that solve `second`: all
+    measured or all predicted, since the problems of the two may be of different classes."""
+    problems = (*first, *second)
+    times = [KernelTimes(problems, arch, timings) for arch in archs]
+    measured = all(each.is_measured(problem) for each in times for problem in problems)
+    if not measured:
+        unmeasured = dataclasses.replace(NOTHING, failed=timings.failed)
+        times = [KernelTimes(problems, arch, unmeasured) for arch in archs]
+    first_us, second_us = (
+        sum(each.us(problem) for each in times for problem in way) for way in (first, second)
+    )
+    return Compared(first_us, second_us, measured)
 
 
 def _group(problem: Problem) -> _Group:

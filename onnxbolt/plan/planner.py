@@ -17,8 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Refusal
-from onnxbolt.errors import FrozenError
-from onnxbolt.measurements.timings import NOTHING, Scheduled, Timings
+from onnxbolt.measurements.timings import NOTHING, Scheduled, Timings, lacking
 from onnxbolt.plan.choose import Plan, Totals, plan
 from onnxbolt.plan.cuts import Cover, cover
 from onnxbolt.plan.phases import Option, Phases, Scope, identity
@@ -145,10 +144,7 @@ def _as_decided(phases: Phases, decided: Mapping[str, Scheduled]) -> Schedules:
     found = {scope: decided[scope.key].phases for scope in phases.scopes if scope.key in decided}
     for scope, numbers in found.items():
         if not scope.is_computed_by(numbers):
-            raise FrozenError(
-                f"the lock file's phases of {scope.words} do not compute each node once. "
-                "Run once without freezing and commit the lock file"
-            )
+            raise lacking(f"phases of {scope.words} that compute each node once")
     return found
 
 

@@ -5,9 +5,9 @@ in its epilogue, and so can the normalization that reads the sum.
     y, t + residual = norm      y = norm(t)
 
 The product's kernel then writes the sum once, while the normalization reads two tensors, and
-writes the sum as a second output if others read it. Which of the two is faster follows from the
-times of both pairs of kernels, measured or predicted, as for several layers in one kernel
-(plan/cuts.py). The product adds it where both take as long.
+writes the sum as a second output if others read it. The faster pair of kernels is taken: by
+measured times if all four kernels have them, otherwise by predicted ones. The product adds it where
+both take as long.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from typing import NamedTuple
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Candidate
-from onnxbolt.errors import FrozenError
 from onnxbolt.measurements.timings import Cut, Timings
-from onnxbolt.plan.kernel_times import KernelTimes
+from onnxbolt.plan.kernel_times import compared
 from onnxbolt.plan.problems import chain_key, problem_of
 from onnxbolt.plan.ranges import Point
 from onnxbolt.problems import Problem
@@ -133,15 +132,8 @@ def _compared(
     first, second = residual.problems(at)
     key = chain_key(first[0], archs, chain_key(second[1], archs))
     words = f"{first[0].description}, then {first[1].description}"
-    if (known := timings.cuts.get(key)) is not None:
+    decides = f"which kernel adds the residual of {words}"
+    if (known := timings.cut(key, _PRODUCT_ADDS, decides)) is not None:
         return key, Cut(known.layers, words)
-    if timings.frozen:
-        raise FrozenError(
-            f"the lock file lacks which kernel adds the residual of {words}. "
-            "Run once without freezing and commit the lock file"
-        )
-    times = [KernelTimes((*first, *second), number, timings) for number in archs]
-    ours, theirs = (
-        sum(each.us(problem) for each in times for problem in pair) for pair in (first, second)
-    )
+    ours, theirs, _ = compared(first, second, archs, timings)
     return key, Cut(_PRODUCT_ADDS if ours <= theirs else 1, words)

@@ -15,7 +15,7 @@ from onnxbolt.archs import ARCHS
 from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.errors import FrozenError
 from onnxbolt.layout.assignment import Assignment
-from onnxbolt.measurements.timings import Comparison, Timings
+from onnxbolt.measurements.timings import Comparison, Timings, lacking
 from onnxbolt.plan.conversions import conversion_us
 from onnxbolt.plan.cost import ort_us, predict
 from onnxbolt.plan.problems import problem_of
@@ -200,10 +200,7 @@ def frozen(missing: set[str], what: str) -> FrozenError:
     """The error for decisions that a lock file lacks."""
     named = sorted(missing)
     more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    return FrozenError(
-        f"the lock file lacks {len(named)} {what}: {'; '.join(named[:_NAMED])}{more}. "
-        "Run once without freezing and commit the lock file"
-    )
+    return lacking(f"{len(named)} {what}: {'; '.join(named[:_NAMED])}{more}")
 
 
 def _numbers(joint: Joint) -> tuple[int, ...]:

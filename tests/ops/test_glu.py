@@ -212,9 +212,19 @@ def test_measured_times_decide() -> None:
     assert refusal.values == {"together_us": 30.0, "apart_us": 11.0}
     later = cover(graph, (90,), timings=Timings(cuts=measured.cuts))
     assert [candidate.rule for candidate in later.candidates] == ["gemm+Silu+Mul", "gemm"]
-    assert "it was decided before" in later.refusals[-1].reason
+    assert "as decided before" in later.refusals[-1].reason
     with pytest.raises(FrozenError, match="lacks whether one kernel computes glu"):
         cover(graph, (90,), timings=Timings(frozen=True))
+
+
+@pytest.mark.parametrize("known", [0, 1, 2])
+def test_a_measured_time_is_not_compared_with_predicted_ones(known: int) -> None:
+    net, y = unit(silu)
+    graph = prepare(net.model(y), "keep")
+    problem = segments(graph, (90,))[known]
+    slow = Choice(predict(problem, 90)[0], 1000.0 if known == 0 else 0.001)
+    (candidate,) = cover(graph, (90,), timings=Timings({(problem, 90): slow})).candidates
+    assert candidate.rule == "glu+Silu+Gate"
 
 
 def test_another_plan_is_repeated_by_its_outputs() -> None:

@@ -112,6 +112,15 @@ def test_measured_times_decide_whether_a_mean_is_fused() -> None:
     assert "as decided before" in later.refusals[-1].reason
 
 
+def test_a_measured_time_is_not_compared_with_a_predicted_one() -> None:
+    net, y = block()
+    graph = prepare(net.model(mean(net, y)), "keep")
+    for problem, us in zip(segments(graph, (90,)), (1000.0, 0.001), strict=True):
+        choices = {(problem, 90): Choice(predict(problem, 90)[0], us)}
+        (candidate,) = cover(graph, (90,), timings=Timings(choices)).candidates
+        assert candidate.rule == f"{BLOCK}+Mean"
+
+
 # on an H200: batch, channels, output channels, chain; microseconds of one kernel, and of the
 # convolution's and the pooling's
 MEASURED = (
