@@ -159,7 +159,7 @@ def test_a_lock_file_keeps_what_is_not_planned_greedily(tmp_path: Path) -> None:
     wrong = json.loads(lock.read_text())
     wrong["scopes"][0]["phases"][0] = len(row["phases"]) + 99
     lock.write_text(json.dumps(wrong))
-    with pytest.raises(FrozenError, match="lacks phases of 18 nodes .* that compute each node once"):
+    with pytest.raises(FrozenError, match=r"lacks phases of 18 nodes .* each node once"):
         onnxbolt.optimize(blocks(), out, options=options, frozen=True)
 
 
