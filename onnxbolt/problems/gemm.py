@@ -15,7 +15,7 @@ from onnxbolt.problems.product import Product
 
 
 class MatrixProduct(Product):
-    """D[M, N] from A[M, K], whose rows are as they lie; pitches in elements."""
+    """D[M, N] from A[M, K], whose rows are as they lie; one layer, unless a class has several."""
 
     library = CUBLAS
     groups, nchw, y_nchw = 1, False, False
@@ -47,6 +47,10 @@ class MatrixProduct(Product):
     @property
     def x_elements(self) -> int:
         return self.m * self.k
+
+    @property
+    def layers(self) -> tuple[Product, ...]:
+        return (self,)
 
 
 @dataclass(frozen=True)
@@ -106,10 +110,6 @@ class GluProblem(MatrixProduct):
     @property
     def product_columns(self) -> int:
         return 2 * self.n
-
-    @property
-    def layers(self) -> tuple[GluProblem, ...]:
-        return (self,)
 
     @property
     def flops(self) -> int:

@@ -7,23 +7,21 @@ from dataclasses import dataclass
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import NORMS, split_at_norm
-from onnxbolt.onnxruntime_time import CUBLAS
 from onnxbolt.problems.base import Computed, Reference
-from onnxbolt.problems.gemm import GemmProblem
+from onnxbolt.problems.gemm import GemmProblem, MatrixProduct
 from onnxbolt.problems.norm import NormProblem
-from onnxbolt.problems.product import Product
 
 
 @dataclass(frozen=True)
-class GemmNormProblem(Product):
+class GemmNormProblem(MatrixProduct):
     """D[M, N] = epilogue(A[M, K] B[N, K]^T), one of whose steps normalizes each row.
 
     `chain` has LayerNorm or RmsNorm behind the steps of the product, with Store before it if what
     is normalized is a second output; gamma (Scale) and beta (Bias) follow.
+    The product and its norm are one layer.
     """
 
-    operation, library = "gemm with norm", CUBLAS
-    groups, nchw, y_nchw = 1, False, False
+    operation = "gemm with norm"
 
     m: int
     n: int
@@ -31,35 +29,6 @@ class GemmNormProblem(Product):
     dtype: DType
     out: DType
     chain: tuple[str, ...]
-
-    @property
-    def rows(self) -> int:
-        return self.m
-
-    @property
-    def columns(self) -> int:
-        return self.n
-
-    @property
-    def depth(self) -> int:
-        return self.k
-
-    @property
-    def taps(self) -> int:
-        return 1
-
-    @property
-    def is_matrix(self) -> bool:
-        return True
-
-    @property
-    def x_elements(self) -> int:
-        return self.m * self.k
-
-    @property
-    def layers(self) -> tuple[GemmNormProblem, ...]:
-        """Itself: the product and the norm are no layers that kernels could divide."""
-        return (self,)
 
     @property
     def centered(self) -> bool:
