@@ -34,6 +34,7 @@ from onnxbolt.families.gemm_2x import Gemm2x
 from onnxbolt.families.gemm_3x import Gemm3x
 from onnxbolt.families.gemm_norm_sm90 import GemmNormSm90
 from onnxbolt.families.gemm_rows_sm90 import GemmRowsSm90
+from onnxbolt.families.gemm_skinny import GemmSkinny
 from onnxbolt.families.gemm_sm90 import GemmSm90
 from onnxbolt.families.group_norm import GroupNorm
 from onnxbolt.families.halo_sm90 import HaloSm90
@@ -111,6 +112,7 @@ FAMILIES: Registry[int, Family[Any]] = _Families(
         AttentionSm90(),
         GemmNormSm90(),
         GroupNorm(),
+        GemmSkinny(),
     ),
     "number",
     "name",

@@ -49,6 +49,11 @@ CONSTANTS: dict[Family[Any], tuple[str, tuple[str, ...]]] = {
     ),
     named("gemm_sm90"): ("sm90::Params", ("b", "operands.vectors")),
     named("conv_sm90"): ("sm90::Params", ("b", "operands.vectors")),
+    # sizes, of which the weights' addresses are computed, are constant as well
+    named("gemm_skinny"): (
+        "gemm_skinny::Params",
+        ("b", "ldb", "column_tiles", "split", "epilogue.vectors"),
+    ),
     named("gemm_norm_sm90"): ("sm90::NormParams", ("b", "operands.vectors")),
     named("halo_sm90"): ("halo::Params", ("filter", "epilogue.vectors")),
     named("stem_sm90"): ("stem::Params", ("filter", "epilogue.vectors")),

@@ -36,6 +36,7 @@ from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.families.gemm_3x import Gemm3xConfig
 from onnxbolt.families.gemm_norm_sm90 import GemmNormSm90Config
 from onnxbolt.families.gemm_rows_sm90 import GemmRowsSm90Config
+from onnxbolt.families.gemm_skinny import GemmSkinnyConfig
 from onnxbolt.families.gemm_sm90 import GemmSm90Config
 from onnxbolt.families.group_norm import GroupNormConfig
 from onnxbolt.families.halo_sm90 import HaloSm90Config
@@ -203,6 +204,16 @@ ATTENTION_SM90 = AttentionSm90Config(
     schedule=Schedule.PINGPONG,
     overlap=True,
 )
+GEMM_SKINNY = GemmSkinnyConfig(
+    arch=90,
+    rows=8,
+    columns=16,
+    instruction=(16, 8, 16),
+    steps=4,
+    warps=8,
+    access_k=8,
+    access_n=8,
+)
 GROUP_NORM = GroupNormConfig(arch=90, threads=256, access=8, resident=True)
 NORM = NormConfig(arch=90, rows=4, lanes=32, vectors=3, access=8)
 
@@ -267,6 +278,10 @@ UNITS = {
             (DType.F16, ("Store",), "LayerNorm", ("Bias",)),
             (DType.BF16, (), "RmsNorm", ()),
         )
+    ),
+    "gemm_skinny": (
+        Instance(GEMM_SKINNY, DType.F16, DType.F16, ("Bias", "GeluErf")),
+        Instance(GEMM_SKINNY, DType.BF16, DType.F32, ("Silu", "Gate")),
     ),
     "gemm_rows_sm90": (Instance(GEMM_ROWS, DType.F16, DType.F16, ("Bias", "Relu")),),
     "b2b_conv_sm90": (

@@ -35,6 +35,7 @@ from tests.gpu import (
     conv_chain_cases,
     gemm_norm_cases,
     gemm_rows_cases,
+    gemm_skinny_cases,
     group_norm_cases,
     norm_cases,
     sm90_cases,
@@ -300,6 +301,7 @@ def instances(arch: int) -> list[Instance]:
     found += wide_chain_cases.instances(arch, ACTIVATIONS)
     found += sm90_cases.instances(arch, _forms(types))
     found += gemm_rows_cases.instances(arch, _forms(types))
+    found += gemm_skinny_cases.instances(arch, types, _forms(types))
     return list(dict.fromkeys(found))
 
 

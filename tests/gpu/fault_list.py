@@ -439,6 +439,18 @@ GROUP_NORM = Store(
     "pixel_of(pixel)",
     "channel + i",
 )
+# the result has few rows: the fault of a row is one of a column
+_SKINNY_STORE = "    *reinterpret_cast<Access<Output, S::kPart>*>(to) = values;\n"
+GEMM_SKINNY = Store(
+    "families/gemm_skinny/block.h",
+    _SKINNY_STORE,
+    "{code}" + _SKINNY_STORE,
+    "values[i]",
+    "S::kPart",
+    "column + i",
+    "row",
+    period=6250,
+)
 _ATTENTION_STORE = "        *reinterpret_cast<Access*>(to + part) = values;\n"
 _HEAD = "int(blockIdx.x) / params_.query_tiles"
 ATTENTION = Store(
@@ -623,6 +635,19 @@ def _gemm_small() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     yield K_BLOCK, (Edit(file, product, product.replace("Depth", "Depth - 1")),)
 
 
+def _gemm_skinny() -> Iterator[tuple[str, tuple[Edit, ...]]]:
+    file, values = GEMM_SKINNY.file, "    Access<Output, S::kPart> values;\n"
+    steps = "step < params_.steps; step += stride"
+    yield from ((kind, (edit,)) for kind, edit in GEMM_SKINNY.faults())
+    yield SWAP, (_swap(GEMM_SKINNY, "column == 0"),)
+    yield STALE, (_guarded(file, _SKINNY_STORE, "column / 64 != 2"),)
+    yield (
+        BIAS,
+        (Edit(file, values, f"    if (column / 64 == 2) operands.vectors[0].clear();\n{values}"),),
+    )
+    yield K_BLOCK, (Edit(file, steps, steps.replace("steps;", "steps - 1;")),)
+
+
 def _k(file: str, old: str, new: str) -> tuple[str, tuple[Edit, ...]]:
     return K_BLOCK, (Edit(file, old, new),)
 
@@ -709,6 +734,7 @@ _STORES = {
     named("attention"): _attention,
     named("attention_sm90"): _attention_sm90,
     named("b2b_gemm_small"): _gemm_small,
+    named("gemm_skinny"): _gemm_skinny,
 }
 FAULTS = tuple(
     Fault(family, kind, edits)

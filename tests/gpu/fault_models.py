@@ -1,8 +1,8 @@
 """For each kernel family a small model, optimized so that one of its nodes runs a kernel of that
 family: what faults are planted in.
 
-Outputs have about 16,384 rows, or pixels, of 64 channels: large enough for a fault of one pixel to
-vanish in a norm over all of them.
+Outputs have about 16,384 rows, or pixels, of 64 channels, or 16,384 columns of few rows: large
+enough for a fault of one pixel to vanish in a norm over all of them.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def _configs(chosen: Plan, family: Family[Any]) -> dict[int, list[KernelConfig]]
     return configs
 
 
-def _gemm(k: int = 256) -> onnx.ModelProto:
-    net = Net({"x": (16384, k)})
-    return net.model(net.node("Relu", net.linear("x", k, 64)))
+def _gemm(k: int = 256, m: int = 16384, n: int = 64) -> onnx.ModelProto:
+    net = Net({"x": (m, k)})
+    return net.model(net.node("Relu", net.linear("x", k, n)))
 
 
 def _gemms(*widths: int) -> onnx.ModelProto:
@@ -219,6 +219,7 @@ MODELS: dict[Family[Any], Callable[[], onnx.ModelProto]] = {
     named("gemm_3x"): _gemm,
     named("gemm_sm90"): _gemm,
     named("gemm_rows_sm90"): lambda: _gemm(429),
+    named("gemm_skinny"): lambda: _gemm(m=16, n=16384),
     named("gemm_norm_sm90"): _gemm_norm,
     named("conv_2x"): _conv,
     named("conv_sm90"): _conv,

@@ -29,6 +29,7 @@ from onnxbolt.problems import ConvProblem as PlannedConv
 from onnxbolt.problems import GemmProblem as PlannedGemm
 from onnxbolt.tune.tasks import instance_of
 from tests.gpu import attentions, gemm_norms, gemm_rows, group_norms, norms
+from tests.gpu import gemm_skinny_cases as skinny
 from tests.gpu.cases import GEMMS, ConvShape, GemmShape, convolutions
 from tests.gpu.chain_problems import chains_2x, sm90_chains, small_chains, wide_chains
 from tests.gpu.conv_chains import (
@@ -424,6 +425,10 @@ def _each(make: Callable[..., Problem], *shapes: tuple[int, ...]) -> Builder:
 BUILDERS: dict[Family[Any], Builder] = {
     named("gemm_2x"): _gemms,
     named("gemm_3x"): _gemms,
+    named("gemm_skinny"): lambda library, instance: [
+        GemmProblem(library, instance, shape)
+        for shape in (*GEMMS, *(GemmShape(*shape) for shape in skinny.SHAPES))
+    ],
     **dict.fromkeys(PLANNED, _planned),
     named("conv_2x"): lambda library, instance: [
         *_convolutions(library, instance),
