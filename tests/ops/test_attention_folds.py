@@ -52,6 +52,40 @@ class Excluded(Folded):
         return self.net.node("Where", mask, self.net.const(-np.inf), scores)
 
 
+class SingleHead(Form):
+    """Scores [batch, queries, keys], and a mask of these axes."""
+
+    def projected(self, x: str, positions: int) -> str:
+        return self.net.node("MatMul", x, self.net.normal(H * D, D, scale=(H * D) ** -0.5))
+
+    def k(self) -> str:
+        return self.transpose(self.projected("context", T), 0, 2, 1)
+
+    def mask(self) -> str:
+        return self.reshape("added", -1, S, T)
+
+    def masked(self, scores: str) -> str:
+        return self.net.node("Add", scores, self.mask())
+
+    def output(self, y: str) -> str:
+        return self.net.node("MatMul", y, self.net.normal(D, H * D))
+
+
+class SingleHeadExcluded(SingleHead):
+    """A boolean."""
+
+    def masked(self, scores: str) -> str:
+        mask = self.net.node("Less", self.mask(), self.net.const(-1.0))
+        return self.net.node("Where", mask, self.net.const(-np.inf), scores)
+
+
+class SingleHeadOneQuery(SingleHead):
+    """The same for all queries."""
+
+    def mask(self) -> str:
+        return self.net.node("ReduceMin", super().mask(), axes=[1], keepdims=1)
+
+
 class TwoLayers(Folded):
     """Both layers have the same mask."""
 
@@ -66,7 +100,9 @@ class TwoLayers(Folded):
 
 @pytest.mark.parametrize("batch", [2, "batch"])
 @pytest.mark.parametrize("precision", ["keep", "fp16"])
-@pytest.mark.parametrize("form", [Folded, OneQuery, Excluded])
+@pytest.mark.parametrize(
+    "form", [Folded, OneQuery, Excluded, SingleHead, SingleHeadExcluded, SingleHeadOneQuery]
+)
 def test_masks_are_divided(
     form: type[Form], precision: str, batch: int | str, tmp_path: Path
 ) -> None:
@@ -107,4 +143,27 @@ def test_what_is_refused_for_other_reasons_stays() -> None:
     assert not [node for node in prepare(source).nodes if node.op == "Shape"]
     _, refusals = matched(source)
     reasons = [refusal.reason for refusal in refusals if refusal.op == "Softmax"]
-    assert reasons == ["its mask has one axis for batch and heads"]
+    assert reasons == ["its result is not brought to [batch, queries, heads, size]"]
+
+
+class SumOfSquares(SingleHead):
+    """Squares where a Squeeze might be."""
+
+    def k(self) -> str:
+        return self.net.node("Unsqueeze", super().k(), self.ints(1))
+
+    def q(self) -> str:
+        return self.net.node("Unsqueeze", super().q(), self.ints(1))
+
+    def masked(self, scores: str) -> str:
+        return scores
+
+    def weights(self, scores: str) -> str:
+        return self.net.node("ReduceSumSquare", super().weights(scores), axes=[1], keepdims=0)
+
+
+def test_other_nodes_join_no_axes() -> None:
+    candidates, refusals = matched(SumOfSquares().model())
+    assert not [each for each in candidates if each.anchor.op.name == "attention"]
+    reasons = [refusal.reason for refusal in refusals if refusal.op == "Softmax"]
+    assert reasons == ["its probabilities are read by ReduceSumSquare"]

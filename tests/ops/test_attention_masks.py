@@ -414,22 +414,6 @@ class Folded(Masks):
         return super().output(self.reshape(y, -1, H, S, D))
 
 
-class OneHead(Masks):
-    """Tensors and a mask without an axis for heads."""
-
-    def projected(self, x: str, positions: int) -> str:
-        return self.net.node("MatMul", x, self.net.normal(H * D, D))
-
-    def k(self) -> str:
-        return self.transpose(self.projected("context", T), 0, 2, 1)
-
-    def masked(self, scores: str) -> str:
-        return self.add(scores, self.reshape("added", -1, S, T))
-
-    def output(self, y: str) -> str:
-        return self.net.node("Concat", *[y] * H, axis=2)
-
-
 class OtherHeads(Folded):
     """The second axis of the mask is batch and heads."""
 
@@ -443,7 +427,6 @@ class OtherHeads(Folded):
     ("form", "reason"),
     [
         (ChangedBehind, "its mask puts a number that another one changes"),
-        (OneHead, "its mask has one axis for batch and heads"),
         (OtherHeads, "its mask has other batches or heads than its scores"),
         (PutsScore, "its mask puts a number that scores may have: -10000"),
         (WindowsOfImages, "its masks of windows are no constants that are added"),

@@ -11,7 +11,7 @@ from onnx import AttributeProto
 
 from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.graph.windows import Windows
-from onnxbolt.ops.attention import folds, head_factors, pattern, pieces, sequence_first, sums
+from onnxbolt.ops.attention import pattern, pieces, preparation
 from onnxbolt.ops.attention.attributes import VIEWS, attributes, bounds
 from onnxbolt.ops.attention.body import Variant, attend
 from onnxbolt.ops.attention.found import AttentionAnchor, Band, Masking, ScaledDotProduct
@@ -38,15 +38,7 @@ class Attention(FusedOp):
     def prepare(self, graph: gs.Graph) -> Sequence[str]:
         """Move factors of heads to queries, join masks that no kernel reads apart, divide their
         batch and heads, and exchange batch and positions."""
-        scaled = head_factors.move(graph)
-        masks, folded = sums.join(graph), folds.divide(self, graph)
-        turned = sequence_first.turn(self, graph)
-        return [
-            *([f"attention: {scaled} (factors of heads moved to queries)"] if scaled else []),
-            *([f"attention: {masks} (several masks joined to one)"] if masks else []),
-            *([f"attention: {folded} (masks divided into batch and heads)"] if folded else []),
-            *([f"attention: {turned} (batch moved in front of positions)"] if turned else []),
-        ]
+        return preparation.prepare(self, graph)
 
     def channels(self, anchor: Anchor) -> int:
         """The length of y's last axis."""

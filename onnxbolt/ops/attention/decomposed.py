@@ -31,7 +31,7 @@ from onnxbolt.graph.edit import producer, scalar
 from onnxbolt.ops.attention import masks, views
 from onnxbolt.ops.attention.found import AttentionAnchor, Mask, Parts, assembled
 from onnxbolt.ops.attention.lengths import sizes
-from onnxbolt.ops.attention.masks import Masks, Operand, leads_to_product
+from onnxbolt.ops.attention.masks import REFOLDS, Masks, Operand, leads_to_product
 from onnxbolt.ops.attention.positions import Frame
 from onnxbolt.ops.attention.products import Operands, Product, heads_before, operands, product
 from onnxbolt.ops.attention.scales import before, exact, factor, widened
@@ -74,6 +74,8 @@ def match(op: FusedOp, softmax: gs.Node) -> Match:
     scores = None if after is None else _scores(softmax)
     if scores is None or after is None:
         return None
+    if scores == masks.FOLDED and isinstance(after, _Probabilities):
+        scores = _otherwise(op, softmax, after) or scores
     for reason in (scores, after):
         if isinstance(reason, str):
             return Refusal(softmax.name, softmax.op, reason)
@@ -140,6 +142,8 @@ def _heads(first: Product, between: Iterable[int], after: _Probabilities) -> lis
     y = after.product.node.outputs[0]
     behind = [node.outputs[0].shape for node in y.outputs if node.op == "Reshape"]
     split = [shape[1] for shape in behind if shape is not None and len(shape) == 4]
+    if 1 in between:
+        return [1]
     known = [*between, *(size for size in split if isinstance(size, int))]
     return list(dict.fromkeys([*known, *heads_before(first), 1]))
 
@@ -179,13 +183,29 @@ def folded_masks(op: FusedOp, softmax: gs.Node) -> tuple[Sequence[Operand], int]
     way, after = _way(softmax), _probabilities(softmax)
     if way is None or not isinstance(after, _Probabilities) or _scores(softmax) != masks.FOLDED:
         return (), 1
-    queries, keys = sizes(way.nodes[0].outputs[0])[-2:]
-    frame, unmasked = Frame(queries, keys), Masks(Mask(), 0.0)
-    scores = _Scores(way.product, tuple(way.nodes), way.scale, frame, unmasked, frozenset())
-    for heads in _heads(way.product, (), after):
-        if heads > 1 and isinstance(_attempt(op, softmax, scores, after, heads), AttentionAnchor):
+    for heads, found in _unmasked(op, softmax, way, after):
+        if isinstance(found, AttentionAnchor):
             return [each for each, _ in way.masked], heads
     return (), 1
+
+
+def _unmasked(
+    op: FusedOp, softmax: gs.Node, way: _Way, after: _Probabilities
+) -> Iterator[tuple[int, AttentionAnchor | Refusal]]:
+    """The attention without its masks, for each number of heads to try."""
+    queries, keys = sizes(way.nodes[0].outputs[0])[-2:]
+    frame, heads = Frame(queries, keys), _known_heads(way.nodes)
+    scores = _Scores(way.product, tuple(way.nodes), way.scale, frame, Masks(Mask(), 0.0), heads)
+    for number in _heads(way.product, heads, after):
+        yield number, _attempt(op, softmax, scores, after, number)
+
+
+def _otherwise(op: FusedOp, softmax: gs.Node, after: _Probabilities) -> str:
+    """The reason why an attention is refused beside its masks; "" if there is none."""
+    way = _way(softmax)
+    found = [] if way is None else [each for _, each in _unmasked(op, softmax, way, after)]
+    refused = [each.reason for each in found if isinstance(each, Refusal)]
+    return refused[0] if refused and len(refused) == len(found) else ""
 
 
 def _scores(softmax: gs.Node) -> _Scores | str | None:
@@ -208,7 +228,7 @@ def _way(softmax: gs.Node) -> _Way | None:
         if (found := masks.operand(node)) is not None:
             tensor = found.scores
             masked.insert(0, (found, scale))
-        elif node.op == "Reshape" and not node.domain:
+        elif node.op in REFOLDS and not node.domain:
             tensor = node.inputs[0]
         elif (source := before(node)) is not None:
             tensor, scale = source, scale * factor(node)
@@ -223,8 +243,8 @@ def _found(way: _Way) -> _Scores | str:
     shapes = [node.outputs[0].shape for node in nodes]
     if any(shape is None or len(shape) not in (3, 4, 5) for shape in shapes):
         return _AXES
-    heads = frozenset(s[1] for s in shapes if len(s) == 4 and isinstance(s[1], int) and s[1] != 1)
-    if len(heads) > 1 or any(node.op == "Reshape" and not _refolds(node) for node in nodes):
+    heads = _known_heads(nodes)
+    if len(heads) > 1 or any(node.op in REFOLDS and not _refolds(node) for node in nodes):
         return _AXES
     if not all(masks.broadcasts(each.tensor, each.scores) for each, _ in masked):
         return "its mask makes more scores"
@@ -244,12 +264,27 @@ def _found(way: _Way) -> _Scores | str:
     return _Scores(way.product, tuple(nodes), way.scale, frame, found, heads)
 
 
-def _refolds(reshape: gs.Node) -> bool:
-    """True if a Reshape joins batch and heads, or splits them, or batch into images and windows."""
-    x, y = reshape.inputs[0], reshape.outputs[0]
-    if reshape.domain or x.shape is None or y.shape is None:
+def _known_heads(nodes: Iterable[gs.Node]) -> frozenset[int]:
+    """The numbers of heads that scores have, and 1 where an axis for a single head is made or
+    removed."""
+    found = set[int]()
+    for node in nodes:
+        shapes = [tensor.shape for tensor in (*node.inputs[:1], node.outputs[0])]
+        divides = node.op in REFOLDS and {len(shape) for shape in shapes} == {3, 4}
+        known = [shape[1] for shape in (shapes if divides else shapes[1:]) if len(shape) == 4]
+        found.update(n for n in known if isinstance(n, int) and (divides or n != 1))
+    return frozenset(found)
+
+
+def _refolds(node: gs.Node) -> bool:
+    """True if a node joins batch and heads, or splits them, or batch into images and windows."""
+    x, y = node.inputs[0], node.outputs[0]
+    if node.op not in REFOLDS or node.domain or x.shape is None or y.shape is None:
         return False
     ranks = {len(x.shape), len(y.shape)}
+    if node.op != "Reshape":  # the axis is that of a single head
+        longer = max(x.shape, y.shape, key=len)
+        return ranks == {3, 4} and longer[1] == 1
     same = 2 if ranks == {3, 4} else 3
     return ranks in ({3, 4}, {4, 5}) and sizes(x)[-same:] == sizes(y)[-same:]
 
@@ -316,7 +351,7 @@ def _unread(readers: Sequence[gs.Node]) -> str | None:
     """A refusal's reason, if a product is behind one of the readers."""
     for node in readers:
         behind = [reader for output in node.outputs for reader in output.outputs]
-        if node.op in _CHANGES and any(product(reader) is not None for reader in behind):
+        if any(product(reader) is not None for reader in behind):
             return f"its probabilities are read by {node.op}"
     return None
 

@@ -3,26 +3,30 @@
     scores + m   =   scores + Reshape(Reshape(m, [batch, heads, ..]), [batch x heads, ..])
 
 Kernels read the tensor between both Reshapes. torch.nn.MultiheadAttention's 3-D masks are such.
+With a single head the scores get an axis for it, too:
+
+    scores + m   =   Squeeze(Unsqueeze(scores, 1) + Unsqueeze(m, 1), 1)
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.graph.edit import add_constant, insert
+from onnxbolt.graph.edit import add_constant, insert, remove
 from onnxbolt.graph.names import fresh
 from onnxbolt.ops.attention import decomposed
+from onnxbolt.ops.attention.masks import Operand
 from onnxbolt.ops.base import FusedOp
 
 
-def divide(op: FusedOp, graph: gs.Graph) -> int:
-    """Divide the masks of all attentions of `op` that need it; returns of how many."""
-    made = dict[tuple[str, int], gs.Tensor]()
-    count = 0
-    for softmax in list(graph.nodes):
-        if softmax.op != "Softmax":
-            continue
+def divide(op: FusedOp, graph: gs.Graph, among: Iterable[gs.Node]) -> list[gs.Node]:
+    """Divide the masks of attentions of `op` that need it; returns the softmaxes, `among` the
+    given ones, of these attentions."""
+    made, changed = dict[tuple[str, int], gs.Tensor](), list[gs.Node]()
+    for softmax in among:
         found, heads = decomposed.folded_masks(op, softmax)
         folded = [each for each in found if len(each.tensor.shape) == len(each.scores.shape) == 3]
         if not folded or any(_indivisible(each.tensor, heads) for each in folded):
@@ -30,12 +34,15 @@ def divide(op: FusedOp, graph: gs.Graph) -> int:
         for each in folded:
             key = each.tensor.name, heads
             if key not in made:
-                made[key] = _and_back(graph, each.tensor, heads, each.node)
-            place = each.node.inputs.index(each.tensor)
-            each.node.inputs[place] = made[key]
-            each.node.origin = None
-        count += 1
-    return count
+                mask = divided(graph, each.tensor, heads, each.node)
+                made[key] = mask if heads == 1 else _folded(graph, mask, each)
+            if heads == 1:
+                _lift(graph, each, made[key])
+            else:
+                each.node.inputs[each.node.inputs.index(each.tensor)] = made[key]
+                each.node.origin = None
+        changed.append(softmax)
+    return changed
 
 
 def _indivisible(mask: gs.Tensor, heads: int) -> bool:
@@ -43,24 +50,43 @@ def _indivisible(mask: gs.Tensor, heads: int) -> bool:
     return isinstance(size, int) and size != 1 and size % heads != 0
 
 
-def _and_back(graph: gs.Graph, mask: gs.Tensor, heads: int, at: gs.Node) -> gs.Tensor:
-    """The mask behind both Reshapes."""
-    shape = gs.Variable(fresh(graph, f"{mask.name}_shape"), np.int64, [3])
-    result = gs.Variable(fresh(graph, f"{mask.name}_folded"), mask.dtype, mask.shape)
-    insert(graph, "Shape", [mask], [shape], [], at=at)
-    insert(graph, "Reshape", [divided(graph, mask, heads, at), shape], [result], [], at=at)
+def _folded(graph: gs.Graph, mask: gs.Tensor, found: Operand) -> gs.Tensor:
+    """The divided mask behind a Reshape to the shape that it had."""
+    node, tensor = found.node, found.tensor
+    shape = gs.Variable(fresh(graph, f"{tensor.name}_shape"), np.int64, [3])
+    result = gs.Variable(fresh(graph, f"{tensor.name}_folded"), mask.dtype, tensor.shape)
+    insert(graph, "Shape", [tensor], [shape], [], at=node)
+    insert(graph, "Reshape", [mask, shape], [result], [], at=node)
     return result
+
+
+def _lift(graph: gs.Graph, found: Operand, mask: gs.Tensor) -> None:
+    """Let a node read the divided mask and scores with an axis for the only head."""
+    node, y = found.node, found.node.outputs[0]
+    batch, *others = y.shape
+    axis = add_constant(graph, f"{y.name}_axis", np.array([1], np.int64))
+    scores, masked = (
+        gs.Variable(fresh(graph, f"{y.name}_{word}"), y.dtype, [batch, 1, *others])
+        for word in ("scores", "lifted")
+    )
+    insert(graph, "Unsqueeze", [found.scores, axis], [scores], [node], at=node)
+    lifted = {found.scores.name: scores, found.tensor.name: mask}
+    inputs = [lifted.get(tensor.name, tensor) for tensor in node.inputs]
+    insert(graph, node.op, inputs, [masked], [node], node.attrs, at=node)
+    insert(graph, "Squeeze", [masked, axis], [], [node], at=node).outputs = [y]
+    remove(graph, [node])
 
 
 def divided(graph: gs.Graph, mask: gs.Tensor, heads: int, at: gs.Node) -> gs.Tensor:
     """A mask [batch x heads, queries, keys] as [batch, heads, queries, keys], made in front of
     `at`; one that is the same for all batches and heads as [1, 1, queries, keys]. Its sizes may be
     symbolic: the last two are copied."""
-    axis = add_constant(graph, f"{mask.name}_axis", np.array([0], np.int64))
-    shape = [1, *mask.shape]
+    place, shape = int(heads == 1), list(mask.shape)
+    axis = add_constant(graph, f"{mask.name}_axis", np.array([place], np.int64))
+    shape.insert(place, 1)
     lifted = gs.Variable(fresh(graph, f"{mask.name}_lifted"), mask.dtype, shape)
     insert(graph, "Unsqueeze", [mask, axis], [lifted], [], at=at)
-    if mask.shape[0] == 1:
+    if mask.shape[0] == 1 or heads == 1:
         return lifted
     wanted = add_constant(graph, f"{mask.name}_heads", np.array([-1, heads, 0, 0], np.int64))
     first = mask.shape[0] // heads if isinstance(mask.shape[0], int) else None

@@ -9,6 +9,7 @@ fp16's normal numbers changes it by 2^-25 s |k| at most.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +24,10 @@ from onnxbolt.graph.edit import (
     remove,
     sole_use,
 )
-from onnxbolt.ops.attention import decomposed, masks
+from onnxbolt.ops.attention import masks
 from onnxbolt.ops.attention.products import Product, product
 from onnxbolt.ops.attention.scales import factor, scaled
+from onnxbolt.ops.base import FusedOp
 
 _TO_SOFTMAX = frozenset({"Add", "Cast", "Div", "Mul", "Reshape", "Where"})
 
@@ -40,15 +42,17 @@ class _Factors:
     nodes: tuple[gs.Node, ...]  # from the product to the factors
 
 
-def move(graph: gs.Graph) -> int:
-    """Multiply the queries of all attentions by the factors of their heads; returns of how many."""
-    count = 0
+def move(op: FusedOp, graph: gs.Graph, among: Iterable[gs.Node]) -> list[gs.Node]:
+    """Multiply the queries of attentions by the factors of their heads; returns the softmaxes,
+    `among` the given ones, of these attentions."""
+    wanted, moved = set(among), list[gs.Node]()
     for node in list(graph.nodes):
         found = _found(graph, node)
-        if found is not None and _reaches_softmax(graph, node.outputs[0]):
+        softmax = None if found is None else _softmax_behind(graph, node.outputs[0])
+        if found is not None and softmax in wanted:
             _move(graph, found)
-            count += 1
-    return count
+            moved.append(softmax)
+    return moved
 
 
 def _found(graph: gs.Graph, node: gs.Node) -> _Factors | None:
@@ -86,15 +90,15 @@ def _values(constant: gs.Tensor, divides: bool, first: Product) -> np.ndarray | 
     return found if np.isfinite(found).all() and found.any() else None
 
 
-def _reaches_softmax(graph: gs.Graph, tensor: gs.Tensor) -> bool:
-    """True if nodes as attention has them lead to a softmax that weighs values."""
+def _softmax_behind(graph: gs.Graph, tensor: gs.Tensor) -> gs.Node | None:
+    """The softmax that nodes as attention has them lead to."""
     while (node := sole_use(graph, tensor)) is not None and not node.domain:
         if node.op == "Softmax":
-            return decomposed.is_weighing(node)
+            return node
         if node.op not in _TO_SOFTMAX:
-            return False
+            return None
         tensor = node.outputs[0]
-    return False
+    return None
 
 
 def _move(graph: gs.Graph, found: _Factors) -> None:

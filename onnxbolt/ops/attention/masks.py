@@ -34,6 +34,8 @@ FOLDED = "its mask has one axis for batch and heads"
 ABSORBS = -1e30  # a score plus such a value, or a lower one, is this value
 _ABSORBS_F16 = -6.5e4  # in fp16, whose numbers lie 32 apart there
 _EXCLUDES = -6.5e4  # a key with such a score, or a lower one, has no weight: fp16 ends at -65504
+# operators that join and split batch and heads of scores
+REFOLDS = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
 _BOUNDED = -1e4  # values that are added and not lower exclude no key
 
 
@@ -97,12 +99,14 @@ def leads_to_product(tensor: gs.Tensor) -> bool:
         )
     if node.op in ("Add", "Where"):
         return any(map(leads_to_product, node.inputs))
-    source = node.inputs[0] if node.op == "Reshape" else before(node)
+    source = node.inputs[0] if node.op in REFOLDS else before(node)
     return source is not None and leads_to_product(source)
 
 
 def broadcasts(mask: gs.Tensor, scores: gs.Tensor) -> bool:
-    """False if a mask is not known to leave the number of scores as it is, or has more axes."""
+    """False if a mask has more axes than the scores, or an axis of another size than 1 and theirs.
+    Of two sizes of which one is symbolic that is known only if the scores' size is 1: where they
+    differ at run time, kernels refuse the mask."""
     if mask.shape is None or scores.shape is None or len(mask.shape) > len(scores.shape):
         return False
     pairs = zip(reversed(mask.shape), reversed(scores.shape), strict=False)

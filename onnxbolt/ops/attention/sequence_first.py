@@ -11,7 +11,7 @@ instead, and none is left there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,16 +41,17 @@ class _Root:
     reader: gs.Node
 
 
-def turn(op: FusedOp, graph: gs.Graph) -> int:
-    """Exchange the axes around all attentions of this form; returns of how many."""
-    count, turned = 0, dict[str, gs.Tensor]()
-    for softmax in list(graph.nodes):
-        if softmax.op == "Softmax" and not _is_read(decomposed.match(op, softmax)):
+def turn(op: FusedOp, graph: gs.Graph, among: Iterable[gs.Node]) -> list[gs.Node]:
+    """Exchange the axes around attentions of this form; returns the softmaxes, `among` the given
+    ones, of these attentions."""
+    turned, roots = list[gs.Node](), dict[str, gs.Tensor]()
+    for softmax in among:
+        if not _is_read(decomposed.match(op, softmax)):
             attempts = decomposed.attempts(softmax)
-            count += any(_turned(graph, attempt, turned) for attempt in attempts)
-    if count:
+            turned += [softmax] if any(_turned(graph, each, roots) for each in attempts) else []
+    if turned:
         prune(graph)
-    return count
+    return turned
 
 
 def _is_read(found: Match) -> bool:

@@ -15,7 +15,7 @@ score behind it. Otherwise a score may differ by the rounding of two sums.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -26,18 +26,19 @@ from onnxbolt.graph.names import fresh
 from onnxbolt.ops.attention import decomposed, folds, masks
 from onnxbolt.ops.attention.lengths import sizes
 from onnxbolt.ops.attention.masks import ABSORBS, Operand
+from onnxbolt.ops.base import FusedOp
 
 
-def join(graph: gs.Graph) -> int:
-    """Join the masks of all attentions that have several; returns of how many."""
-    sums = dict[tuple[object, ...], gs.Tensor]()
-    count = 0
-    for softmax in list(graph.nodes):
-        operands = decomposed.several_masks(softmax) if softmax.op == "Softmax" else ()
+def join(op: FusedOp, graph: gs.Graph, among: Iterable[gs.Node]) -> list[gs.Node]:
+    """Join the masks of attentions that have several; returns the softmaxes, `among` the given
+    ones, of these attentions."""
+    sums, joined = dict[tuple[object, ...], gs.Tensor](), list[gs.Node]()
+    for softmax in among:
+        operands = decomposed.several_masks(softmax)
         if operands and _can_join(graph, operands):
             _join(graph, operands, sums)
-            count += 1
-    return count
+            joined.append(softmax)
+    return joined
 
 
 def _can_join(graph: gs.Graph, operands: Sequence[Operand]) -> bool:
@@ -114,12 +115,22 @@ def _with(
     if total is None and mask.puts is None:
         return tensor
     y = mask.node.outputs[0]
-    result = gs.Variable(fresh(graph, f"{y.name}_mask"), y.dtype)
     inputs = [total, tensor]
     if mask.puts is not None:
         constant = partial(add_constant, graph, f"{y.name}_number")
         low, zero = (constant(np.array(number, y.dtype)) for number in (mask.puts, 0.0))
         kept = zero if total is None else total
         inputs = [tensor, kept, low] if mask.keeps else [tensor, low, kept]
+    result = gs.Variable(fresh(graph, f"{y.name}_mask"), y.dtype, _broadcast(inputs))
     insert(graph, mask.node.op, inputs, [result], [mask.node], at=at)
     return result
+
+
+def _broadcast(tensors: Sequence[gs.Tensor]) -> list[int | str | None]:
+    """The shape of tensors that are broadcast to each other: on each axis the size that is not 1,
+    a number where one is known."""
+    axes = itertools.zip_longest(*(reversed(tensor.shape) for tensor in tensors), fillvalue=1)
+    found = [
+        sorted((n for n in axis if n != 1), key=lambda n: not isinstance(n, int)) for axis in axes
+    ]
+    return [sizes[0] if sizes else 1 for sizes in reversed(found)]

@@ -1,0 +1,43 @@
+"""Rewrites of the canonical graph by which more attentions are recognized.
+
+An attention may need several of them: factors of heads and several masks, for instance. One that is
+not recognized behind them stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import onnx_graphsurgeon as gs
+
+from onnxbolt.graph.snapshot import Snapshot
+from onnxbolt.ops.attention import decomposed, folds, head_factors, sequence_first, sums
+from onnxbolt.ops.base import FusedOp
+
+# each rewrites attentions with these softmaxes, and returns those of the ones that it changed
+_REWRITES: tuple[
+    tuple[str, Callable[[FusedOp, gs.Graph, Iterable[gs.Node]], list[gs.Node]]], ...
+] = (
+    ("factors of heads moved to queries", head_factors.move),
+    ("several masks joined to one", sums.join),
+    ("masks divided into batch and heads", folds.divide),
+    ("batch moved in front of positions", sequence_first.turn),
+)
+
+
+def prepare(op: FusedOp, graph: gs.Graph) -> Sequence[str]:
+    """Rewrite the attentions that `op` then recognizes; a line for the report for each rewrite."""
+    softmaxes = [
+        node
+        for node in graph.nodes
+        if node.op == "Softmax" and not node.domain and decomposed.is_weighing(node)
+    ]
+    before = Snapshot(graph)
+    while True:
+        changed = {words: rewrite(op, graph, softmaxes) for words, rewrite in _REWRITES}
+        found = dict.fromkeys(softmax for nodes in changed.values() for softmax in nodes)
+        lost = {each for each in found if not isinstance(decomposed.match(op, each), tuple)}
+        if not lost:
+            return [f"attention: {len(n)} ({words})" for words, n in changed.items() if n]
+        before.restore(graph)
+        softmaxes = [each for each in softmaxes if each not in lost]
