@@ -14,12 +14,16 @@ const char* Text(cudaError_t error) {
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
-// The kernel's workspace, filled with garbage: a kernel must not expect zeros.
+// The kernel's workspace, filled with garbage: a kernel must not expect zeros. The filling is
+// waited for, since the launches' streams do not wait for the default one.
 class Workspace {
  public:
   Workspace(const onnxbolt::Kernel* kernel, const void* arguments, const int64_t* config) {
     const size_t bytes = kernel->workspace_size(arguments, config);
-    if (bytes && cudaMalloc(&data_, bytes) == cudaSuccess) cudaMemset(data_, 0xff, bytes);
+    if (bytes && cudaMalloc(&data_, bytes) == cudaSuccess) {
+      cudaMemset(data_, 0xff, bytes);
+      cudaDeviceSynchronize();
+    }
   }
   ~Workspace() { cudaFree(data_); }
   void* data() const { return data_; }
