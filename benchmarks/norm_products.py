@@ -69,7 +69,7 @@ class Gemm(ctypes.Structure):
         *((name, _P) for name in ("a", "b", "d")),
         *((name, _L) for name in ("lda", "ldb", "ldd")),
         ("epilogue", Epilogue),
-        ("stored", _P),
+        *((name, _P) for name in ("stored", "moments_of_a", "moments_of_d")),
     )
 
 

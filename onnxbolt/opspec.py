@@ -61,6 +61,8 @@ class OpSpec:
                 f"op {self.name} has {gates(self.chain)} gates, but nodes of the kind {self.kind}"
                 f" have {self.op.gates}"
             )
+        if any(EPILOGUES[step].statistics for step in self.chain):
+            raise InputError(f"op {self.name} has statistics of rows, but nodes do not have them")
         operands = self.op.operands(self.chain)
         if (
             max(layer.count("v") for layer in operands.split("w")) > MAX_VECTORS

@@ -110,6 +110,12 @@ def test_more_operands_than_a_launch_can_carry() -> None:
         dataclasses.replace(GEMM, chain=("Add", "Mul", "Add"))
 
 
+@pytest.mark.parametrize("chain", [("FoldedLayerNorm", "Bias"), ("Bias", "Moments")])
+def test_nodes_have_no_statistics_of_rows(chain: tuple[str, ...]) -> None:
+    with pytest.raises(InputError, match="has statistics of rows, but nodes do not"):
+        dataclasses.replace(GEMM, chain=chain)
+
+
 def test_ops_survive_json() -> None:
     assert ops_from_json(ops_to_json([GEMM, POOL, GEMM])) == (POOL, GEMM)
     assert ops_from_json(ops_to_json([ATTENTION])) == (ATTENTION,)

@@ -16,6 +16,34 @@ struct LastOf<First> {
   using Type = First;
 };
 
+template <class First, class... Others>
+struct FirstOf {
+  using Type = First;
+};
+
+template <class... Steps>
+struct Chain;
+
+// A chain in two parts: the steps for each value, and whether the step `Last` follows them.
+template <class Last, class Before, class... Steps>
+struct SplitOff {
+  using Pointwise = Before;
+  static constexpr bool kFound = false;
+};
+template <class Last, class... Before>
+struct SplitOff<Last, Chain<Before...>, Last> {
+  using Pointwise = Chain<Before...>;
+  static constexpr bool kFound = true;
+};
+template <class Last, class... Before, class Step, class... Steps>
+struct SplitOff<Last, Chain<Before...>, Step, Steps...>
+    : SplitOff<Last, Chain<Before..., Step>, Steps...> {};
+
+template <class Last, class Whole>
+struct Without;
+template <class Last, class... Steps>
+struct Without<Last, Chain<Steps...>> : SplitOff<Last, Chain<>, Steps...> {};
+
 template <class... Steps>
 struct Chain {
   static constexpr int kVectors = (0 + ... + (Steps::kOperand == Operand::kVector));
@@ -26,12 +54,18 @@ struct Chain {
   // one of the result.
   static constexpr bool kGated = (false || ... || Steps::kGates);
   static constexpr int kFold = kGated ? 2 : 1;
+  // A norm of the product's input, as the first step, reads statistics of the input's rows.
+  using First = typename FirstOf<Steps..., Step<Operand::kNone>>::Type;
+  static constexpr bool kNormalizesInput = First::kFolds;
 
   static_assert(kVectors <= kMaxVectors,
                 "a chain has at most kMaxVectors vectors along the channels");
   static_assert(kTensors <= kMaxTensors, "a chain has at most kMaxTensors tensor operands");
   static_assert(kParams <= kMaxParams, "a chain has at most kMaxParams parameters");
   static_assert((0 + ... + Steps::kGates) <= 1, "a chain has one gate at most");
+  static_assert((0 + ... + Steps::kFolds) == First::kFolds,
+                "the product's input is normalized in front of all other steps");
+  static_assert(!kGated || !kNormalizesInput, "a gate's other half would not be normalized");
 
   // The operands' values for one fragment of N neighbouring channels, in the order of the steps
   // that take them.
@@ -49,8 +83,19 @@ struct Chain {
     __device__ explicit GatedOperands(const cutlass::Array<float, N>& half) : half(half) {}
   };
 
+  // With the statistics of each value's row, which other kernels do not have, either.
   template <int N>
-  using Operands = std::conditional_t<kGated, GatedOperands<N>, PlainOperands<N>>;
+  struct RowOperands : PlainOperands<N> {
+    cutlass::Array<float, N> means, scales;
+    __device__ RowOperands(const cutlass::Array<float, N>& means,
+                           const cutlass::Array<float, N>& scales)
+        : means(means), scales(scales) {}
+  };
+
+  template <int N>
+  using Operands =
+      std::conditional_t<kGated, GatedOperands<N>,
+                         std::conditional_t<kNormalizesInput, RowOperands<N>, PlainOperands<N>>>;
 
   // The result in fp32, for callers that continue in fp32. Output: the type that it will be rounded
   // to. For 16 bits, steps may be approximated with an error below that rounding
@@ -102,7 +147,9 @@ struct Chain {
       if constexpr (kVector) operand = operands.vectors[Vector][i];
       if constexpr (kTensor) operand = operands.tensors[Tensor][i];
       if constexpr (Step::kGates) operand += operands.half[i];
-      if constexpr (Approximate && Step::kApproximable)
+      if constexpr (Step::kFolds)
+        x[i] = Step::apply(x[i], operand, operands.means[i], operands.scales[i]);
+      else if constexpr (Approximate && Step::kApproximable)
         x[i] = Step::approximate(x[i], operand, params + Param);
       else
         x[i] = Step::apply(x[i], operand, params + Param);

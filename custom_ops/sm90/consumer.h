@@ -49,8 +49,8 @@ class TileEnd {
         rank_(rank),
         epilogue_(memory.epilogue(group), params.operands, 1 + group) {}
 
-  // fetch: before the main loop; keep: after it.
-  CUTLASS_DEVICE void fetch(int column) { epilogue_.fetch_vectors(column, params_.columns); }
+  // fetch: before the main loop of a tile of the result; keep: after it.
+  CUTLASS_DEVICE void fetch(Origin tile) { epilogue_.fetch_vectors(tile.column, params_.columns); }
   CUTLASS_DEVICE void keep() { epilogue_.keep_vectors(); }
 
   CUTLASS_DEVICE void finish(Sums& sums, const MatrixOutput& to) {
@@ -127,6 +127,8 @@ class TileEnd {
   const Params& params_;
   SharedMemory<K> memory_;
   int group_, rank_;
+
+ protected:
   typename K::Epilogue epilogue_;
 };
 
@@ -156,7 +158,7 @@ class Consumer {
     for (int tile = tiles_.first + skip * tiles_.step; tile < params_.schedule.count();
          tile += groups * tiles_.step) {
       const Origin origin = tiles_.origin(tile);
-      end_.fetch(origin.column / K::kFold);
+      end_.fetch({origin.row, origin.column / K::kFold});
       begin_turn();
       multiply(sums, fits_apart && tile + tiles_.step >= params_.schedule.count());
       if constexpr (End::kStagesBehind > 0) end_.weights_at(stage_);

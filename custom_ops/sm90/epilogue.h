@@ -201,7 +201,7 @@ class Epilogue {
     cutlass::Array<float, kCount> x;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) x[i] = values[value_of(Column, i)];
-    auto operands = operands_of<kCount>(values, Column);
+    auto operands = operands_of<kCount>(values, Column, unit_row, to);
     const int tile_column = unit_column + Column;
     read_vectors<kCount>(operands, tile_column);
     if constexpr (Shape::kResidual) operands.tensors[0] = read_staged<kColumns>(buffer, Column);
@@ -219,13 +219,26 @@ class Epilogue {
   }
 
   // Operands without vectors and tensors.
-  template <int Count>
-  CUTLASS_DEVICE static auto operands_of(const float* values, int column) {
+  template <int Count, class Destination>
+  CUTLASS_DEVICE auto operands_of(const float* values, int column, int unit_row,
+                                  const Destination& to) const {
     if constexpr (Chain::kGated) {
       cutlass::Array<float, Count> half;
 #pragma unroll
       for (int i = 0; i < Count; ++i) half[i] = values[value_of(column, i) + 4];
       return typename Chain::template Operands<Count>(half);
+    } else if constexpr (Chain::kNormalizesInput) {
+      cutlass::Array<float, Count> means, scales;
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const auto norm = to.row_scale(unit_row + first_row() + 8 * row);
+#pragma unroll
+        for (int i = 2 * row; i < Count; i += 4) {
+          means[i] = means[i + 1] = norm.mean;
+          scales[i] = scales[i + 1] = norm.scale;
+        }
+      }
+      return typename Chain::template Operands<Count>(means, scales);
     } else {
       typename Chain::template Operands<Count> operands;
       return operands;

@@ -3,8 +3,6 @@
 // in one warpgroup: lanes are added up first, then, through shared memory, warps, always in the
 // same order. Rows beyond an image's last pixel are left out.
 #pragma once
-#include <type_traits>
-
 #include "sm90/epilogue.h"
 #include "sm90/params.h"
 
@@ -13,26 +11,6 @@ namespace sm90 {
 
 constexpr int kImageRows =
     64;  // rows of the product for each image: those of one wgmma instruction
-
-// An epilogue in two parts: the steps for each value, and whether Mean follows them.
-template <class Before, class... Steps>
-struct SplitAtMean {
-  using Pointwise = Before;
-  static constexpr bool kMean = false;
-};
-template <class... Before>
-struct SplitAtMean<epilogue::Chain<Before...>, epilogue::Mean> {
-  using Pointwise = epilogue::Chain<Before...>;
-  static constexpr bool kMean = true;
-};
-template <class... Before, class Step, class... Steps>
-struct SplitAtMean<epilogue::Chain<Before...>, Step, Steps...>
-    : SplitAtMean<epilogue::Chain<Before..., Step>, Steps...> {};
-
-template <class Chain>
-struct MeanOf;
-template <class... Steps>
-struct MeanOf<epilogue::Chain<Steps...>> : SplitAtMean<epilogue::Chain<>, Steps...> {};
 
 // The place where the means of a tile's images are stored. `tile`: its first row and column, and
 // the number of rows.

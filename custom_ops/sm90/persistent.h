@@ -83,8 +83,8 @@ __device__ void SplitRoles(const Produce& produce, const Consume& consume) {
   }
 }
 
-template <class K, bool kIsImage>
-__device__ void Run(const Params& params, SharedMemory<K> memory) {
+template <class K, bool kIsImage, class End>
+__device__ void Run(const typename End::Params& params, SharedMemory<K> memory) {
   SplitRoles<K>(
       [&](int warp) {
         if (warp == 0 && ElectOne()) Producer<K, kIsImage>(params, memory).run();
@@ -92,14 +92,14 @@ __device__ void Run(const Params& params, SharedMemory<K> memory) {
           if (warp == 1 && ElectOne()) ResidualProducer<K>(params, memory).run();
         }
       },
-      [&](int group) { Consumer<K>(params, memory, group).run(); });
+      [&](int group) { Consumer<K, End>(params, memory, group).run(); });
 }
 
 // The kernel. It overlaps with its neighbours in the stream (runtime/dependent_launch.h): barriers
 // and the first weights do not wait for the kernel before.
-template <class K, bool kIsImage>
+template <class K, bool kIsImage, class End = TileEnd<K>>
 __global__ void __launch_bounds__(K::kThreads, 1)
-    PersistentKernel(const __grid_constant__ Params params) {
+    PersistentKernel(const __grid_constant__ typename End::Params params) {
   extern __shared__ __align__(1024) char shared[];
   const SharedMemory<K> memory{shared};
   if (threadIdx.x == 0) {
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(K::kThreads, 1)
   else
     __syncthreads();
   LaunchDependents();
-  Run<K, kIsImage>(params, memory);
+  Run<K, kIsImage, End>(params, memory);
   if constexpr (K::kClusterSize > 1) {
     __syncwarp();
     SyncCluster();  // until the other blocks have sent their last signals to this block's barriers
@@ -131,9 +131,9 @@ int GridSize(const Params& params, int sm_count) {
   return clusters * K::kClusterSize;
 }
 
-template <class K, bool kIsImage>
-const char* LaunchKernel(const Params& params, const Launch& launch) {
-  return LaunchDependent(PersistentKernel<K, kIsImage>, GridSize<K>(params, launch.sm_count),
+template <class K, bool kIsImage, class End = TileEnd<K>>
+const char* LaunchKernel(const typename End::Params& params, const Launch& launch) {
+  return LaunchDependent(PersistentKernel<K, kIsImage, End>, GridSize<K>(params, launch.sm_count),
                          K::kThreads, launch.stream, params,
                          ArchOf<typename K::Row>::kDependentLaunch, K::kSharedMemory,
                          K::kClusterSize * params.split);

@@ -13,6 +13,7 @@
 // Constraints: a warpgroup has 64 rows; the tiles of a cluster's blocks are all columns, exactly.
 #pragma once
 #include "sm90/consumer.h"
+#include "sm90/moments.h"
 #include "sm90/persistent.h"
 
 namespace onnxbolt {
@@ -46,11 +47,6 @@ template <class Chain>
 struct NormOf;
 template <class... Steps>
 struct NormOf<epilogue::Chain<Steps...>> : SplitAtNorm<epilogue::Chain<>, Steps...> {};
-
-// The statistics of some columns of a row: their mean, and the sum of squared differences from it.
-struct Moments {
-  float mean, squares;
-};
 
 constexpr int kTurns = 2;  // a warpgroup's exchanges alternate between so many buffers
 
@@ -176,7 +172,8 @@ class NormEpilogue : public Epilogue<typename K::Finish> {
   CUTLASS_DEVICE void finish_tile(Values& values, const MatrixOutput& to,
                                   const MatrixOutput& sums) {
     apply_input(values, to, sums);
-    Moments rows[2] = {moments_of(values, 0), moments_of(values, 2)};
+    Moments rows[2] = {MomentsOf<Norm::kCentered>(values, 0),
+                       MomentsOf<Norm::kCentered>(values, 2)};
     exchange_.combine(rows, this->first_row());
     normalize(values, rows);
     store_result(values, to);
@@ -227,31 +224,6 @@ class NormEpilogue : public Epilogue<typename K::Finish> {
     }
 #pragma unroll
     for (int i = 0; i < Count; ++i) values[i] = results[i];
-  }
-
-  // The statistics of the block's columns of a row: of this thread's first row, with `First` 0, or
-  // of the other one, with 2. They are the same in the four lanes that have the row.
-  CUTLASS_DEVICE static Moments moments_of(const Values& values, int first) {
-    constexpr int kOwn = K::kTileN / 2;
-    float mean = 0.f;
-    if constexpr (Norm::kCentered) {
-      float sums[2] = {};
-#pragma unroll
-      for (int i = first; i < kOwn; i += 4) sums[0] += values[i], sums[1] += values[i + 1];
-      mean = over_lanes(sums[0] + sums[1]) / K::kTileN;
-    }
-    float squares[2] = {};
-#pragma unroll
-    for (int i = first; i < kOwn; i += 4) {
-      const float one = values[i] - mean, other = values[i + 1] - mean;
-      squares[0] += one * one, squares[1] += other * other;
-    }
-    return {mean, over_lanes(squares[0] + squares[1])};
-  }
-
-  CUTLASS_DEVICE static float over_lanes(float value) {
-    value += __shfl_xor_sync(~0u, value, 1);
-    return value + __shfl_xor_sync(~0u, value, 2);
   }
 
   CUTLASS_DEVICE void normalize(Values& values, const Moments (&rows)[2]) const {
@@ -346,7 +318,7 @@ class NormTileEnd {
   CUTLASS_DEVICE NormTileEnd(const Params& params, SharedMemory<K> memory, int group, int rank)
       : params_(params), epilogue_(params, memory, group, rank) {}
 
-  CUTLASS_DEVICE void fetch(int column) { epilogue_.fetch_vectors(column, params_.columns); }
+  CUTLASS_DEVICE void fetch(Origin tile) { epilogue_.fetch_vectors(tile.column, params_.columns); }
   CUTLASS_DEVICE void keep() { epilogue_.keep_vectors(); }
   CUTLASS_DEVICE void finish(Sums& sums, const MatrixOutput& to) {
     epilogue_.finish_tile(sums[0], to, {params_.sums, to.row, to.column, to.rows});

@@ -37,6 +37,9 @@ _OWN = (
     structure.GATE_BIAS,
     structure.LAYER_NORM,
     structure.RMS_NORM,
+    structure.MOMENTS,
+    structure.FOLDED_LAYER_NORM,
+    structure.FOLDED_RMS_NORM,
     casts.CAST_F32,
     casts.CAST_F16,
     casts.CAST_BF16,
@@ -82,6 +85,9 @@ GATE, GATE_BIAS = structure.GATE.name, structure.GATE_BIAS.name
 LAYER_NORM, RMS_NORM = structure.LAYER_NORM.name, structure.RMS_NORM.name
 # normalizations of rows; True if the mean is subtracted
 NORMS = {LAYER_NORM: True, RMS_NORM: False}
+MOMENTS = structure.MOMENTS.name
+# norms of the rows that a product reads, likewise
+FOLDED_NORMS = {structure.FOLDED_LAYER_NORM.name: True, structure.FOLDED_RMS_NORM.name: False}
 CASTS = {step.cast: step.name for step in _OWN if step.cast is not None}
 
 

@@ -1,6 +1,6 @@
 """Steps that are not functions of single values: a further product, a second output, a mean, a
-gate, and normalizations of rows. Matching and planning insert them into epilogues, so they have no
-patterns here."""
+gate, normalizations of rows, and statistics of rows. Matching and planning insert them into
+epilogues, so they have no patterns here."""
 
 from __future__ import annotations
 
@@ -85,3 +85,32 @@ def _norm(name: str, centered: bool) -> EpilogueStep:
 # a normalization of the rows behind a GEMM, whose kernel then holds whole rows
 LAYER_NORM = _norm("LayerNorm", centered=True)
 RMS_NORM = _norm("RmsNorm", centered=False)
+
+# Behind all other steps: the statistics of the result's rows are a second output, which a product
+# with a folded norm reads (docs/decisions/norms-in-products.md).
+MOMENTS = EpilogueStep(
+    "Moments",
+    body=unary("Identity"),
+    reference=lambda x, _: x,
+    functor="Moments",
+    cost=4,
+    statistics=True,
+)
+
+# The norm of the rows that a product reads, in front of all other steps: (x - mean sum) scale, with
+# the vector of the sums of the weight's columns, or x scale. The operand of bodies and references
+# is the scale of each row, 1 / deviation; x is there without the mean.
+FOLDED_LAYER_NORM, FOLDED_RMS_NORM = (
+    EpilogueStep(
+        name,
+        body=binary("Mul"),
+        reference=lambda x, scale, _: x * scale,
+        functor=name,
+        cost=cost,
+        operand=operand,
+        params=(Parameter("epsilon", 1e-5, 1e-5),),
+        in_f32=True,
+        statistics=True,
+    )
+    for name, operand, cost in (("FoldedLayerNorm", "vector", 2), ("FoldedRmsNorm", "", 1))
+)

@@ -10,6 +10,7 @@ from onnxbolt.problems.attention import AttentionProblem
 from onnxbolt.problems.base import Problem, Reference
 from onnxbolt.problems.conv import ConvProblem
 from onnxbolt.problems.gemm import GemmProblem, GluProblem
+from onnxbolt.problems.gemm_moments import GemmMomentsProblem
 from onnxbolt.problems.gemm_norm import GemmNormProblem
 from onnxbolt.problems.group_norm import GroupNormProblem
 from onnxbolt.problems.norm import NormProblem, TokenNormProblem
@@ -21,6 +22,7 @@ __all__ = [
     "UNBOUNDED",
     "AttentionProblem",
     "ConvProblem",
+    "GemmMomentsProblem",
     "GemmNormProblem",
     "GemmProblem",
     "GluProblem",

@@ -224,7 +224,10 @@ UNITS = {
     ),
     "gemm_3x": (Instance(GEMM_3X, DType.F16, DType.F16, ("Bias", "Add", "GeluErf")),),
     "conv_2x": (Instance(CONV_2X, DType.BF16, DType.BF16, ("Bias", "Clip")),),
-    "gemm_sm90": (Instance(GEMM_SM90, DType.F16, DType.F16, ("Bias", "GeluErf")),),
+    "gemm_sm90": (
+        Instance(GEMM_SM90, DType.F16, DType.F16, ("Bias", "GeluErf")),
+        Instance(GEMM_SM90, DType.F16, DType.F16, ("FoldedLayerNorm", "Bias", "Add", "Moments")),
+    ),
     "conv_sm90": (
         Instance(CONV_SM90, DType.F16, DType.F16, ("Bias", "Add", "Relu")),
         Instance(SWAPPED, DType.F16, DType.F16, ("Bias",)),

@@ -25,7 +25,11 @@ from onnxbolt.epilogues import EPILOGUES, MEAN, NORMS
 HOST = Path(__file__).with_name("host")
 HEADERS = ("limits.h", "approximations.h", "pairs.h", "steps.h")  # each includes those before it
 WHOLE = {MEAN, *NORMS}  # no functions of single values
-STEPS = tuple(name for name, row in EPILOGUES.items() if row.functor and name not in WHOLE)
+STEPS = tuple(
+    name
+    for name, row in EPILOGUES.items()
+    if row.functor and name not in WHOLE and not row.statistics
+)
 PARAMS = {"LeakyRelu": (0.125,), "Clip": (-0.75, 6.0), "HardSigmoid": (0.2, 0.5), "Elu": (1.25,)}
 ALL_FP16 = np.arange(2**16, dtype=np.uint16).view(np.float16)
 

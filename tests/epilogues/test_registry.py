@@ -47,6 +47,9 @@ ADDED = {
     "GateBias",
     "LayerNorm",
     "RmsNorm",
+    "Moments",
+    "FoldedLayerNorm",
+    "FoldedRmsNorm",
     "CastF16",
     "CastBF16",
 }

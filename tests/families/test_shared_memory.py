@@ -17,6 +17,7 @@ from onnxbolt.families import FAMILIES, config_from, named
 from onnxbolt.problems import (
     AttentionProblem,
     ConvProblem,
+    GemmMomentsProblem,
     GemmNormProblem,
     GemmProblem,
     Problem,
@@ -78,6 +79,8 @@ def problems() -> Iterator[Problem]:
     norm = ("Bias", "Add", "Store", "LayerNorm", "Scale", "Bias")
     for n, dtype, behind in ((768, F16, norm), (1024, F16, norm[3:]), (384, F32, norm)):
         yield GemmNormProblem(4096, n, 256, dtype, dtype, behind)
+    for ends in (("FoldedLayerNorm", "Bias"), ("Bias", "Add", "Moments")):
+        yield GemmMomentsProblem(4096, 768, 256, F16, F16, ends)
 
 
 def attentions() -> Iterator[AttentionProblem]:

@@ -33,6 +33,7 @@ from tests.gpu import (
     attention_cases,
     chain_2x_cases,
     conv_chain_cases,
+    gemm_moments_cases,
     gemm_norm_cases,
     gemm_rows_cases,
     gemm_skinny_cases,
@@ -53,6 +54,8 @@ PARAMS = {
     "Elu": (1.3,),
     "LayerNorm": (1e-5,),
     "RmsNorm": (1e-5,),
+    "FoldedLayerNorm": (1e-5,),
+    "FoldedRmsNorm": (1e-5,),
 }
 ACTIVATIONS = (
     "Relu",
@@ -302,6 +305,7 @@ def instances(arch: int) -> list[Instance]:
     found += sm90_cases.instances(arch, _forms(types))
     found += gemm_rows_cases.instances(arch, _forms(types))
     found += gemm_skinny_cases.instances(arch, types, _forms(types))
+    found += gemm_moments_cases.instances(arch, types)
     return list(dict.fromkeys(found))
 
 

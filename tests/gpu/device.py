@@ -40,8 +40,14 @@ class Gemm(ctypes.Structure):
         *_fields(_P, "a b d"),
         *_fields(_L, "lda ldb ldd"),
         ("epilogue", Epilogue),
-        ("stored", _P),
+        *_fields(_P, "stored moments_of_a moments_of_d"),
     ]
+
+    @classmethod
+    def of(cls, a: Tensor, b: Tensor, d: Tensor, epilogue: Epilogue) -> Gemm:
+        """D [m, n] of A [m, k] and B, as these lie."""
+        pointers, pitches = (a.pointer, b.pointer, d.pointer), (a.pitch, b.pitch, d.pitch)
+        return cls(*d.shape, a.shape[-1], *pointers, *pitches, epilogue)
 
 
 class Conv(ctypes.Structure):

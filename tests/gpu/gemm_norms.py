@@ -47,19 +47,8 @@ def problem(library: Library, instance: Instance, shape: tuple[int, int, int]) -
     output = Tensor(library, np.zeros((rows, n), element), gap, empty=True)
     stores = STORE in instance.chain
     total = Tensor(library, np.zeros((rows, n), element), empty=True) if stores else None
-    arguments = Gemm(
-        rows,
-        n,
-        k,
-        source.pointer,
-        weight.pointer,
-        output.pointer,
-        source.pitch,
-        weight.pitch,
-        output.pitch,
-        operands.arguments,
-        total.pointer if total else None,
-    )
+    arguments = Gemm.of(source, weight, output, operands.arguments)
+    arguments.stored = total.pointer if total else None
     before, behind = split_at_norm(instance.chain)
     first = len(operands.vectors) - sum(step in ("Scale", "Bias") for step in behind)
     product = a.astype(np.float64) @ b.astype(np.float64).T

@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import MEAN, STORE, gates
+from onnxbolt.epilogues import EPILOGUES, MEAN, STORE, gates
 from onnxbolt.families import Family, named
 from onnxbolt.families.attention import AttentionConfig
 from onnxbolt.families.attention_sm90 import AttentionSm90Config
@@ -28,7 +28,7 @@ from onnxbolt.ops.glu import TURN
 from onnxbolt.problems import ConvProblem as PlannedConv
 from onnxbolt.problems import GemmProblem as PlannedGemm
 from onnxbolt.tune.tasks import instance_of
-from tests.gpu import attentions, gemm_norms, gemm_rows, group_norms, norms
+from tests.gpu import attentions, gemm_moments, gemm_norms, gemm_rows, group_norms, norms
 from tests.gpu import gemm_skinny_cases as skinny
 from tests.gpu.cases import GEMMS, ConvShape, GemmShape, convolutions
 from tests.gpu.chain_problems import chains_2x, sm90_chains, small_chains, wide_chains
@@ -78,18 +78,7 @@ class GemmProblem:
         self.output = Tensor(
             library, np.zeros((m, n), instance.out.numpy), shape.gap * unit_n, empty=True
         )
-        self.arguments = Gemm(
-            m,
-            n,
-            k,
-            self.a.pointer,
-            self.b.pointer,
-            self.output.pointer,
-            self.a.pitch,
-            self.b.pitch,
-            self.output.pitch,
-            self.operands.arguments,
-        )
+        self.arguments = Gemm.of(self.a, self.b, self.output, self.operands.arguments)
         product = a.astype(np.float64) @ b.astype(np.float64).T
         turns = product.reshape(m, -1, 2, TURN) if gated else product[:, :, None]
         first, *others = (turns[:, :, i].reshape(m, n) for i in range(turns.shape[2]))
@@ -329,18 +318,7 @@ def _planned_gemm(library: Library, instance: Instance, problem: PlannedGemm) ->
     )
     y = Tensor(library, np.zeros((problem.m, problem.n), instance.out.numpy), empty=True)
     operands = Operands(library, instance, y.shape, 0, rng)
-    arguments = Gemm(
-        problem.m,
-        problem.n,
-        problem.k,
-        a.pointer,
-        b.pointer,
-        y.pointer,
-        a.pitch,
-        b.pitch,
-        y.pitch,
-        operands.arguments,
-    )
+    arguments = Gemm.of(a, b, y, operands.arguments)
     return Problem(arguments, y, None, (a, b, operands))
 
 
@@ -434,10 +412,11 @@ BUILDERS: dict[Family[Any], Builder] = {
         *_convolutions(library, instance),
         *_planned(library, instance),
     ],
-    named("gemm_sm90"): lambda library, instance: [
-        *_gemms(library, instance),
-        *_planned(library, instance),
-    ],
+    named("gemm_sm90"): lambda library, instance: (
+        gemm_moments.problems(library, instance)
+        if _has_moments(instance)
+        else [*_gemms(library, instance), *_planned(library, instance)]
+    ),
     named("conv_sm90"): lambda library, instance: [
         *_convolutions(library, instance),
         *_planned(library, instance),
@@ -521,6 +500,7 @@ def _form(instance: Instance) -> str:
         ),
         "BOTH_FORMS": isinstance(config, ConvSm90Config) and chain[-1:] == (STORE,),
         "GATED": gates(chain) > 0,
+        "MOMENTS": _has_moments(instance),
         "SWAPPED": isinstance(config, Sm90Config) and config.swapped,
         "MASKED": (isinstance(config, AttentionConfig | AttentionSm90Config) and config.mask != 0),
         "BANDED": isinstance(config, AttentionConfig | AttentionSm90Config) and config.banded,
@@ -534,6 +514,10 @@ def _form(instance: Instance) -> str:
 def limit(instance: Instance) -> float:
     """The relative error that the instance's answers may have."""
     return max(LIMITS[instance.dtype], LIMITS[instance.out])
+
+
+def _has_moments(instance: Instance) -> bool:
+    return any(EPILOGUES[step].statistics for step in instance.chain)
 
 
 def _implements(kernel: Any, problem: Any) -> bool:

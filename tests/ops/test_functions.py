@@ -26,6 +26,12 @@ PARAMS = {
     "LayerNorm": (1e-5,),
     "RmsNorm": (1e-3,),
 }
+# those that a body computes by itself from its nodes' inputs
+STEPS = sorted(
+    name
+    for name, row in EPILOGUES.items()
+    if name not in (STORE, MEAN, GATE, GATE_BIAS) and not row.statistics
+)
 
 
 def call(
@@ -64,7 +70,7 @@ def call(
 
 
 @pytest.mark.parametrize("opset", [11, 17, 20])
-@pytest.mark.parametrize("name", sorted(EPILOGUES.keys() - {STORE, MEAN, GATE, GATE_BIAS}))
+@pytest.mark.parametrize("name", STEPS)
 def test_gemm_bodies_compute_the_reference(name: str, opset: int) -> None:
     if name == "CastBF16" and opset < 13:
         pytest.skip("ONNX has no Cast to bfloat16 below opset 13")

@@ -190,7 +190,7 @@ class ChainEnd {
         inner_(memory),
         epilogue_(memory.epilogue(group), params.operands, 1 + group) {}
 
-  CUTLASS_DEVICE void fetch(int column) { epilogue_.fetch_vectors(column, params_.columns); }
+  CUTLASS_DEVICE void fetch(Origin tile) { epilogue_.fetch_vectors(tile.column, params_.columns); }
   CUTLASS_DEVICE void keep() { epilogue_.keep_vectors(); }
   CUTLASS_DEVICE void drain() { epilogue_.drain(); }
 

@@ -19,9 +19,9 @@ namespace onnxbolt {
 // ConvArguments). Where the chain ends with Mean, y[n, k] are the means over p and q.
 template <class Config, class ElementType, class OutputType, class ChainType, bool Both = false>
 struct ConvSm90 {
-  using Mean = sm90::MeanOf<ChainType>;
+  using Mean = epilogue::Without<epilogue::Mean, ChainType>;
   using Rows =
-      std::conditional_t<Mean::kMean,
+      std::conditional_t<Mean::kFound,
                          sm90::MeanShape<Config, ElementType, OutputType, typename Mean::Pointwise>,
                          sm90::KernelShape<Config, ElementType, OutputType, ChainType>>;
   using Shape =

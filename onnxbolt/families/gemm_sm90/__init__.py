@@ -6,14 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onnxbolt.archs import Arch, Capability, get
-from onnxbolt.families.base import Compiled, Family
+from onnxbolt.families.base import Compiled, Family, Schedule
 from onnxbolt.families.blocks import sm90
 from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.sm90 import Sm90Config
-from onnxbolt.problems import GemmProblem, GluProblem
+from onnxbolt.integers import ceil_divide
+from onnxbolt.problems import GemmMomentsProblem, GemmProblem, GluProblem
+from onnxbolt.problems.gemm_moments import PART
 
 # rows of tiles that blocks walk through together, so that they share rows of A and B in L2
 _BAND = 8
+# the most columns with which three cooperative warpgroups read statistics without spilling
+_MOST_OF_THREE = 128
+# an estimate, not measured: until the statistics of a tile's rows have come
+_ROWS_US = 0.6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,16 +28,23 @@ class GemmSm90Config(Sm90Config):
 
 
 class GemmSm90(Family[GemmSm90Config]):
-    """Serves GEMMs whose rows TMA can read and write, also those of gated units."""
+    """Serves GEMMs whose rows TMA can read and write, also those of gated units, and those that
+    hand statistics of rows to one another (docs/decisions/norms-in-products.md)."""
 
     number, name, config = 5, "gemm_sm90", GemmSm90Config
-    problems, kinds = (GemmProblem, GluProblem), frozenset({"gemm", "glu"})
+    problems = (GemmProblem, GluProblem, GemmMomentsProblem)
+    kinds = frozenset({"gemm", "glu"})
     needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
 
     def candidates(
-        self, problem: GemmProblem | GluProblem, arch: Arch
+        self, problem: GemmProblem | GluProblem | GemmMomentsProblem, arch: Arch
     ) -> tuple[GemmSm90Config, ...]:
-        return () if problem.inner else sm90.candidates(GemmSm90Config, problem, arch, _BAND)
+        if problem.inner:
+            return ()
+        found = sm90.candidates(GemmSm90Config, problem, arch, _BAND)
+        if not isinstance(problem, GemmMomentsProblem):
+            return found
+        return tuple(config for config in found if _has_parts(config, problem))
 
     def shared_memory(self, kernel: Compiled) -> int:
         return sm90.shared_memory(
@@ -39,9 +52,29 @@ class GemmSm90(Family[GemmSm90Config]):
         )
 
     def predicted_us(
-        self, problem: GemmProblem | GluProblem, config: GemmSm90Config, arch: Arch
+        self,
+        problem: GemmProblem | GluProblem | GemmMomentsProblem,
+        config: GemmSm90Config,
+        arch: Arch,
     ) -> float:
-        return sm90.predicted_us(problem, config, arch, memory_us(problem, arch))
+        """Where A's rows are normalized, nothing hides the wait for their statistics from
+        cooperative warpgroups."""
+        product = sm90.predicted_us(problem, config, arch, memory_us(problem, arch))
+        if not isinstance(problem, GemmMomentsProblem) or not problem.reads:
+            return product
+        tiles = ceil_divide(sm90.tiles(config, problem) * config.split_k, arch.sm_count)
+        return product + _ROWS_US * (tiles if config.schedule is Schedule.COOPERATIVE else 1)
 
     def launches(self, config: GemmSm90Config) -> Sequence[Sequence[GemmSm90Config]]:
         return [sm90.launch_swizzles(config), sm90.launch_splits(config)]
+
+
+def _has_parts(config: GemmSm90Config, problem: GemmMomentsProblem) -> bool:
+    """True if rows with statistics consist of whole parts, and those of a tile's results, too, and
+    if reading them spills no registers."""
+    read, written = problem.k * problem.reads, problem.n * problem.writes
+    if problem.dtype.bytes != 2 or problem.out is not problem.dtype or config.swapped:
+        return False
+    if problem.reads and config.tile_groups == 3 and config.columns > _MOST_OF_THREE:
+        return False
+    return not (read % PART or written % PART or config.columns * problem.writes % PART)

@@ -176,13 +176,16 @@ inline void __syncthreads() { __syncthreads_or(false); }
 inline void __syncwarp() { emulated::MeetWarp(); }
 inline bool __any_sync(unsigned, bool value) { return emulated::MeetWarp(value); }
 
-inline float __shfl_xor_sync(unsigned, float value, int distance) {
+inline float __shfl_sync(unsigned, float value, int lane) {
   auto& words = emulated::OwnWarp().words;
   std::memcpy(&words[emulated::Lane()][0], &value, 4);
   emulated::MeetWarp();
-  std::memcpy(&value, &words[emulated::Lane() ^ distance][0], 4);
+  std::memcpy(&value, &words[lane][0], 4);
   emulated::MeetWarp();
   return value;
+}
+inline float __shfl_xor_sync(unsigned mask, float value, int distance) {
+  return __shfl_sync(mask, value, emulated::Lane() ^ distance);
 }
 
 inline float rsqrtf(float x) { return 1.f / std::sqrt(x); }
