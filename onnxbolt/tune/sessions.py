@@ -263,13 +263,20 @@ class Sample:
 
 def interleave(measures: Mapping[Name, Measure], rounds: int, runs: int) -> dict[Name, Sample]:
     """`rounds` times `runs` measurements of each in turn, so that drifts of clock and temperature
-    affect all alike."""
+    affect all alike. Rounds begin with another side each, and run forwards and backwards in turn:
+    a GPU at its power limit favors the side that follows a pause, or a light one."""
     times: dict[Name, list[float]] = {name: [] for name in measures}
-    for _ in range(rounds):
-        for name, measure in measures.items():
-            measure(1)  # the first run after a change of session does not count
-            times[name] += measure(runs)
+    for turn in range(rounds):
+        for name in _order(tuple(measures), turn):
+            measures[name](1)  # the first run after a change of session does not count
+            times[name] += measures[name](runs)
     return {name: Sample(tuple(values)) for name, values in times.items()}
+
+
+def _order(names: tuple[Name, ...], turn: int) -> tuple[Name, ...]:
+    first = turn // 2 % max(len(names), 1)
+    order = names[first:] + names[:first]
+    return order[::-1] if turn % 2 else order
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxbolt.tune.sessions import Sample, Session, Setting, Source, interleave, search
+from onnxbolt.tune.sessions import Measure, Sample, Session, Setting, Source, interleave, search
 from tests.support import Net
 
 
@@ -107,5 +107,21 @@ def test_rounds_are_interleaved_and_their_first_runs_dropped() -> None:
     samples = interleave(
         {name: functools.partial(measure, name) for name in "ab"}, rounds=2, runs=3
     )
-    assert calls == [("a", 1), ("a", 3), ("b", 1), ("b", 3)] * 2
-    assert samples["a"].times == (2.0,) * 3 + (6.0,) * 3
+    forward = [("a", 1), ("a", 3), ("b", 1), ("b", 3)]
+    assert calls == forward + [("b", 1), ("b", 3), ("a", 1), ("a", 3)]
+    assert samples["a"].times == (2.0,) * 3 + (8.0,) * 3
+
+
+def test_every_side_has_each_place_and_each_neighbor_as_often() -> None:
+    order = list[str]()
+
+    def side(name: str) -> Measure:
+        def measure(count: int) -> list[float]:
+            order.extend([name] * (count - 1))
+            return [1.0] * count
+
+        return measure
+
+    interleave({name: side(name) for name in "abc"}, rounds=6, runs=2)
+    rounds = {"".join(order[at : at + 3]) for at in range(0, len(order), 3)}
+    assert rounds == {"".join(turn) for turn in itertools.permutations("abc")}
