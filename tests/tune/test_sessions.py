@@ -108,7 +108,7 @@ def test_rounds_are_interleaved_and_their_first_runs_dropped() -> None:
         {name: functools.partial(measure, name) for name in "ab"}, rounds=2, runs=3
     )
     forward = [("a", 1), ("a", 3), ("b", 1), ("b", 3)]
-    assert calls == forward + [("b", 1), ("b", 3), ("a", 1), ("a", 3)]
+    assert calls == [*forward, ("b", 1), ("b", 3), ("a", 1), ("a", 3)]
     assert samples["a"].times == (2.0,) * 3 + (8.0,) * 3
 
 
