@@ -15,7 +15,7 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, EPILOGUES, GATE, GATE_BIAS, MEAN, PRODUCT, STORE
+from onnxbolt.epilogues import EPILOGUES, PRODUCT, STORE
 from onnxbolt.families import KernelConfig
 from onnxbolt.families.blocks.mma_sync import Walk
 from onnxbolt.families.conv_2x import Conv2xConfig
@@ -107,10 +107,10 @@ def libraries() -> dict[Instance, Path]:
 
 
 def _chains() -> list[tuple[DType, tuple[str, ...]]]:
-    """Every step of one value, behind a tensor operand and a bias, in fp16."""
-    others = (PRODUCT, STORE, MEAN, GATE, GATE_BIAS, *CASTS.values())
-    steps = [name for name in EPILOGUES if name not in others]
-    return [(DType.F16, ("Add", "Bias", step)) for step in steps]
+    """Every step of one value, which matching finds by itself, behind a tensor operand and a bias,
+    in fp16."""
+    steps = [step for step in EPILOGUES.values() if step.patterns or step.forms]
+    return [(DType.F16, ("Add", "Bias", step.name)) for step in steps if not step.cast]
 
 
 @pytest.fixture(scope="module")
