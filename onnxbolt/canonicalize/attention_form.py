@@ -174,6 +174,15 @@ def restored(graph: gs.Graph, node: gs.Node) -> list[Node]:
     return [*casts, operator, *([] if result is y else [cast(result, y)])]
 
 
+def _refused_uses(call: _Call, past: Sequence[int]) -> str:
+    """Why a call does more than attend: its inputs `past` have keys and values of earlier runs."""
+    if any(call.input(index) is not None for index in past):
+        return _PAST
+    if call.gives_more():
+        return _READ
+    return _ROTARY if call.integer("do_rotary") else ""
+
+
 # --- masks ----------------------------------------------------------------------------------------
 
 
@@ -331,14 +340,10 @@ def _refuse_packed(call: _Call) -> str:
         return "its weights are computed"
     if x.shape is None or len(x.shape) != 3 or not _widths(call):
         return _UNKNOWN
-    if call.input(4) is not None or call.input(6) is not None:
-        return _PAST
-    if call.gives_more():
-        return _READ
-    if call.integer("do_rotary"):
-        return _ROTARY
     forms = (_ENDS, _BOUNDS, _KEYS, _SCORES)
-    return _refused_masks(call, call.input(3), _packed_sizes(call), forms)
+    return _refused_uses(call, (4, 6)) or _refused_masks(
+        call, call.input(3), _packed_sizes(call), forms
+    )
 
 
 def _divide_packed(call: _Call) -> None:
@@ -369,10 +374,8 @@ def _refuse_multi_head(call: _Call) -> str:
     sizes = _multi_head_sizes(call)
     if sizes is None or call.integer("num_heads") <= 0:
         return _UNKNOWN
-    if any(call.input(index) is not None for index in (6, 7, 8, 9)):
-        return _PAST
-    if call.gives_more():
-        return _READ
+    if reason := _refused_uses(call, (6, 7, 8, 9)):
+        return reason
     if call.input(3) is not None and _bias_widths(call) is None:
         return "its bias is computed, or is for keys by heads"
     return _refused_masks(call, call.input(4), sizes, (_ENDS, _KEYS, _SCORES))
@@ -426,12 +429,8 @@ def _refuse_grouped(call: _Call) -> str:
     sizes = _grouped_sizes(call)
     if sizes is None:
         return _UNKNOWN
-    if call.input(3) is not None or call.input(4) is not None:
-        return _PAST
-    if call.gives_more():
-        return _READ
-    if call.integer("do_rotary"):
-        return _ROTARY
+    if reason := _refused_uses(call, (3, 4)):
+        return reason
     other = {name for name, value in call.node.attrs.items() if value and name not in _PLAIN}
     if more := sorted(name for name in other if call.node.attrs[name] not in (b"NONE", "NONE", -1)):
         return f"its attribute {more[0]} is not known"

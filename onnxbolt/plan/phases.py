@@ -1,10 +1,10 @@
 """The phases in which the nodes of a graph can be computed, for plan/schedule.py: kernels of ours,
 and nodes that are left to ONNX Runtime.
 
-Kernels are the epilogues of all lengths at which the choice of another kernel could begin: up to
-each further product of a chain, before each node that another kernel could compute as well (the
-addition of a residual, which either of two products or the normalization behind takes), and whole,
-with and without a global average pooling. A scope has the nodes whose phases depend on each other:
+A kernel computes an anchor with its epilogue, up to a place at which another kernel could begin: a
+further product of a chain, a node that another kernel could compute as well (the addition of a
+residual, which either of two products or the normalization behind takes), or the end; with and
+without a global average pooling behind. A scope has the nodes whose phases depend on each other:
 they share nodes, or tensors with channels last.
 """
 
@@ -24,6 +24,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.archs import get
 from onnxbolt.candidates import Candidate
+from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, PRODUCT
 from onnxbolt.forms import PLAIN, Form
 from onnxbolt.graph.edit import producer
@@ -222,15 +223,15 @@ class Phases:
     def _ways(self, kernel: Candidate) -> list[_Way]:
         """The ways in which architectures have kernels: as the result is read, and in NHWC with a
         layout conversion behind."""
-        output, found = kernel.output, list[_Way]()
+        found = list[_Way]()
         for forms in (self._forms, self._last):
             reads, writes = forms_of(forms, kernel)
-            stored = Stored(reads, writes, forms.both.get(output.name))
-            problem = kernel.anchor.op.problem(kernel, self._at.sizes, stored)
-            if all(supports(problem, arch) for arch in self._archs):
-                found.append(
-                    _Way(problem, reads.last or writes.last, self._left_behind(forms, output))
-                )
+            alone = kernel.anchor.op.problem(kernel, self._at.sizes, Stored(reads, writes))
+            plain = forms.both.get(kernel.output.name)
+            problem = alone if plain is None else _with_both(alone, kernel, plain)
+            if problem is not None and all(supports(problem, arch) for arch in self._archs):
+                behind_us = self._left_behind(forms, kernel.output)
+                found.append(_Way(problem, reads.last or writes.last, behind_us))
         return found
 
     def _left_behind(self, forms: Assignment, result: gs.Tensor) -> float:
@@ -335,6 +336,14 @@ class Phases:
         return sum(
             conversion_us(tensor, form, Region(forms, arch, self._at)) for arch in self._archs
         )
+
+
+def _with_both(problem: Problem, kernel: Candidate, plain: gs.Tensor) -> Problem | None:
+    """The problem with the result written as NCHW, too, as the last layer's own kernel does; None
+    if no kernel for all layers can."""
+    out = DType.of(plain.dtype)
+    assert out is not None  # `outputs_in_both_layouts` has looked
+    return problem.with_both_outputs(kernel.widths[-1], out)
 
 
 def _nodes(region: Region) -> Nodes:

@@ -132,6 +132,15 @@ def test_layers_that_onnx_runtime_computes_faster_are_left_to_it(
     assert rules(ours.plan([90], "winning", measured)) == rules(everything)
 
 
+def test_a_chain_whose_result_is_read_in_both_layouts_is_planned() -> None:
+    """The last layer's own kernel could write both, and no kernel for both layers can."""
+    net = Net({"x": (8, 128, 14, 14)})
+    y = net.conv(net.node("LeakyRelu", net.conv("x", 128, 64, 3, pads=[1, 1, 1, 1])), 64, 24)
+    model = net.model(y, net.node("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2]))
+    for fuse in ("winning", "all"):
+        assert_no_worse(subject(model).plan([90], fuse, NOTHING))
+
+
 # --- decisions that are kept ------------------------------------------------------------------
 
 
