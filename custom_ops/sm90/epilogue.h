@@ -240,8 +240,7 @@ class Epilogue {
       }
       return typename Chain::template Operands<Count>(means, scales);
     } else {
-      typename Chain::template Operands<Count> operands;
-      return operands;
+      return typename Chain::template Operands<Count>();
     }
   }
 
