@@ -32,15 +32,15 @@ def problems(library: Library, instance: Instance) -> list[MomentsProblem]:
 
 
 def problem(
-    library: Library, instance: Instance, shape: tuple[int, int, int, int]
+    library: Library, instance: Instance, shape: tuple[int, int, int, int], mean: float = 4.0
 ) -> MomentsProblem:
-    """Rows have means that are several times their deviations."""
+    """Rows that are normalized have means of about `mean` times their deviations."""
     dtype, chain = instance.dtype, instance.chain
     rows, wide, deep, gaps = shape
     reads, writes = chain[0] in FOLDED_NORMS, chain[-1] == MOMENTS
     n, k, gap = wide * PART + (0 if writes else 24), deep * PART, gaps * 8
     rng = random_of(instance, shape)
-    a = rng.normal(0, 1, (rows, k)) + (rng.normal(0, 4, (rows, 1)) if reads else 0)
+    a = rng.normal(0, 1, (rows, k)) + (rng.normal(0, mean, (rows, 1)) if reads else 0)
     a, b = rounded(a, dtype), rounded(rng.normal(0, k**-0.5, (n, k)), dtype)
     operands = Operands(library, instance, (rows, n), gap, rng)
     source, weight = Tensor(library, a, gap), Tensor(library, b)

@@ -48,6 +48,16 @@ def test_every_instance(library: Library, instance: Instance) -> None:
             _check(instance, problem)
 
 
+@pytest.mark.parametrize("instance", [i for i in READING if i in STREAMING][::6], ids=instance_name)
+def test_rows_with_large_means_lose_what_float32_loses(
+    library: Library, instance: Instance
+) -> None:
+    """Means up to about which planning would fold a norm."""
+    problem = gemm_moments.problem(library, instance, (500, 5, 12, 0), mean=64.0)
+    library.kernel(instance).launch(problem.arguments)
+    _check(instance, problem)
+
+
 @pytest.mark.parametrize("instance", KERNELS[::5], ids=instance_name)
 def test_results_are_the_same_bits_on_every_run(library: Library, instance: Instance) -> None:
     kernel = library.kernel(instance)
