@@ -30,6 +30,7 @@ from onnxbolt.graph.newer import newer
 from onnxbolt.graph.order import in_order
 from onnxbolt.graph.skeleton import LARGE, LEAST_IR, import_domains
 from onnxbolt.graph.symbols import Meanings, is_generated
+from onnxbolt.graph.values import evaluate
 
 Shape = list[int | str | None]
 
@@ -52,21 +53,33 @@ def infer_at(
     graph: gs.Graph, points: Sequence[Mapping[str, Sequence[int | str | None]]]
 ) -> list[dict[str, Shape]]:
     """The shapes of all tensors by name, for each of `points` (shapes of graph inputs by name); the
-    graph is not changed.
+    graph is not changed. Sizes that the model computes by other operators than inference knows are
+    evaluated.
 
     Raises InputError as `infer` does.
     """
     skeleton, variables = _skeleton(graph), used_variables(graph)
     found = []
     for point in points:
-        _resize(skeleton, point)
+        sized = ModelProto()
+        sized.CopyFrom(skeleton)
+        _resize(sized, point)
         shapes: dict[str, Shape] = {name: list(shape) for name, shape in point.items()}
-        for value in _inferred(skeleton):
-            shape = tensor_type(value.type)[1]
-            if shape is not None and value.name in variables:
-                shapes[value.name] = _merged(shape, variables[value.name].shape)
+        while True:
+            inferred = {value.name: tensor_type(value.type)[1] for value in _inferred(sized)}
+            for name, shape in inferred.items():
+                if shape is not None and name in variables:
+                    shapes[name] = _merged(shape, variables[name].shape)
+            values = {} if all(map(_is_known, inferred.values())) else evaluate(sized, shapes)
+            if not values:
+                break
+            shapes |= {name: list(value.shape) for name, value in values.items()}
         found.append(shapes)
     return found
+
+
+def _is_known(shape: Shape | None) -> bool:
+    return shape is not None and all(isinstance(size, int) for size in shape)
 
 
 def infer_inner(graph: gs.Graph, point: Mapping[str, Sequence[int | str | None]]) -> ModelProto:
