@@ -90,10 +90,7 @@ def cover(
     ]
     said = {refusal.node for refusal in behind}
     taken = {node.name for candidate in found for node in candidate.nodes if node.name}
-    merged = [
-        dataclasses.replace(candidate, layers=layers_of(candidate, chains.starting))
-        for candidate in found
-    ]
+    merged = chains.layered(found)
     apart, decided = list[Refusal](), {**added, **chains.cuts}
     for mergers in _MERGERS:
         found_mergers = mergers(graph, merged, archs, at)
@@ -119,7 +116,7 @@ def cover_as(graph: gs.Graph, archs: Sequence[int], ends: Container[str]) -> lis
     chain that has none of these names have a kernel each."""
     candidates = residuals.settled_as(match(graph, several=True)[0], ends)
     chains = _Chains(graph, candidates, archs, AS_IS, NOTHING)
-    merged = partition(list(chains.kernels_until(ends)))
+    merged = chains.layered(partition(list(chains.kernels_until(ends))))
     for mergers in _MERGERS:
         merged = until(merged, mergers(graph, merged, archs, AS_IS), ends)
     return merged
@@ -135,7 +132,7 @@ def segments(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS) -> list[P
     chains = _Chains(
         graph, residuals.settled(matched, archs, at, NOTHING).candidates, archs, at, NOTHING
     )
-    disjoint = chains.disjoint().candidates
+    disjoint = chains.layered(chains.disjoint().candidates)
     return [
         *chains.problems.values(),
         *(
@@ -184,6 +181,10 @@ class _Chains:
             whole, found = whole + again, partition(kernels)
         shortened = [candidate for candidate in found if candidate not in whole]
         return Disjoint(found, shortened, refusals)
+
+    def layered(self, kernels: Sequence[Candidate]) -> list[Candidate]:
+        """The kernels, those for several layers with each of these as a candidate."""
+        return [dataclasses.replace(c, layers=layers_of(c, self.starting)) for c in kernels]
 
     def _restarted(
         self, kernels: Sequence[Candidate], found: Sequence[Candidate]

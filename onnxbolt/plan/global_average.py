@@ -39,7 +39,7 @@ def mergers(
             continue
         pooling = together.links[len(alone.links)].nodes[0]
         pixels, channels = pooling.inputs[0].shape[2:], alone.widths[-1]
-        merger = Merger(together, pooling, NOT_FUSED, "", _REMEDY)
+        merger = Merger((together,), (alone,), pooling, NOT_FUSED, "", _REMEDY)
         if any(not isinstance(size, int) for size in pixels):
             yield merger.refusal("because its images have no fixed size", _REMEDY)
             continue

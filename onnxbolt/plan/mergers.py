@@ -23,28 +23,35 @@ from onnxbolt.plan.ranges import Point
 from onnxbolt.problems import Problem
 
 NOT_FUSED = "not fused into the previous epilogue"
-_TOGETHER = 2  # layers of a cut that is no cut: two
+_TOGETHER = 2  # layers of a cut where one kernel computes both
 
 
 @dataclass(frozen=True)
 class Merger:
-    """`together` computes what its `layers` would compute apart, together with what ONNX Runtime
-    computes in `ort_us` microseconds, summed over the architectures.
+    """Two ways to compute the same: the candidates `together`, or those `apart` and, in `ort_us`
+    microseconds, summed over the architectures, nodes of ONNX Runtime. The first of `together` is
+    the merged one; there are more if it takes a layer out of a chain, whose other layers then have
+    kernels of their own.
 
-    If they stay apart, the report says so of `node`, in the words `apart`. Where no kernel is
-    that of `together`, it names the `sizes` and the `remedy`.
+    If they stay apart, the report says so of `node`, in the words `refused`. If there is no merged
+    kernel, it names the `sizes` and the `remedy`.
     """
 
-    together: Candidate
+    together: tuple[Candidate, ...]
+    apart: tuple[Candidate, ...]
     node: gs.Node
-    apart: str
+    refused: str
     sizes: str
     remedy: str = ""
     ort_us: float = 0.0
 
-    def problems(self, at: Point) -> tuple[Problem, ...]:
-        """The problem of one kernel, and those of each layer by itself."""
-        return tuple(problem_of(c, None, at) for c in (self.together, *self.together.layers))
+    def problems(self, at: Point) -> tuple[list[Problem], list[Problem]]:
+        """The problems of `together` and `apart`."""
+        together, apart = (
+            [problem_of(candidate, None, at) for candidate in way]
+            for way in (self.together, self.apart)
+        )
+        return together, apart
 
     def refusal(
         self, reason: str, remedy: str = "", values: dict[str, float] | None = None
@@ -52,27 +59,29 @@ class Merger:
         return Refusal(
             self.node.name,
             self.node.op,
-            f"{self.apart}, {reason}",
-            self.together.layers[0].output.name,
+            f"{self.refused}, {reason}",
+            self.apart[0].output.name,
             remedy,
             values or {},
             apart=True,
         )
 
     def lacks(self, archs: Sequence[int], at: Point) -> Refusal | None:
-        """Why not all of `archs` have a kernel for `together`; None if they have."""
-        if all(supports(self.problems(at)[0], number) for number in archs):
+        """Why not all of `archs` have the merged kernel; None if they have."""
+        merged = problem_of(self.together[0], None, at)
+        if all(supports(merged, number) for number in archs):
             return None
         return self.refusal(f"because no kernel computes both: {self.sizes}", self.remedy)
 
     def taken(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The candidates with `together` in the place of its layers: where its anchor's is."""
-        place = self.together.anchor.node
-        return [
-            self.together if each.anchor.node is place else each
-            for each in candidates
-            if each.anchor.node is place or each not in self.together.layers
-        ]
+        """The candidates with `together` in the place of `apart`, each where its anchor was."""
+        found = list[Candidate]()
+        for each in candidates:
+            if each in self.apart:
+                found += [c for c in self.together if c.anchor.node in each.nodes]
+            else:
+                found.append(each)
+        return found
 
 
 # the mergers of a graph's candidates for architectures at a point, and why others are none
@@ -99,14 +108,14 @@ def where_faster(
 ) -> Merged:
     """The candidates, with one in the place of several where one kernel is faster.
 
-    A layer is merged once, by the first merger. Raises FrozenError where `timings` are frozen and
-    lack a decision.
+    A candidate is merged once, by the first merger. Raises FrozenError where `timings` are frozen
+    and lack a decision.
     """
     chosen, refusals, cuts = list(candidates), list[Refusal](), dict[str, Cut]()
     for merger in mergers:
         refusal = merger if isinstance(merger, Refusal) else merger.lacks(archs, at)
         if not isinstance(merger, Refusal) and refusal is None:
-            if any(layer not in chosen for layer in merger.together.layers):
+            if any(each not in chosen for each in merger.apart):
                 continue
             key, cut, refusal = _decided(merger, archs, at, timings)
             cuts[key] = cut
@@ -121,7 +130,8 @@ def measurable(
     """The problems whose kernels' times decide."""
     for merger in mergers:
         if isinstance(merger, Merger) and merger.lacks(archs, at) is None:
-            yield from merger.problems(at)
+            for problems in merger.problems(at):
+                yield from problems
 
 
 def until(
@@ -131,28 +141,29 @@ def until(
     chosen = list(candidates)
     for merger in mergers:
         if isinstance(merger, Merger):
-            first, last = merger.together.layers[0], merger.together
-            if last.output.name in ends and first.output.name not in ends:
-                chosen = merger.taken(chosen)
+            together, apart = (
+                all(each.output.name in ends for each in way)
+                for way in (merger.together, merger.apart)
+            )
+            chosen = merger.taken(chosen) if together and not apart else chosen
     return chosen
 
 
 def _decided(
     merger: Merger, archs: Sequence[int], at: Point, timings: Timings
 ) -> tuple[str, Cut, Refusal | None]:
-    """The decision's key, the decision, and the refusal if the layers stay apart, since one kernel
-    is slower or an earlier run decided so."""
-    both, *apart = merger.problems(at)
-    behind = ""
-    for problem in apart[:0:-1]:  # the first layer follows from `both`
-        behind = chain_key(problem, archs, behind)
-    key = chain_key(both, archs, behind)
-    times = compared((both,), apart, archs, timings)
+    """The decision's key, the decision, and the refusal if they stay apart, since one kernel is
+    slower or an earlier run decided so."""
+    together, apart = merger.problems(at)
+    merged, key = together[0], ""
+    for problem in reversed((*together, *apart[1:])):  # the first one follows from the others
+        key = chain_key(problem, archs, key)
+    times = compared(together, apart, archs, timings)
     apart_us = times.second_us + merger.ort_us
     faster = times.first_us <= apart_us
-    known = timings.cut(key, _TOGETHER, f"whether one kernel computes {both.description}")
+    known = timings.cut(key, _TOGETHER, f"whether one kernel computes {merged.description}")
     taken = faster if known is None else known.layers == _TOGETHER
-    cut = Cut(_TOGETHER if taken else 1, both.description)
+    cut = Cut(_TOGETHER if taken else 1, merged.description)
     if taken:
         return key, cut, None
     word = "was measured" if times.measured else "is predicted"

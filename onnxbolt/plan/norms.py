@@ -50,7 +50,8 @@ def mergers(
                 continue
             taken.add(x.name)
             sizes = f"rows of {product.widths[-1]} columns"
-            yield Merger(together, norm.anchor.nodes[-1], NOT_FUSED, sizes, _REMEDY)
+            apart, node = (product, norm), norm.anchor.nodes[-1]
+            yield Merger((together,), apart, node, NOT_FUSED, sizes, _REMEDY)
             break
 
 

@@ -237,6 +237,51 @@ def test_another_plan_is_repeated_by_its_outputs() -> None:
         assert sorted(c.output.name for c in again) == sorted(ends)
 
 
+GATED, CHAINED = ["gemm", "glu+Silu+Gate"], ["gemm", "gemm+Silu+Mul+Gemm"]
+
+
+@pytest.mark.parametrize(("both", "rules"), [(3.0, GATED), (9.0, CHAINED)])
+def test_a_unit_is_compared_with_a_chain_that_has_its_product(
+    both: float, rules: list[str]
+) -> None:
+    """Apart are the first factor's product, and the chain of the second factor's with what follows
+    it; together the unit, and what follows."""
+    net, y = unit(silu)
+    graph = prepare(net.model(net.node("MatMul", y, net.normal(N, K))), "fp16")
+    problems = dict.fromkeys(segments(graph, (90,)))
+    choices = {
+        (problem, 90): Choice(
+            predict(problem, 90)[0], both if isinstance(problem, GluProblem) else 4.0
+        )
+        for problem in problems
+    }
+    found = cover(graph, (90,), timings=Timings(choices))
+    assert sorted(c.rule.removesuffix("+CastF32") for c in found.candidates) == rules
+    refused = [refusal.values for refusal in found.refusals if refusal.op == "Mul"]
+    assert refused == ([] if both < 4 else [{"together_us": both + 4, "apart_us": 8.0}])
+    again = cover(graph, (90,), timings=Timings(cuts=found.cuts, frozen=True))
+    assert [c.rule for c in again.candidates] == [c.rule for c in found.candidates]
+    ends = {candidate.output.name for candidate in found.candidates}
+    assert {c.rule for c in cover_as(graph, (90,), ends)} == {c.rule for c in found.candidates}
+
+
+def test_predictions_take_a_product_out_of_a_chain() -> None:
+    net, y = unit(silu)
+    model = net.model(net.node("MatMul", y, net.normal(N, K)))
+    assert found(model) == (["glu+Silu+Gate", "gemm"], [])
+    assert_same(model, 1e-6, arch=90)
+
+
+def test_a_chain_that_ends_with_a_factor_is_compared() -> None:
+    """Both factors read the result of a product, which a chain with one of them would store."""
+    net = Net({"x": (2, 160, K)})
+    x = net.node("Relu", product(net, "x", True, K))
+    gate, factor = silu(net, product(net, x, False)), product(net, x, False)
+    model = net.model(net.node("Mul", gate, factor))
+    assert sorted(found(model)[0]) == ["gemm+Bias+Relu", "glu+Silu+Gate"]
+    assert_same(model, 1e-6, arch=90)
+
+
 @pytest.mark.parametrize(("kind", "chain"), [("glu", ("Bias", "Silu")), ("gemm", ("Gate",))])
 def test_a_kind_and_its_gates_have_to_agree(kind: str, chain: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match="gates, but nodes of the kind"):
