@@ -56,7 +56,9 @@ def _propagated(
                 )
                 for i in (0, 1)
             ]
-            total = total + multiply(*operands)
+            # infinite errors, which BLAS also multiplies by the zeros that it pads operands with
+            with np.errstate(invalid="ignore"):
+                total = total + multiply(*operands)
     return total
 
 
