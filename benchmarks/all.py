@@ -110,9 +110,9 @@ TASKS = (
     *(
         _exported(model, seconds, budget, forms)
         for model, seconds, budget, forms in (
-            ("vit_base-32", 200, 60, ""),
-            ("bert_base-32x40", 160, 45, ""),
-            ("swin_tiny-32", 240, 60, ""),
+            ("vit_base-32", 170, 60, ""),
+            ("bert_base-32x40", 130, 45, ""),
+            ("swin_tiny-32", 180, 60, ""),
             ("vit_base-1", 150, 45, "--plain "),
             ("convnext_tiny-32", 180, 60, "--plain "),
             ("segformer_b0-4", 180, 60, "--plain "),
