@@ -29,7 +29,6 @@ from benchmarks import peers
 from benchmarks.common import ClockSampler, Row
 from benchmarks.documents import write_results
 from benchmarks.kernels import Kernel, kernels, parser
-from benchmarks.norms import Epilogue, Norm
 from benchmarks.racing import against, say, take_turns
 from onnxbolt import gpu
 from onnxbolt.archs import Arch, by_name, get
@@ -50,6 +49,7 @@ from onnxbolt.problems import (
 from onnxbolt.problems.gemm_moments import PART
 from onnxbolt.tune.library import build
 from onnxbolt.tune.tasks import instance_of
+from tests.gpu.device import Epilogue, Gemm, Norm
 
 # m x n x k and whether others read the sum: BERT-base 32x40, BERT-large 32x512, ViT-B/16 at batch
 # 32; the projection behind attention, and the MLP's second product
@@ -83,20 +83,6 @@ _FASTEST_SHOWN = 5
 _BUILT_FOR = 90  # architecture of --build
 _FACTORS, _FOLDED = ("Scale", "Bias"), "FoldedLayerNorm"
 _OURS = "ours"
-
-_L, _P = ctypes.c_int64, ctypes.c_void_p
-
-
-class Gemm(ctypes.Structure):
-    """GemmArguments (custom_ops/ops/gemm/arguments.h)."""
-
-    _fields_ = (
-        *((name, _L) for name in ("m", "n", "k")),
-        *((name, _P) for name in ("a", "b", "d")),
-        *((name, _L) for name in ("lda", "ldb", "ldd")),
-        ("epilogue", Epilogue),
-        *((name, _P) for name in ("stored", "moments_of_a", "moments_of_d")),
-    )
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ as they do in a model. Answers are compared with float64 first.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import dataclasses
 import functools
 import statistics
@@ -36,7 +35,7 @@ from benchmarks.racing import against, say, take_turns
 from onnxbolt import gpu
 from onnxbolt.archs import Arch, by_name, get
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import MAX_PARAMS, MAX_TENSORS, MAX_VECTORS, STORE
+from onnxbolt.epilogues import STORE
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.families import candidates
 from onnxbolt.families.norm import Caching, NormConfig
@@ -46,6 +45,7 @@ from onnxbolt.problems import NormProblem
 from onnxbolt.tune.library import build
 from onnxbolt.tune.sessions import Measure
 from onnxbolt.tune.tasks import instance_of
+from tests.gpu.device import Epilogue, Norm
 
 # rows x columns: ViT-B/16 at batch 32, BERT-base 32x40, ViT-L/16 at batch 8, BERT-large 32x512,
 # Swin-T's first and third stage at batch 16
@@ -66,38 +66,6 @@ _COMPILED = {
 }
 _COLD = ", cold"  # behind the names of sides whose tensors are rotated past L2
 _BUILT_FOR = 90  # architecture of --build
-
-_I, _L, _P, _F = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p, ctypes.c_float
-
-
-class Epilogue(ctypes.Structure):
-    """EpilogueArguments (custom_ops/runtime/kernel.h)."""
-
-    _fields_ = (
-        ("vectors", _P * MAX_VECTORS),
-        ("tensors", _P * MAX_TENSORS),
-        ("tensor_pitch", _L * MAX_TENSORS),
-        ("params", _F * MAX_PARAMS),
-    )
-
-
-class Norm(ctypes.Structure):
-    """NormArguments (custom_ops/ops/norm/arguments.h)."""
-
-    _fields_ = (
-        ("rows", _L),
-        ("columns", _I),
-        ("centered", ctypes.c_bool),
-        ("epsilon", _F),
-        ("x", _P),
-        ("y", _P),
-        ("sum", _P),
-        ("x_pitch", _L),
-        ("y_pitch", _L),
-        ("epilogue", Epilogue),
-        ("tokens", _I),
-        ("prefix", _I),
-    )
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,26 @@ class DType(enum.Enum):
         return next((member for member in cls if member.numpy == numpy_dtype), None)
 
 
+class IndexType(enum.Enum):
+    """Element type of indices; the value is the word in op type names."""
+
+    I32 = "i32"
+    I64 = "i64"
+
+    __hash__ = object.__hash__  # as DType's
+
+    @property
+    def onnx(self) -> int:
+        """TensorProto.DataType."""
+        return {IndexType.I32: 6, IndexType.I64: 7}[self]
+
+    @classmethod
+    def of(cls, numpy_dtype: object) -> IndexType | None:
+        """The type stored as `numpy_dtype`, None for one that indices do not have."""
+        names = {cls.I32: "int32", cls.I64: "int64"}
+        return next((member for member in cls if numpy_dtype == names[member]), None)
+
+
 _TABLE = {
     DType.F16: _Row(10, "float16", "cutlass::half_t", "cutlass::half_t", 2),
     DType.BF16: _Row(16, "bfloat16", "cutlass::bfloat16_t", "cutlass::bfloat16_t", 2),

@@ -260,6 +260,7 @@ def _manifest_source(manifest: Manifest) -> str:
             "stores": STORE in op.chain,
             "to_nchw": op.to_nchw,
             "means": MEAN in op.chain,
+            "indices": op.indices.onnx if op.indices else 0,
         }
         for op in manifest.ops
     ]

@@ -14,7 +14,7 @@ from onnx import AttributeProto, NodeProto
 
 from onnxbolt import checks, domains, ops
 from onnxbolt.codegen.render import Instance
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import DType, IndexType
 from onnxbolt.epilogues import CASTS, EPILOGUES, MAX_STEPS, MAX_TENSORS, MAX_VECTORS, gates
 from onnxbolt.errors import InputError
 from onnxbolt.families import KernelConfig, config_from, of_kind
@@ -23,7 +23,8 @@ from onnxbolt.ops.base import Described, FusedOp, Signature
 
 DOMAIN = domains.FUSED
 _TYPES = frozenset(dtype.value for dtype in DType)
-_LETTERS, _MOST_LETTERS = frozenset("tfbi"), 8  # the own inputs of an op
+_INDEX_TYPES = frozenset(index.value for index in IndexType)
+_LETTERS, _MOST_LETTERS = frozenset("tfbin"), 8  # the own inputs of an op
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class OpSpec:
     into: bool = False  # True if it writes into its last input, a tensor that earlier nodes began
     to_nchw: bool = False  # True if a convolution writes y as NCHW
     letters: str = ""  # the inputs behind x that are the op's own (FusedOp.letters)
+    indices: IndexType | None = None  # the type of x, and of inputs n, where x are indices
 
     def __post_init__(self) -> None:
         try:
@@ -51,6 +53,8 @@ class OpSpec:
             checks.integer("number of inputs", len(self.letters), 0, _MOST_LETTERS)
             for letter in self.letters:
                 checks.entry("letter", letter, _LETTERS)
+            if "n" in self.letters and self.indices is None:
+                raise ValueError("the type of its indices is missing")
         except ValueError as error:
             raise InputError(
                 "the model describes an op type that this version of onnxbolt does not know"
@@ -80,8 +84,8 @@ class OpSpec:
         output = next((out for out, cast in CASTS.items() if chain[-1:] == (cast,)), dtype)
         kind, nchw_input = signature.op.kind_of(signature), signature.nchw_input
         into, to_nchw = signature.into, signature.to_nchw
-        letters = signature.op.letters(signature)
-        return cls(name, kind, dtype, output, chain, nchw_input, into, to_nchw, letters)
+        letters, indices = signature.op.letters(signature), signature.op.indices(signature)
+        return cls(name, kind, dtype, output, chain, nchw_input, into, to_nchw, letters, indices)
 
     @property
     def op(self) -> FusedOp:
@@ -193,6 +197,7 @@ def ops_to_json(ops: Iterable[OpSpec]) -> str:
             **({"into": True} if op.into else {}),
             **({"to_nchw": True} if op.to_nchw else {}),
             **({"inputs": op.letters} if op.letters else {}),
+            **({"indices": op.indices.value} if op.indices else {}),
         }
         for op in by_name(ops)
     ]
@@ -221,9 +226,20 @@ def _from_row(row: Any) -> OpSpec:
     letters = row.get("inputs", "")
     if not isinstance(letters, str):
         raise ValueError("the `inputs` of an op type must be letters")
-    chain = tuple(row["chain"])
+    chain, indices = tuple(row["chain"]), None
+    if "indices" in row:
+        indices = IndexType(checks.entry("indices", row["indices"], _INDEX_TYPES))
     return OpSpec(
-        row["name"], row["kind"], element, output, chain, nchw_input, into, to_nchw, letters
+        row["name"],
+        row["kind"],
+        element,
+        output,
+        chain,
+        nchw_input,
+        into,
+        to_nchw,
+        letters,
+        indices,
     )
 
 

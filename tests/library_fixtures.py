@@ -21,7 +21,7 @@ from onnxbolt import ops
 from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.render import Instance
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import DType, IndexType
 from onnxbolt.epilogues import MEAN, PRODUCT, STORE, Step
 from onnxbolt.families import Family, KernelConfig, named
 from onnxbolt.families.base import Schedule
@@ -38,6 +38,7 @@ from onnxbolt.ops.base import Part, Signature
 from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.ops.functions import build as build_body
 from onnxbolt.ops.group_norm import Variant
+from onnxbolt.ops.norm import Lookups
 from onnxbolt.opspec import OpSpec
 from onnxbolt.sampling import Sampling
 
@@ -151,6 +152,7 @@ class Fused:
             part is Part.NEXT,
             to_nchw,
             signature.op.letters(signature),
+            signature.op.indices(signature),
         )
 
     @property
@@ -233,6 +235,18 @@ LAYER_NORM = Fused(
 TOKEN_STEPS = (Step("Add"), Step(STORE), Step("Scale"), Step("Bias"))
 TOKEN_NORM = Fused("token_layer_norm", *TOKEN_STEPS, family=named("norm"), variant=2)
 TOKEN_RMS_NORM = Fused("token_rms_norm", Step("Add"), Step("Scale"), family=named("norm"))
+EMBEDDING_NORM = Fused(
+    "embedding_layer_norm",
+    *TOKEN_STEPS,
+    family=named("norm"),
+    variant=Lookups(IndexType.I64, 2),
+)
+EMBEDDING_RMS_NORM = Fused(
+    "embedding_rms_norm",
+    Step("Scale"),
+    family=named("norm"),
+    variant=Lookups(IndexType.I32, 1),
+)
 RMS_NORM = Fused("rms_norm", Step("Scale"), family=named("norm"))
 GROUP_NORM, GROUP_NORM_1D, GROUP_NORM_OF_IMAGES = (
     Fused(
@@ -308,6 +322,8 @@ ALL = (
     GLU,
     TOKEN_NORM,
     TOKEN_RMS_NORM,
+    EMBEDDING_NORM,
+    EMBEDDING_RMS_NORM,
 )
 
 
@@ -325,13 +341,16 @@ def fused_model(
     """One fused node between graph inputs x, tensor operands and its outputs; weight and vector
     operands are initializers."""
     random = np.random.default_rng(0)
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)]
+    indices = fused.spec.indices.onnx if fused.spec.indices else 0
+    inputs = [helper.make_tensor_value_info("x", indices or TensorProto.FLOAT, x)]
     names, initializers = ["x"], []
     if weight:
         operands = [list(weight), *operands]
     for i, shape in enumerate(operands):
         names.append(name := f"operand{i}" if weight else f"input{i}")
-        if len(shape) == 1 or (weight and i == 0):
+        if not weight and fused.spec.operands[i] == "n":
+            inputs.append(helper.make_tensor_value_info(name, indices, shape))
+        elif len(shape) == 1 or (weight and i == 0):
             initializers.append(
                 numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name)
             )

@@ -14,6 +14,8 @@ constexpr char kEnableEntry[] = "onnxbolt.enable", kDeviceEntry[] = "onnxbolt.de
 
 // Room for an epilogue's operands, and for products in one kernel (onnxbolt/epilogues/).
 constexpr int kMaxVectors = 4, kMaxTensors = 2, kMaxParams = 8, kMaxLayers = 4;
+// Embeddings that one kernel adds up (onnxbolt/problems/norm.py).
+constexpr int kMaxTables = 3;
 
 // Columns of a configuration row (onnxbolt/families/row.py).
 constexpr int kConfigWidth = 25;
@@ -80,6 +82,7 @@ enum class Rounding : int {
 // Element types by their number in ONNX (TensorProto.DataType).
 constexpr int kTypeF16 = 10, kTypeBF16 = 16, kTypeF32 = 1;
 constexpr int kTypeBool = 9;  // masks have it
+constexpr int kTypeI32 = 6, kTypeI64 = 7;  // indices have them
 struct ElementFacts {
   int type;
   const char* name;

@@ -12,7 +12,7 @@ constexpr int64_t BytesOf(int type) {
   for (const ElementFacts& element : kElements) {
     if (element.type == type) return element.bytes;
   }
-  return type == kTypeBool ? 1 : 0;
+  return type == kTypeBool ? 1 : type == kTypeI32 ? 4 : type == kTypeI64 ? 8 : 0;
 }
 
 // "f16", or "type 7" for one that no kernel has.

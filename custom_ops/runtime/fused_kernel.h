@@ -35,7 +35,6 @@ class FusedKernel {
   void ChooseKernels();
   const Row& RowFor(int64_t m) const;
   std::string Describe(const Tensors& tensors) const;
-  int XType() const { return op_.nchw_input ? op_.nchw_input : op_.element; }
 
   // Launches, or returns why the kernel does not take such arguments.
   const char* LaunchRow(OrtKernelContext* context, const Tensors& tensors,

@@ -62,7 +62,7 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
       op_.nchw_input ? ChannelsLast(ort::ShapeOf(tensors.x)) : ort::ShapeOf(tensors.x);
   tensors.x_pitch = tensors.x_shape.empty() ? 0 : tensors.x_shape.back();
   tensors.x_shape = placement_->Channels(std::move(tensors.x_shape));
-  tensors.x_data = Behind(buffers.Read(tensors.x, XType()), placement_->begin, op_.element);
+  tensors.x_data = Behind(buffers.Read(tensors.x, TypeOfX(op_)), placement_->begin, op_.element);
   if (HasWeight(op_)) {
     const OrtValue *first = buffers.Input(1), *last = buffers.Input(LastWeight(op_));
     tensors.weight_shape = operation_->Weight(ort::ShapeOf(first), ort::ShapeOf(last));
@@ -115,7 +115,7 @@ Tensors FusedKernel::Slice(const Tensors& whole, int64_t first, int64_t count) c
                 y_channels =
                     op_.to_nchw ? whole.y_shape.back() - placement_->padding : whole.y_pitch;
   slice.first_row = first * rows;
-  slice.x_data = Behind(whole.x_data, first * pixels(whole.x_shape) * whole.x_pitch, XType());
+  slice.x_data = Behind(whole.x_data, first * pixels(whole.x_shape) * whole.x_pitch, TypeOfX(op_));
   slice.y_data =
       Behind(whole.y_data, first * pixels(Written(op_, whole.y_shape)) * y_channels, op_.output);
   if (whole.stored_data)

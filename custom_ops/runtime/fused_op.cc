@@ -32,10 +32,11 @@ size_t OutputCount(const OrtCustomOp* self) { return Of(self).stores ? 2 : 1; }
 int InputType(const OrtCustomOp* self, size_t index) {
   const Op& op = Of(self);
   const size_t first = op.first_operand;
-  if (index == 0 && op.nchw_input) return op.nchw_input;
+  if (index == 0) return TypeOfX(op);
   if (index == WrittenInto(op)) return op.output;
   const char letter = index >= first ? op.operands[index - first] : 't';
   if (letter == 'b') return kTypeBool;
+  if (letter == 'n') return op.indices;
   return letter == 'v' || letter == 'f' ? kTypeF32 : op.element;
 }
 int OutputType(const OrtCustomOp* self, size_t index) {

@@ -18,12 +18,17 @@ struct Op {
                  // tensor of type `element`, of an epilogue shaped as its layer's result, 'w' the
                  // weight of a further layer, 'y' the output as earlier nodes left it, which this
                  // one writes into; of the op itself 't', 'i' (a vector for each image) of type
-                 // `element`, 'f' a float32 tensor, 'b' a tensor of booleans
+                 // `element`, 'f' a float32 tensor, 'b' a tensor of booleans, 'n' one of indices
   int nchw_input = 0;    // the type of x if it is NCHW while y is NHWC, else 0
   bool stores = false;   // true if the first layer's result is a second output
   bool to_nchw = false;  // true if a convolution writes y as NCHW
   bool means = false;    // true if a convolution's output is the mean over each image, [N, 1, 1, K]
+  int indices = 0;       // the type of x, and of all inputs 'n', where x are indices, else 0
 };
+
+constexpr int TypeOfX(const Op& op) {
+  return op.nchw_input ? op.nchw_input : op.indices ? op.indices : op.element;
+}
 
 constexpr bool HasWeight(const Op& op) { return op.first_operand > 1; }
 

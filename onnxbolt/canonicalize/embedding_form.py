@@ -28,6 +28,7 @@ from onnxbolt.graph.edit import (
     remove,
     sole_use,
 )
+from onnxbolt.graph.embeddings import gather_of
 
 # operators whose result has no other values than their first input
 _SELECTING = frozenset(
@@ -93,11 +94,8 @@ def _is_sum(node: gs.Node) -> bool:
 
 def _table(term: gs.Tensor) -> gs.Constant | None:
     """The constant [V, C] of whose rows the term consists; None for a term that is no embedding."""
-    node = producer(term)
-    if node is None or node.op != "Gather" or node.domain or node.attrs.get("axis", 0) != 0:
-        return None
-    table = node.inputs[0]
-    return table if isinstance(table, gs.Constant) and len(table.shape) == 2 else None
+    gather = gather_of(term)
+    return None if gather is None else gather.inputs[0]
 
 
 def _only_index(ids: gs.Tensor) -> int | None:

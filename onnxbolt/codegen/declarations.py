@@ -16,11 +16,12 @@ from onnx import TensorProto
 
 from onnxbolt import archs, domains, names, sampling
 from onnxbolt.codegen.resources import resource_dir
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import DType, IndexType
 from onnxbolt.epilogues import MAX_LAYERS, MAX_PARAMS, MAX_TENSORS, MAX_VECTORS
 from onnxbolt.families.base import Schedule
 from onnxbolt.families.blocks.mma_sync import Walk
 from onnxbolt.families.row import SLOTS, WIDTH
+from onnxbolt.problems import MAX_TABLES
 
 
 def path() -> Path:
@@ -62,6 +63,8 @@ def _limits() -> Iterable[str]:
         " (onnxbolt/epilogues/).\n"
         f"constexpr int kMaxVectors = {MAX_VECTORS}, kMaxTensors = {MAX_TENSORS},"
         f" kMaxParams = {MAX_PARAMS}, kMaxLayers = {MAX_LAYERS};\n"
+        "// Embeddings that one kernel adds up (onnxbolt/problems/norm.py).\n"
+        f"constexpr int kMaxTables = {MAX_TABLES};\n"
     )
 
 
@@ -92,10 +95,12 @@ def _elements() -> Iterable[str]:
     """The element types of kernels."""
     rows = [f'{{{_type(dtype)}, "{dtype.value}", {dtype.bytes}}}' for dtype in DType]
     constants = ", ".join(f"{_type(dtype)} = {dtype.onnx}" for dtype in DType)
+    indices = ", ".join(f"kType{index.value.upper()} = {index.onnx}" for index in IndexType)
     yield (
         "// Element types by their number in ONNX (TensorProto.DataType).\n"
         f"constexpr int {constants};\n"
         f"constexpr int kTypeBool = {TensorProto.BOOL};  // masks have it\n"
+        f"constexpr int {indices};  // indices have them\n"
         "struct ElementFacts {\n  int type;\n  const char* name;\n  int bytes;\n};\n"
         "constexpr ElementFacts kElements[] = " + _rows(rows)
     )

@@ -10,16 +10,17 @@ from onnxbolt.candidates import Candidate
 def partition(candidates: list[Candidate]) -> list[Candidate]:
     """Disjoint candidates, in the given order.
 
-    If two candidates share a node (a residual Add behind two convolutions), the longer one keeps
-    it. Of equal lengths it is the one whose op itself has more nodes, or else the later one: the
-    other one's result is then computed first and read as the residual. The other one is shortened
-    to end before the node; it is dropped if its result would then be no tensor of the source model.
+    If two candidates share a node (a residual Add behind two convolutions), the one with the longer
+    epilogue keeps it; of ops that take no epilogue, the one with more nodes. Of equal lengths it is
+    the one whose op itself has more nodes, or else the later one: the other one's result is then
+    computed first and read as the residual. The other one is shortened to end before the node; it
+    is dropped if its result would then be no tensor of the source model.
     """
     order = sorted(
         range(len(candidates)),
         key=lambda i: (
             candidates[i].anchor.op.takes_epilogue,
-            -len(candidates[i].links),
+            -_length(candidates[i]),
             -len(candidates[i].anchor.nodes),
             -i,
         ),
@@ -36,3 +37,7 @@ def partition(candidates: list[Candidate]) -> list[Candidate]:
         owned.update(candidate.nodes)
         chosen[i] = candidate
     return [chosen[i] for i in sorted(chosen)]
+
+
+def _length(candidate: Candidate) -> int:
+    return len(candidate.links if candidate.anchor.op.takes_epilogue else candidate.nodes)

@@ -17,7 +17,14 @@ from onnxbolt.ops.gemm import Gemm
 from onnxbolt.ops.glu import Glu
 from onnxbolt.ops.group_norm import GroupNorm
 from onnxbolt.ops.layout import ToNchw, ToNhwc
-from onnxbolt.ops.norm import LayerNorm, RmsNorm, TokenLayerNorm, TokenRmsNorm
+from onnxbolt.ops.norm import (
+    EmbeddingLayerNorm,
+    EmbeddingRmsNorm,
+    LayerNorm,
+    RmsNorm,
+    TokenLayerNorm,
+    TokenRmsNorm,
+)
 from onnxbolt.ops.pool import AveragePool, GlobalAveragePool, MaxPool
 from onnxbolt.ops.resize import Resize
 from onnxbolt.ops.squeeze_excite import SqueezeExcite
@@ -67,6 +74,8 @@ OPS: Registry[str, FusedOp] = _Ops(
         GroupNorm(),
         TokenLayerNorm(),
         TokenRmsNorm(),
+        EmbeddingLayerNorm(),
+        EmbeddingRmsNorm(),
         Elementwise(),
         MaxPool(),
         AveragePool(),

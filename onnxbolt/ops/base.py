@@ -25,7 +25,7 @@ from onnx import NodeProto
 
 from onnxbolt.archs import Arch
 from onnxbolt.candidates import Anchor, Candidate, Link, Refusal
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import DType, IndexType
 from onnxbolt.epilogues import EPILOGUES, Step
 from onnxbolt.families import KernelConfig, only
 from onnxbolt.forms import PLAIN, Form
@@ -335,9 +335,13 @@ class FusedOp:
 
     def letters(self, signature: Signature) -> str:
         """One letter for each input behind x that is neither weight nor an epilogue's: t, a tensor
-        of x's element type, i, one with a vector of it for each image, f, one of float32, or b, one
-        of booleans."""
+        of the element type, i, one with a vector of it for each image, f, one of float32, b, one of
+        booleans, or n, one of indices, whose type is `indices`."""
         return ""
+
+    def indices(self, signature: Signature) -> IndexType | None:
+        """The type of x where x are indices; None where x is of the element type."""
+        return None
 
     def operands(self, chain: Sequence[str]) -> str:
         """One letter for each input behind those, `chain` the names of the steps: v, a vector, t, a

@@ -13,15 +13,22 @@ from onnxbolt.problems.gemm import GemmProblem, GluProblem
 from onnxbolt.problems.gemm_moments import GemmMomentsProblem
 from onnxbolt.problems.gemm_norm import GemmNormProblem
 from onnxbolt.problems.group_norm import GroupNormProblem
-from onnxbolt.problems.norm import NormProblem, TokenNormProblem
+from onnxbolt.problems.norm import (
+    MAX_TABLES,
+    EmbeddingNormProblem,
+    NormProblem,
+    TokenNormProblem,
+)
 from onnxbolt.problems.pool import PoolProblem
 from onnxbolt.problems.product import Product
 from onnxbolt.problems.squeeze_excite import SqueezeExciteProblem
 
 __all__ = [
+    "MAX_TABLES",
     "UNBOUNDED",
     "AttentionProblem",
     "ConvProblem",
+    "EmbeddingNormProblem",
     "GemmMomentsProblem",
     "GemmNormProblem",
     "GemmProblem",

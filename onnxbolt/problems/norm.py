@@ -19,6 +19,9 @@ from onnxbolt.problems.base import Computed, Problem, Reference
 _FIXED_US, _ROW_US, _VALUE_US = 0.9, 0.12, 0.08e-3
 
 
+MAX_TABLES = 3  # embeddings that one kernel adds up: words, types, positions
+
+
 @dataclass(frozen=True)
 class NormProblem(Problem):
     """y[M, C] = (s - mean(s)) / sqrt(var(s) + epsilon) of each row of s = x, or of x + residual;
@@ -57,6 +60,11 @@ class NormProblem(Problem):
     def of_tokens(self) -> bool:
         """True if rows are those of sequences, to each of which the same rows are added."""
         return False
+
+    @property
+    def tables(self) -> int:
+        """Tables whose rows take the place of those of x."""
+        return 0
 
     @property
     def tensors(self) -> int:
@@ -121,3 +129,40 @@ class TokenNormProblem(NormProblem):
         before = (1 + (self.prefix > 0)) * elementwise_us(row_bytes, arch)
         alone = NormProblem(self.m, self.c, self.centered, self.dtype, self.out, ("Scale", "Bias"))
         return before + alone.onnxruntime_us(arch)
+
+
+@dataclass(frozen=True)
+class EmbeddingNormProblem(NormProblem):
+    """The same of M / tokens sequences, where s is the sum of a row of each of `tables` tables
+    [.., C], which indices name, plus rows[tokens, C] where `chain` has Add."""
+
+    operation = "embedding norm"
+
+    tokens: int = 1
+    tables: int = 1
+
+    @property
+    def of_tokens(self) -> bool:
+        return True
+
+    @property
+    def bytes_moved(self) -> int:
+        """A row of each table, the result and the sum. Indices are few, and `rows` stay in L2."""
+        return (self.tables + 1 + (STORE in self.chain)) * self.m * self.c * self.dtype.bytes
+
+    @property
+    def shape(self) -> str:
+        return f"{super().shape}, {self.tokens} tokens, {self.tables} tables"
+
+    @property
+    def reference(self) -> None:
+        """None: predictions decide."""
+        return None
+
+    def onnxruntime_us(self, arch: Arch) -> float:
+        """A Gather for each table, their sums, and a norm, each a kernel of its own."""
+        size = self.m * self.c * self.dtype.bytes
+        gathers = self.tables * elementwise_us(2 * size, arch)
+        sums = (self.tables - 1 + tensor_operands(self.chain)) * elementwise_us(3 * size, arch)
+        alone = NormProblem(self.m, self.c, self.centered, self.dtype, self.out, ("Scale", "Bias"))
+        return gathers + sums + alone.onnxruntime_us(arch)

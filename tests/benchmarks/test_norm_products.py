@@ -1,5 +1,5 @@
-"""The benchmark of norms in products, without a GPU: rows, pairs of kernels, configurations, and
-mirrors of C++ structures."""
+"""The benchmark of norms in products, without a GPU: rows, pairs of kernels and
+configurations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from onnxbolt.families import named
 from onnxbolt.plan.cost import ranked
 from onnxbolt.problems import GemmMomentsProblem
 from onnxbolt.tune.library import Result
-from tests.gpu import device
 
 WHOLE = [case for case in norms.cases() if case.behind is None]
 FOLDED = [case for case in norms.cases() if case.behind is not None]
@@ -70,14 +69,6 @@ def test_all_kernels_that_normalize_are_timed() -> None:
         best = [config for _, config in ranked(alone, arch)]
         assert norms.configurations(alone, arch) == best[: norms.FEW]
         assert best
-
-
-def test_its_structures_are_those_of_the_gpu_tests() -> None:
-    """tests/custom_ops/test_mirrors.py compares these with C++."""
-    fields = [field[0] for field in device.Gemm._fields_]
-    assert [field[0] for field in norms.Gemm._fields_] == fields
-    for name in fields:
-        assert getattr(norms.Gemm, name).offset == getattr(device.Gemm, name).offset
 
 
 def test_without_a_gpu_it_says_so() -> None:

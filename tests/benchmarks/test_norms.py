@@ -1,4 +1,4 @@
-"""The benchmark of norms, without a GPU: rows, configurations, and mirrors of C++ structures."""
+"""The benchmark of norms, without a GPU: rows and configurations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from onnxbolt.codegen.render import Instance
 from onnxbolt.families import candidates
 from onnxbolt.tune.library import Result
 from onnxbolt.tune.tasks import instance_of
-from tests.gpu import device
 
 
 def test_each_shape_is_measured_alone_and_with_a_residual() -> None:
@@ -27,14 +26,6 @@ def test_the_planner_s_configurations_and_variants_are_timed() -> None:
     found = norms.configurations(problem, get(90))
     assert set(candidates(problem, get(90))) < set(found)
     assert len(set(found)) == len(found)
-
-
-def test_its_structures_are_those_of_the_gpu_tests() -> None:
-    """tests/custom_ops/test_mirrors.py compares these with C++."""
-    for ours, theirs in ((norms.Norm, device.Norm), (norms.Epilogue, device.Epilogue)):
-        fields = [field[0] for field in theirs._fields_]
-        assert [field[0] for field in ours._fields_] == fields
-        assert all(getattr(ours, f).offset == getattr(theirs, f).offset for f in fields)
 
 
 def test_without_a_gpu_it_says_so() -> None:

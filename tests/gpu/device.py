@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from onnxbolt.codegen.render import Instance
+from onnxbolt.problems import MAX_TABLES
 
 GUARD = 4096  # bytes of poison before and behind each tensor, a multiple of any alignment
 POISON = 0xFF  # read as fp16, bf16 or fp32 it is NaN
@@ -149,6 +150,16 @@ class SqueezeExcite(ctypes.Structure):
     ]
 
 
+class Embedding(ctypes.Structure):
+    """Embedding."""
+
+    _fields_ = [
+        *_fields(_P, "table indices"),
+        *_fields(_L, "rows sequence_pitch token_pitch"),
+        ("wide", ctypes.c_bool),
+    ]
+
+
 class Norm(ctypes.Structure):
     """NormArguments."""
 
@@ -160,7 +171,8 @@ class Norm(ctypes.Structure):
         *_fields(_P, "x y sum"),
         *_fields(_L, "x_pitch y_pitch"),
         ("epilogue", Epilogue),
-        *_fields(_I, "tokens prefix"),
+        *_fields(_I, "tokens prefix tables"),
+        ("embeddings", Embedding * MAX_TABLES),
     ]
 
 

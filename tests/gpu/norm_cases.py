@@ -10,6 +10,7 @@ from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import STORE
 from onnxbolt.families.norm import Caching, NormConfig
+from onnxbolt.problems import MAX_TABLES
 
 CHAINS: tuple[tuple[str, ...], ...] = (
     ("Add", STORE, "Scale", "Bias"),
@@ -20,6 +21,13 @@ CHAINS: tuple[tuple[str, ...], ...] = (
     ("Add", STORE, "Scale"),
 )
 OF_TOKENS = tuple(chain for chain in CHAINS if "Add" in chain)
+OF_EMBEDDINGS: tuple[tuple[str, ...], ...] = (
+    ("Add", "Scale", "Bias"),
+    (STORE, "Scale"),
+    ("Add", STORE, "Scale", "Bias"),
+    ("Scale", "Bias"),
+)
+TABLES = range(1, MAX_TABLES + 1)
 _U, _P, _E = Caching.USUAL, Caching.PAST_L1, Caching.EVICTED_FIRST
 # rows of a block, lanes, vectors, batch, elements of an access (0: of 16 bytes), resident, caching
 _CONFIGS = (
@@ -38,8 +46,10 @@ _CONFIGS = (
 
 
 def instances(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
-    """Each configuration with three chains in turn, and with one for tokens."""
+    """Each configuration with three chains in turn, with one for tokens, and with one for
+    embeddings, of one to three tables in turn."""
     chains, of_tokens = itertools.cycle(CHAINS), itertools.cycle(OF_TOKENS)
+    embeddings = itertools.cycle(itertools.product(OF_EMBEDDINGS, TABLES))
     for dtype, (rows, lanes, vectors, batch, width, resident, caching) in itertools.product(
         types, _CONFIGS
     ):
@@ -56,3 +66,5 @@ def instances(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
         for chain in itertools.islice(chains, 3):
             yield Instance(config, dtype, dtype, chain)
         yield Instance(replace(config, tokens=True), dtype, dtype, next(of_tokens))
+        chain, tables = next(embeddings)
+        yield Instance(replace(config, tokens=True, tables=tables), dtype, dtype, chain)

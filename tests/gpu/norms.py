@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,10 +10,15 @@ import numpy as np
 from onnxbolt.codegen.render import Instance
 from onnxbolt.epilogues import STORE
 from onnxbolt.families.norm import NormConfig
-from tests.gpu.device import Library, Norm, Tensor
+from onnxbolt.problems import MAX_TABLES
+from tests.gpu.device import Embedding, Library, Norm, Tensor
 from tests.gpu.operands import Operands, Problem, random_of
 
 EPSILON = 1e-5
+# sequences and tokens, prefixes, and the indices of tables that all sequences or tokens share
+_SEQUENCES = ((1, 1), (26, 5), (7, 143), (67, 1), (37, 7))
+_PREFIXES = (0, 1, 3, 0, 6)
+_SHARED = ((False, False), (True, False), (False, True), (True, True), (False, False), (True, True))
 
 
 @dataclass
@@ -26,7 +32,8 @@ class NormProblem(Problem):
 
 def problems(library: Library, instance: Instance) -> list[NormProblem]:
     """Full rows, rows with a tail, short ones; gaps between rows; with and without the mean. Of
-    tokens: one sequence, many, with and without tokens in front."""
+    tokens: one sequence, many, with and without tokens in front. Of embeddings: with indices of
+    their own, and with those that sequences or tokens share."""
     config = instance.config
     assert isinstance(config, NormConfig)
     width, most = config.access, config.lanes * config.vectors * config.access
@@ -38,13 +45,88 @@ def problems(library: Library, instance: Instance) -> list[NormProblem]:
         (67, short, 2 * width, True),
         (259, width, 0, False),
     )
-    if config.tokens:
-        sequences = ((1, 1, 0), (26, 5, 1), (7, 143, 3), (67, 1, 0), (37, 7, 6))
+    if config.tables:
         return [
-            token_problem(library, instance, (shape[1], *shape[2:]), sequence)
-            for shape, sequence in zip(shapes, sequences, strict=True)
+            embedding_problem(library, instance, (shape[1], *shape[2:]), sequence, _SHARED[i:])
+            for i, (shape, sequence) in enumerate(zip(shapes, _SEQUENCES, strict=True))
+        ]
+    if config.tokens:
+        return [
+            token_problem(library, instance, (shape[1], *shape[2:]), (*sequence, prefix))
+            for shape, sequence, prefix in zip(shapes, _SEQUENCES, _PREFIXES, strict=True)
         ]
     return [problem(library, instance, shape) for shape in shapes]
+
+
+def embedding_problem(
+    library: Library,
+    instance: Instance,
+    shape: tuple[int, int, bool],
+    sequence: tuple[int, int],
+    shared: Sequence[tuple[bool, bool]],
+) -> NormProblem:
+    """`shape` is columns, elements between rows of y, and whether the mean is subtracted;
+    `sequence` the number of sequences, and their tokens. `shared` says for each table but the first
+    whether its indices are the same for all sequences, and for all tokens. Some indices are
+    negative or out of range."""
+    (columns, gap, centered), (count, tokens) = shape, sequence
+    config = instance.config
+    assert isinstance(config, NormConfig)
+    rng, element = random_of(instance, (*shape, *sequence)), instance.dtype.numpy
+    operands = Operands(library, instance, (tokens, columns), 0, rng)
+    added = np.zeros((count, tokens, columns))
+    if operands.tensors:
+        added += operands.tensors[0].astype(np.float64)
+    embeddings, kept = (Embedding * MAX_TABLES)(), []
+    for i in range(config.tables):
+        of_all, of_tokens = shared[i - 1] if i else (False, False)
+        rows = 1 + 10 * i
+        table = rng.normal(0, 1, (rows, columns)) + rng.normal(0, 8, (rows, 1))
+        table = table.astype(element)
+        size = (1 if of_all else count, 1 if of_tokens else tokens)
+        kind = (np.int32, np.int64)[(count + i) % 2]
+        indices = rng.integers(-rows, rows, size).astype(kind)
+        indices.flat[0] = (rows, -rows - 1, np.iinfo(kind).min)[i]
+        held = [Tensor(library, table), Tensor(library, indices)]
+        embeddings[i] = Embedding(
+            *(tensor.pointer for tensor in held),
+            rows,
+            0 if of_all else size[1],
+            0 if of_tokens else 1,
+            kind is np.int64,
+        )
+        kept += held
+        added += _looked_up(table, indices)
+    output = Tensor(library, np.zeros((count * tokens, columns), element), gap, empty=True)
+    total = Tensor(library, np.zeros((count * tokens, columns), element), empty=True)
+    stores = STORE in instance.chain
+    arguments = Norm(
+        rows=count * tokens,
+        columns=columns,
+        centered=centered,
+        epsilon=EPSILON,
+        y=output.pointer,
+        sum=total.pointer if stores else None,
+        y_pitch=output.pitch,
+        epilogue=operands.arguments,
+        tokens=tokens,
+        tables=config.tables,
+        embeddings=embeddings,
+    )
+    sums = added.reshape(-1, columns)
+    if stores:
+        sums = sums.astype(np.float32).astype(element).astype(np.float64)
+    expected = normalized(sums, operands.vectors, centered)
+    stored = (total, sums) if stores else (None, None)
+    return NormProblem(arguments, output, expected, (operands, total, *kept), *stored)
+
+
+def _looked_up(table: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """The rows that indices name, zeros where they are out of range."""
+    rows = table.shape[0]
+    known = (indices >= -rows) & (indices < rows)
+    found: np.ndarray = table.astype(np.float64)[np.where(known, indices, 0)]
+    return found * known[..., None]
 
 
 def token_problem(

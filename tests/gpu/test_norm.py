@@ -1,5 +1,5 @@
 """Normalizations of rows on a GPU against float64: every division of rows among threads, tails,
-residuals, the second output, pitches, rows that no thread has; sequences of tokens."""
+residuals, the second output, pitches, rows that no thread has; sequences of tokens; embeddings."""
 
 from __future__ import annotations
 
@@ -77,6 +77,35 @@ def test_refusals_of_tokens(library: Library, fields: dict[str, int], text: str)
     for field, value in fields.items():
         setattr(problem.arguments, field, value)
     with pytest.raises(KernelError, match=text):
+        library.kernel(instance).check(problem.arguments)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"tables": 1}, "another number of tables"),
+        ({"tokens": 7, "rows": 15}, "no whole sequences"),
+        ({"prefix": 1}, "the place of a prefix"),
+    ],
+)
+def test_refusals_of_embeddings(library: Library, fields: dict[str, int], text: str) -> None:
+    instance = next(i for i in TOKENS if i.config.named()["tables"] == 2)
+    problem = norms.problems(library, instance)[1]
+    for field, value in fields.items():
+        setattr(problem.arguments, field, value)
+    with pytest.raises(KernelError, match=text):
+        library.kernel(instance).check(problem.arguments)
+
+
+def test_tables_have_to_be_there_and_aligned(library: Library) -> None:
+    instance = next(i for i in TOKENS if i.config.named()["tables"] == 1)
+    problem = norms.problems(library, instance)[1]
+    embedding = problem.arguments.embeddings[0]
+    embedding.table += 1
+    with pytest.raises(KernelError, match="a table is not aligned"):
+        library.kernel(instance).check(problem.arguments)
+    embedding.table = None
+    with pytest.raises(KernelError, match="a table or its indices are missing"):
         library.kernel(instance).check(problem.arguments)
 
 

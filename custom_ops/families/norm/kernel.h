@@ -3,7 +3,8 @@
 // mean of the centered squares (both in fp32), and for the result.
 //
 // Of tokens, residuals are the rows of one sequence, which serve all, and x lacks the first rows of
-// each sequence (Source in rows.h).
+// each sequence; or rows of tables, which each token's indices name, are added up in place of x
+// (Source in rows.h). Indices are read first, which is one more latency.
 //
 // A row has a part of a warp, a warp, or a block. Results are the same bits on every run, and do
 // not depend on other rows.
@@ -74,7 +75,9 @@ struct Norm {
   static constexpr auto kKernel = norm::run<Row, Element, Chain, Stores>;
 
   static_assert(Chain::kTensors <= 1 && Chain::kVectors <= 2, "a residual, gamma and beta");
-  static_assert(!Tile::kTokens || Chain::kTensors == 1, "sequences have rows of their own");
+  static_assert(!Tile::kTokens || Tile::kTables > 0 || Chain::kTensors == 1,
+                "sequences have rows of their own");
+  static_assert(!Tile::kTables || Tile::kTokens, "indices are those of sequences");
 
   static const char* prepare() { return ReserveSharedMemory(kKernel, 0); }
 
@@ -92,6 +95,7 @@ struct Norm {
     if (Tile::kTokens != (args.tokens > 0)) return "the kernel is for other rows";
     if (Tile::kTokens && (args.prefix < 0 || args.prefix >= args.tokens || args.rows % args.tokens))
       return "rows are no whole sequences";
+    if (const char* error = CheckTables(args)) return error;
     return CheckOperands<Chain, Element>(args.epilogue, Tile::kWidth);
   }
 
@@ -111,6 +115,20 @@ struct Norm {
     const norm::Params params(args, Tile::kWidth);
     return LaunchDependent(kKernel, static_cast<unsigned>(blocks), Tile::kThreads, launch.stream,
                            params, ArchOf<Row>::kDependentLaunch);
+  }
+
+ private:
+  static const char* CheckTables(const NormArguments& args) {
+    if (Tile::kTables != args.tables) return "the kernel is for another number of tables";
+    if (Tile::kTables > 0 && args.prefix > 0) return "embeddings take the place of a prefix";
+    for (int t = 0; t < Tile::kTables; ++t) {
+      const Embedding& embedding = args.embeddings[t];
+      if (!IsAligned(embedding.table, Tile::kWidth * sizeof(Element)))
+        return "a table is not aligned to align_a elements";
+      if (embedding.rows > 0 && (!embedding.table || !embedding.indices))
+        return "a table or its indices are missing";
+    }
+    return nullptr;
   }
 };
 

@@ -20,7 +20,9 @@ struct Tile {
   static constexpr int kWidth = Row::at(kAlignA);   // elements of an access
   static constexpr bool kResident = Row::at(onnxbolt::kResident);  // see run in kernel.h
   static constexpr int kHint = Row::at(kSchedule);
-  static constexpr bool kTokens = Row::at(kIterator);  // rows are those of sequences
+  static constexpr bool kTokens = Row::at(kIterator);       // rows are those of sequences
+  static constexpr int kTables = Row::at(kConsumers);       // embeddings that take the place of x
+  static constexpr int kTerms = kTables > 0 ? kTables : 1;  // tensors that a residual is added to
   static constexpr int kThreads = kRows * kLanes;
   static constexpr int kBlockRows = kRows * kBatch;
 
@@ -40,20 +42,37 @@ struct Params : NormArguments {
         sequences(std::max(arguments.tokens, 1)) {}
 };
 
-// The rows that are added up for a row of y; -1: x has none.
-struct Source {
-  int64_t x, residual;
+// The row of a table that an index names; -1: none.
+__device__ inline int64_t RowOf(const Embedding& embedding, int sequence, int token) {
+  const int64_t place = sequence * embedding.sequence_pitch + token * embedding.token_pitch;
+  int64_t index = embedding.wide ? static_cast<const int64_t*>(embedding.indices)[place]
+                                 : static_cast<const int32_t*>(embedding.indices)[place];
+  if (index < 0) index += embedding.rows;
+  return index >= 0 && index < embedding.rows ? index : -1;
+}
 
-  template <class T>
-  __device__ static Source of(const Params& params, int64_t row, T) {
+// The rows that are added up for a row of y: of x or of each table, where -1 is none, and of the
+// residual.
+template <class T>
+struct Source {
+  int64_t terms[T::kTerms], residual;
+
+  __device__ static Source of(const Params& params, int64_t row) {
+    Source source{{row}, row};
     if constexpr (T::kTokens) {
       int sequence, token;
       params.sequences(sequence, token, static_cast<int>(row));
-      const int64_t begin = int64_t(sequence) * (params.tokens - params.prefix);
-      return {token < params.prefix ? -1 : begin + token - params.prefix, token};
-    } else {
-      return {row, row};
+      source.residual = token;
+      if constexpr (T::kTables > 0) {
+        CUTLASS_PRAGMA_UNROLL
+        for (int t = 0; t < T::kTables; ++t)
+          source.terms[t] = RowOf(params.embeddings[t], sequence, token);
+      } else {
+        const int64_t begin = int64_t(sequence) * (params.tokens - params.prefix);
+        source.terms[0] = token < params.prefix ? -1 : begin + token - params.prefix;
+      }
     }
+    return source;
   }
 };
 
@@ -104,24 +123,35 @@ class Rows {
 
   // All loads are issued before the first value is used.
   __device__ void load() {
-    Access x[T::kBatch][T::kVectors], residual[T::kBatch][T::kVectors];
+    Source<T> sources[T::kBatch];
+    CUTLASS_PRAGMA_UNROLL
+    for (int b = 0; b < T::kBatch; ++b) {
+      if (row(b) < params_.rows) sources[b] = Source<T>::of(params_, row(b));
+    }
+    Access terms[T::kTerms][T::kBatch][T::kVectors], residual[T::kBatch][T::kVectors];
     each([&](int b, int v, bool held) {
-      const Source source = Source::of(params_, row(b), T{});
-      x[b][v].clear();
-      if (held && (!T::kTokens || source.x >= 0))
-        x[b][v] = norm::Load<T::kHint>(at<const Access>(params_.x, source.x, v, params_.x_pitch));
+      CUTLASS_PRAGMA_UNROLL
+      for (int t = 0; t < T::kTerms; ++t) {
+        terms[t][b][v].clear();
+        if (held && (!T::kTokens || sources[b].terms[t] >= 0))
+          terms[t][b][v] =
+              norm::Load<T::kHint>(at<const Access>(term(t), sources[b].terms[t], v, term_pitch()));
+      }
       if constexpr (kResidual) {
         residual[b][v].clear();
         if (held) {
-          residual[b][v] = norm::Load<T::kHint>(at<const Access>(
-              params_.epilogue.tensors[0], source.residual, v, params_.epilogue.tensor_pitch[0]));
+          residual[b][v] = norm::Load<T::kHint>(at<const Access>(params_.epilogue.tensors[0],
+                                                                 sources[b].residual, v,
+                                                                 params_.epilogue.tensor_pitch[0]));
         }
       }
     });
     each([&](int b, int v, bool held) {
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < T::kWidth; ++i) {
-        values_[b][v][i] = float(x[b][v][i]);
+        values_[b][v][i] = float(terms[0][b][v][i]);
+        CUTLASS_PRAGMA_UNROLL
+        for (int t = 1; t < T::kTerms; ++t) values_[b][v][i] += float(terms[t][b][v][i]);
         if constexpr (kResidual) values_[b][v][i] += float(residual[b][v][i]);
       }
       if constexpr (Stores) store_sum(b, v, held);
@@ -195,6 +225,14 @@ class Rows {
       for (int v = 0; v < T::kVectors; ++v)
         act(b, v, row(b) < params_.rows && holds(params_, lane_, v));
     }
+  }
+
+  // x, or a table.
+  __device__ const void* term(int t) const {
+    return T::kTables > 0 ? params_.embeddings[t].table : params_.x;
+  }
+  __device__ int64_t term_pitch() const {
+    return T::kTables > 0 ? params_.columns : params_.x_pitch;
   }
 
   __device__ int64_t row(int b) const { return first_ + b * T::kRows; }

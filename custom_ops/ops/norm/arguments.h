@@ -4,12 +4,24 @@
 
 namespace onnxbolt {
 
+// A table [rows, columns], of which each token has the row that its index names: -1 is the last
+// one, as in ONNX's Gather; zeros where the index is out of range.
+struct Embedding {
+  const void *table, *indices;  // indices are int64 if `wide`, else int32
+  int64_t rows;
+  int64_t sequence_pitch, token_pitch;  // from an index to the next one; 0: the same for all
+  bool wide;
+};
+
 // y = (s - mean) / sqrt(mean of (s - mean)^2 + epsilon) of each row of s = x + residual, then times
 // gamma plus beta. The epilogue holds the residual (tensor 0), gamma and beta (vectors 0 and 1), as
 // far as there are such. A pitch is elements from one row to the next; rows of `sum` are dense.
 //
 // With `tokens`, rows are those of sequences of so many: the residual has the rows of one sequence,
 // which serve all, and x has none for the first `prefix` rows of each, where s is the residual.
+//
+// With embeddings, the rows of tables take the place of those of x: s is the sum of all `tables`
+// embeddings, plus the residual.
 struct NormArguments {
   int64_t rows;
   int columns;
@@ -20,6 +32,8 @@ struct NormArguments {
   int64_t x_pitch, y_pitch;
   EpilogueArguments epilogue;
   int tokens = 0, prefix = 0;  // 0 tokens: rows belong to no sequences
+  int tables = 0;              // needs tokens, and no prefix
+  Embedding embeddings[kMaxTables] = {};
 };
 
 }  // namespace onnxbolt

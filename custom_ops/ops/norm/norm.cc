@@ -4,6 +4,14 @@
 // TokenLayerNorm and TokenRmsNorm: of sequences x [batch, tokens, columns], to each of which the
 // same rows are added, [tokens, columns]. With `prefix`, the first rows of a sequence are these
 // rows alone, and x has so many tokens less.
+//
+// EmbeddingLayerNorm and EmbeddingRmsNorm: of the sum of the rows [columns] of tables that indices
+// name, plus the same rows [tokens, columns] for each sequence if there are such. Inputs: indices x
+// [batch, tokens], their table [rows, columns], then indices that broadcast to those of x and their
+// table for each further one, then those of the norm.
+#include <algorithm>
+#include <cstring>
+
 #include "ops/norm/arguments.h"
 #include "runtime/operation.h"
 
@@ -33,6 +41,27 @@ class Norm : public Operation {
  private:
   const float epsilon_;
 };
+
+// The rows of one sequence, gamma and beta: the inputs from letter `begin` on.
+EpilogueArguments ReadOperands(const Op& op, size_t begin, const Tensors& t) {
+  EpilogueArguments epilogue;
+  const int64_t columns = t.y_shape.back();
+  size_t vectors = 0;
+  for (size_t i = begin; op.operands[i]; ++i) {
+    const size_t index = op.first_operand + i;
+    const OrtValue* value = t.buffers->Input(index);
+    const bool vector = op.operands[i] == 'v';
+    RequireShape(index, ort::ShapeOf(value),
+                 vector ? Shape{columns} : Shape{t.y_shape[1], columns});
+    const void* data = t.buffers->Read(value, vector ? kTypeF32 : op.element);
+    if (vector) {
+      epilogue.vectors[vectors++] = static_cast<const float*>(data);
+    } else {
+      epilogue.tensors[0] = data, epilogue.tensor_pitch[0] = columns;
+    }
+  }
+  return epilogue;
+}
 
 // `op` outlives the node.
 template <bool kCentered>
@@ -64,37 +93,96 @@ class TokenNorm : public Operation {
                             t.stored_data,
                             t.x_pitch,
                             t.y_pitch,
-                            Read(t),
+                            ReadOperands(op_, 0, t),
                             AsInt(t.y_shape[1]),
                             AsInt(prefix_)};
     return run(&arguments);
   }
 
  private:
-  // The rows that are added, gamma and beta.
-  EpilogueArguments Read(const Tensors& t) const {
-    EpilogueArguments epilogue;
-    const int64_t columns = t.y_shape.back();
-    size_t vectors = 0;
-    for (size_t i = 0; op_.operands[i]; ++i) {
-      const size_t index = op_.first_operand + i;
-      const OrtValue* value = t.buffers->Input(index);
-      const bool vector = op_.operands[i] == 'v';
-      RequireShape(index, ort::ShapeOf(value),
-                   vector ? Shape{columns} : Shape{t.y_shape[1], columns});
-      const void* data = t.buffers->Read(value, vector ? kTypeF32 : op_.element);
-      if (vector) {
-        epilogue.vectors[vectors++] = static_cast<const float*>(data);
-      } else {
-        epilogue.tensors[0] = data, epilogue.tensor_pitch[0] = columns;
-      }
-    }
-    return epilogue;
+  const Op& op_;
+  const float epsilon_;
+  const int64_t prefix_;
+};
+
+// `op` outlives the node.
+template <bool kCentered>
+class EmbeddingNorm : public Operation {
+ public:
+  EmbeddingNorm(const Op& op, const Attributes& attributes)
+      : op_(op),
+        epsilon_(attributes.Float("epsilon", 1e-5f)),
+        columns_(attributes.Int("columns", 0)),
+        tables_(std::count(op.operands, op.operands + std::strlen(op.operands), 'n') + 1) {
+    if (columns_ <= 0) Refuse("attribute columns is missing or not positive");
+    if (tables_ > kMaxTables) Refuse("there are more tables than a kernel takes");
+  }
+
+  Shape Output(const Shape& x, const Shape&) const override {
+    RequireRank("x", x, 2);
+    return {x[0], x[1], columns_};
+  }
+  Symbols Names(Symbols x, const Shape&, const Shape&) const override {
+    x.emplace_back();
+    return x;
+  }
+
+  const char* Launch(const Tensors& t, const Run& run) const override {
+    NormArguments arguments{t.rows(),
+                            AsInt(columns_),
+                            kCentered,
+                            epsilon_,
+                            nullptr,
+                            t.y_data,
+                            t.stored_data,
+                            0,
+                            t.y_pitch,
+                            ReadOperands(op_, 2 * tables_ - 1, t),
+                            AsInt(t.y_shape[1]),
+                            0,
+                            static_cast<int>(tables_)};
+    for (size_t i = 0; i < tables_; ++i) arguments.embeddings[i] = Read(t, i);
+    return run(&arguments);
+  }
+
+ private:
+  // Embedding i of a slice.
+  Embedding Read(const Tensors& t, size_t i) const {
+    const size_t input = 2 * i + 1;  // the table, behind its indices
+    const OrtValue* table = t.buffers->Input(input);
+    const Shape shape = ort::ShapeOf(table);
+    RequireRank("a table", shape, 2);
+    RequireShape(input, shape, {shape[0], columns_});
+    Embedding embedding{t.buffers->Read(table, op_.element),
+                        t.x_data,
+                        shape[0],
+                        t.y_shape[1],
+                        1,
+                        op_.indices == kTypeI64};
+    if (i > 0) Broadcast(t, input - 1, &embedding);
+    return embedding;
+  }
+
+  // Indices that are the same for all sequences or tokens if an axis is missing or of size 1.
+  void Broadcast(const Tensors& t, size_t input, Embedding* embedding) const {
+    const OrtValue* value = t.buffers->Input(input);
+    Shape shape = ort::ShapeOf(value);
+    if (shape.size() < 2) shape.insert(shape.begin(), 2 - shape.size(), 1);
+    const int64_t sequences = t.whole_y[0], tokens = t.whole_y[1];
+    if (shape.size() != 2 || (shape[0] != 1 && shape[0] != sequences) ||
+        (shape[1] != 1 && shape[1] != tokens))
+      Refuse("input " + std::to_string(input) + " has shape " + ort::ToString(ort::ShapeOf(value)) +
+             ", which does not broadcast to " + ort::ToString({sequences, tokens}));
+    embedding->token_pitch = shape[1] == 1 ? 0 : 1;
+    embedding->sequence_pitch = shape[0] == 1 ? 0 : shape[1];
+    embedding->indices = Behind(t.buffers->Read(value, op_.indices),
+                                t.first_row / tokens * embedding->sequence_pitch, op_.indices);
   }
 
   const Op& op_;
   const float epsilon_;
-  const int64_t prefix_;
+  const int64_t columns_;
+  const size_t tables_;
 };
 
 const RegisteredKind<Norm<true>> kLayerNorm("layer_norm", Cut::kRows);
@@ -103,6 +191,10 @@ const RegisteredKind<TokenNorm<true>> kTokenLayerNorm("token_layer_norm", Cut::k
                                                       Operands::kOwn);
 const RegisteredKind<TokenNorm<false>> kTokenRmsNorm("token_rms_norm", Cut::kImages,
                                                      Operands::kOwn);
+const RegisteredKind<EmbeddingNorm<true>> kEmbeddingLayerNorm("embedding_layer_norm", Cut::kImages,
+                                                              Operands::kOwn);
+const RegisteredKind<EmbeddingNorm<false>> kEmbeddingRmsNorm("embedding_rms_norm", Cut::kImages,
+                                                             Operands::kOwn);
 
 }  // namespace
 }  // namespace onnxbolt

@@ -15,7 +15,12 @@ from onnxbolt.families.blocks.memory import memory_us, vector_operands
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide, round_up
 from onnxbolt.kernel_time import US
-from onnxbolt.problems import NormProblem, TokenNormProblem
+from onnxbolt.problems import (
+    MAX_TABLES,
+    EmbeddingNormProblem,
+    NormProblem,
+    TokenNormProblem,
+)
 
 _MOST_COLUMNS = 16384
 _WARP, _MOST_THREADS = 32, 1024
@@ -62,7 +67,8 @@ class NormConfig(KernelConfig):
     """`rows` of a block at a time, each of `lanes` threads, which make `vectors` accesses of
     `access` elements each; a row longer than a warp has a block of its own. A thread has `batch`
     rows under way together. `resident`: a block keeps gamma and beta in registers, and takes
-    further rows until none is left. `tokens`: rows are those of sequences."""
+    further rows until none is left. `tokens`: rows are those of sequences. `tables`: those of so
+    many tables take the place of x."""
 
     rows: int = at("tile_m", sound=_power_of_two)
     lanes: int = at("tile_n", sound=_power_of_two)
@@ -72,6 +78,7 @@ class NormConfig(KernelConfig):
     resident: bool = at("resident", default=False, numbers=FLAG)
     caching: Caching = at("schedule", default=Caching.USUAL, numbers=_CACHING)
     tokens: bool = at("iterator", default=False, numbers=FLAG)
+    tables: int = at("consumers", default=0, sound=lambda tables: 0 <= tables <= MAX_TABLES)
 
     @property
     def threads(self) -> int:
@@ -84,7 +91,8 @@ class NormConfig(KernelConfig):
         return self.batch * self.vectors * self.access
 
     def mismatched(self) -> list[str]:
-        """A block has whole warps, several of them for one row alone; registers hold the values."""
+        """A block has whole warps, several of them for one row alone; registers hold the values;
+        indices are those of sequences."""
         wrong = super().mismatched()
         if self.threads % _WARP or self.threads > _MOST_THREADS:
             wrong.append("rows")
@@ -92,16 +100,23 @@ class NormConfig(KernelConfig):
             wrong.append("lanes")
         if self.values > _MOST_VALUES:
             wrong.append("batch")
+        if self.tables and not self.tokens:
+            wrong.append("tables")
         return wrong
 
 
 class Norm(Family[NormConfig]):
-    """LayerNorm and RmsNorm, of rows and of tokens, on every architecture, for every type."""
+    """LayerNorm and RmsNorm, of rows, of tokens and of embeddings, on every architecture, for every
+    type."""
 
     number, name, config = 24, "norm", NormConfig
     takes = ("element", "epilogue", "stores")
-    problems = (NormProblem, TokenNormProblem)
-    kinds = frozenset({"layer_norm", "rms_norm", "token_layer_norm", "token_rms_norm"})
+    problems = (NormProblem, TokenNormProblem, EmbeddingNormProblem)
+    kinds = frozenset(
+        f"{source}{norm}"
+        for source in ("", "token_", "embedding_")
+        for norm in ("layer_norm", "rms_norm")
+    )
     tensor_cores = False
 
     def candidates(self, problem: NormProblem, arch: Arch) -> tuple[NormConfig, ...]:
@@ -134,6 +149,8 @@ def _round_us(problem: NormProblem, config: NormConfig) -> float:
     latency = _ROUND_US + (_BARRIER_US if config.lanes > _WARP else 0.0)
     if not config.resident and vector_operands(problem.chain):
         latency += _FACTOR_US * config.vectors
+    if config.tables:
+        latency += _ROUND_US  # indices are read before the rows that they name; not measured
     return latency
 
 
@@ -160,6 +177,7 @@ def _configs(problem: NormProblem, arch: int) -> Iterator[NormConfig]:
                 access=width,
                 resident=resident,
                 tokens=problem.of_tokens,
+                tables=problem.tables,
             )
 
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_graphsurgeon as gs
 from onnx import AttributeProto
 
-from onnxbolt.candidates import Candidate, Link
-from onnxbolt.dtypes import DType
+from onnxbolt.candidates import Anchor, Candidate, Link
+from onnxbolt.dtypes import DType, IndexType
 from onnxbolt.epilogues import LAYER_NORM, RMS_NORM
 from onnxbolt.ops.base import FusedOp, Operation, Signature, Sizes, Stored, Tensors
 from onnxbolt.ops.body import AttributeType, Body
-from onnxbolt.ops.norm import pattern, tokens
+from onnxbolt.ops.norm import embeddings, pattern, tokens
+from onnxbolt.ops.norm.embeddings import EmbeddingAnchor
 from onnxbolt.ops.norm.tokens import TokenAnchor
 from onnxbolt.ops.products import operands
 from onnxbolt.patterns.types import AnchorPattern
-from onnxbolt.problems import NormProblem, TokenNormProblem
+from onnxbolt.problems import EmbeddingNormProblem, NormProblem, TokenNormProblem
 
 
 class _Norm(FusedOp):
@@ -65,7 +67,7 @@ class _Norm(FusedOp):
     def body(self, body: Body, signature: Signature, opset: int) -> str:
         """The statistics in fp32, as the kernels have them; the sum is rounded where it is
         stored."""
-        steps, names = signature.steps, iter(self.inputs(signature))
+        steps, names = signature.steps, iter(super().inputs(signature))
         result, have = self._x(body, signature), body.dtype
         for step in steps:
             if step.name == "Add":
@@ -111,6 +113,10 @@ class _TokenNorm(_Norm):
     def anchors(self) -> Sequence[AnchorPattern]:
         """The Concat with the first tokens, or the sum."""
         return tokens.anchors(self, self.centered)
+
+    def as_epilogue(self, candidate: Candidate, x: gs.Tensor) -> tuple[Link, ...]:
+        """None: an epilogue's operands are shaped like its result, which the rows are not."""
+        return ()
 
     def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> NormProblem:
         """Rows are those of the result."""
@@ -164,6 +170,118 @@ class TokenRmsNorm(_TokenNorm):
     """RMSNormalization and SimplifiedLayerNormalization of tokens."""
 
     name, op_type, centered = "token_rms_norm", "TokenRmsNorm", False
+
+
+@dataclass(frozen=True)
+class Lookups:
+    """The variant of a signature: the type of the indices, and the number of tables."""
+
+    indices: IndexType
+    tables: int
+
+
+class _EmbeddingNorm(_Norm):
+    """Indices x [B, S] to y [B, S, C], and to the sum if that has further readers: s is the sum of
+    the rows that the indices name in tables [.., C], and of the same rows [S, C] for each sequence
+    if there are such."""
+
+    problem_type = EmbeddingNormProblem
+
+    def anchors(self) -> Sequence[AnchorPattern]:
+        """The first Gather of the sum."""
+        return embeddings.anchors(self, self.centered)
+
+    def as_epilogue(self, candidate: Candidate, x: gs.Tensor) -> tuple[Link, ...]:
+        """None: no product computes indices."""
+        return ()
+
+    def channels(self, anchor: Anchor) -> int:
+        """Columns of the tables."""
+        return _embeddings(anchor).columns_of_tables
+
+    def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> NormProblem:
+        """Rows are those of the result."""
+        anchor = _embeddings(candidate.anchor)
+        batch, length = sizes(anchor.x)
+        return EmbeddingNormProblem(
+            batch * length,
+            anchor.columns_of_tables,
+            self.centered,
+            anchor.dtype,
+            anchor.dtype,
+            candidate.steps,
+            tokens=length,
+            tables=len(anchor.lookups),
+        )
+
+    def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
+        """Attributes `epsilon` and `columns`."""
+        anchor = _embeddings(candidate.anchor)
+        pairs = [tensors.get(t, stored.reads) for pair in anchor.lookups for t in pair]
+        vectors = operands(candidate, (stored.writes,), tensors)
+        if anchor.rows is not None:
+            vectors[0] = tensors.constant(f"{candidate.output.name}_rows", anchor.rows)
+        variant = Lookups(anchor.index_type, len(anchor.lookups))
+        return Operation(
+            Signature(self, anchor.dtype, 0, candidate.epilogue, variant=variant),
+            [*pairs, *vectors],
+            {
+                "epsilon": pattern.epsilon(anchor.nodes[-1]),
+                "columns": anchor.columns_of_tables,
+            },
+        )
+
+    def words(self, signature: Signature) -> Sequence[str]:
+        """The indices' type, and the number of tables."""
+        lookups = _lookups(signature)
+        return [lookups.indices.value, f"tables{lookups.tables}"]
+
+    def indices(self, signature: Signature) -> IndexType:
+        """That of the indices."""
+        return _lookups(signature).indices
+
+    def letters(self, signature: Signature) -> str:
+        """The first table, then indices and table of each further one."""
+        return "t" + "nt" * (_lookups(signature).tables - 1)
+
+    def inputs(self, signature: Signature) -> list[str]:
+        """Those of `letters`, then those of the norm."""
+        further = range(1, _lookups(signature).tables)
+        pairs = [f"{name}{i}" for i in further for name in ("indices", "table")]
+        return ["table0", *pairs, *super().inputs(signature)]
+
+    def _x(self, body: Body, signature: Signature) -> str:
+        """The sum of the embeddings."""
+        total = _gathered(body, "table0", "x")
+        for i in range(1, _lookups(signature).tables):
+            total = body("Add", [total, _gathered(body, f"table{i}", f"indices{i}")])
+        return total
+
+
+class EmbeddingLayerNorm(_EmbeddingNorm):
+    """LayerNormalization of embeddings."""
+
+    name, op_type, centered = "embedding_layer_norm", "EmbeddingLayerNorm", True
+
+
+class EmbeddingRmsNorm(_EmbeddingNorm):
+    """RMSNormalization and SimplifiedLayerNormalization of embeddings."""
+
+    name, op_type, centered = "embedding_rms_norm", "EmbeddingRmsNorm", False
+
+
+def _gathered(body: Body, table: str, indices: str) -> str:
+    return body.convert(body("Gather", [table, indices], axis=0), body.stored, body.dtype)
+
+
+def _embeddings(anchor: Anchor) -> EmbeddingAnchor:
+    assert isinstance(anchor, EmbeddingAnchor)  # the pattern makes no others
+    return anchor
+
+
+def _lookups(signature: Signature) -> Lookups:
+    assert isinstance(signature.variant, Lookups)  # `operation` makes no others
+    return signature.variant
 
 
 def _tokens(candidate: Candidate) -> TokenAnchor:

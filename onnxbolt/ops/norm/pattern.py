@@ -38,11 +38,12 @@ _SUM = 3  # the output of a Skip node that is the sum
 
 @dataclass(frozen=True)
 class Sum:
-    """x plus a residual, the node that adds them, and their sum if it has other readers."""
+    """x plus a residual if there is one, the node that computes the sum, and the sum if it has
+    other readers."""
 
     node: gs.Node
     x: gs.Tensor
-    residual: gs.Tensor
+    residual: gs.Tensor | None
     stored: gs.Tensor | None = None
 
 
@@ -125,7 +126,8 @@ def _matched(
     links = []
     if before is not None:
         total = before.node.outputs[0] if before.stored is None else before.stored
-        links.append(Link(Step("Add"), before.residual, (before.node,), total))
+        if before.residual is not None:
+            links.append(Link(Step("Add"), before.residual, (before.node,), total))
         if before.stored is not None:
             links.append(Link(Step(STORE), None, (), before.stored))
     names = ("Scale", "Bias")

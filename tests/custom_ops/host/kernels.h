@@ -267,6 +267,16 @@ inline void Compute(const SqueezeExciteArguments& a) {
   }
 }
 
+// A value of the row that a token's index names; 0 where there is no such row.
+inline double Embedded(const Embedding& e, int64_t sequence, int64_t token, int columns, int c) {
+  const int64_t place = sequence * e.sequence_pitch + token * e.token_pitch;
+  int64_t index = e.wide ? static_cast<const int64_t*>(e.indices)[place]
+                         : static_cast<const int32_t*>(e.indices)[place];
+  if (index < 0) index += e.rows;
+  if (index < 0 || index >= e.rows) return 0;
+  return static_cast<const float*>(e.table)[index * columns + c];
+}
+
 inline void Compute(const NormArguments& a) {
   const EpilogueArguments& e = a.epilogue;
   for (int64_t row = 0; row < a.rows; ++row) {
@@ -278,7 +288,10 @@ inline void Compute(const NormArguments& a) {
       of_x = row / a.tokens * (a.tokens - a.prefix) + of_residual - a.prefix;
     }
     for (int c = 0; c < a.columns; ++c) {
-      if (of_residual >= a.prefix) s[c] = static_cast<const float*>(a.x)[of_x * a.x_pitch + c];
+      for (int t = 0; t < a.tables; ++t)
+        s[c] += Embedded(a.embeddings[t], row / a.tokens, of_residual, a.columns, c);
+      if (!a.tables && of_residual >= a.prefix)
+        s[c] = static_cast<const float*>(a.x)[of_x * a.x_pitch + c];
       if (e.tensors[0])
         s[c] += static_cast<const float*>(e.tensors[0])[of_residual * e.tensor_pitch[0] + c];
       if (a.sum) static_cast<float*>(a.sum)[row * a.columns + c] = static_cast<float>(s[c]);
