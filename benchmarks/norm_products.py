@@ -51,13 +51,17 @@ from onnxbolt.tune.library import build
 from onnxbolt.tune.tasks import instance_of
 from tests.gpu.device import Epilogue, Gemm, Norm
 
-# m x n x k and whether others read the sum: BERT-base 32x40, BERT-large 32x512, ViT-B/16 at batch
-# 32; the projection behind attention, and the MLP's second product
+# m x n x k and whether others read the sum: one text of 128 tokens, BERT-base 32x40, BERT-large
+# 32x512, ViT-B/16 at batch 1 and 32; the projection behind attention, and the MLP's second product
 SHAPES = (
+    (128, 768, 768, False),
+    (128, 768, 3072, False),
     (1280, 768, 768, False),
     (1280, 768, 3072, False),
     (16384, 1024, 1024, False),
     (16384, 1024, 4096, False),
+    (197, 768, 768, True),
+    (197, 768, 3072, True),
     (6304, 768, 768, True),
     (6304, 768, 3072, True),
 )
