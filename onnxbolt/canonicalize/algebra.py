@@ -21,6 +21,7 @@ from onnxbolt.graph.edit import is_float, producer, scalar, sole_use
 # in other formulas differ by more
 _TOLERANCES = {np.dtype(ml_dtypes.bfloat16): 8e-3}
 _TOLERANCE = 1e-3
+_LONGEST = 16  # nodes of one product; a formula has fewer
 
 
 def close(value: float, expected: float, like: gs.Tensor) -> bool:
@@ -86,7 +87,8 @@ def _expand(graph: gs.Graph, node: gs.Node, result: Product) -> None:
             result.scale(value, -1 if node.op == "Div" else 1)
             continue
         maker = producer(tensor) if index == 0 or node.op == "Mul" else None
-        if maker is not None and _is_product(maker) and sole_use(graph, tensor) is node:
+        short = len(result.nodes) < _LONGEST
+        if short and maker is not None and _is_product(maker) and sole_use(graph, tensor) is node:
             _expand(graph, maker, result)
         else:
             result.factors.append(tensor)

@@ -569,9 +569,63 @@ class NotTransposed(Form):
         return self.reshape(y, -1, S, H * D)
 
 
+class WeightsTransposed(Form):
+    """timm's SHViT: values [.., size, keys] are multiplied by the weights."""
+
+    def attended(self) -> str:
+        q, k, v = self.q(), self.k(), self.transpose(self.v(), 0, 1, 3, 2)
+        weights = self.weights(self.net.node("MatMul", *self.scaled(q, k)))
+        y = self.net.node("MatMul", v, self.transpose(weights, 0, 1, 3, 2))
+        return self.output(self.transpose(y, 0, 1, 3, 2))
+
+
+class ResultScaled(Form):
+    """ONNX Runtime's product with a factor, which no attention has behind the softmax."""
+
+    def attended(self) -> str:
+        q, k, v = self.q(), self.k(), self.v()
+        weights = self.weights(self.net.node("MatMul", *self.scaled(q, k)))
+        product = self.net.node("FusedMatMul", weights, v, domain="com.microsoft", alpha=0.5)
+        return self.output(product)
+
+
+class MaskUnits(Form):
+    """Hiera's: heads, then units of positions that attend to each other."""
+
+    def units(self, x: str, positions: int, *perm: int) -> str:
+        y = self.net.node("MatMul", x, self.net.normal(H * D, H * D, scale=(H * D) ** -0.5))
+        return self.transpose(self.reshape(y, -1, positions, 1, H, D), *perm)
+
+    def q(self) -> str:
+        return self.units("x", S, 0, 3, 2, 1, 4)
+
+    def k(self) -> str:
+        return self.units("context", T, 0, 3, 2, 4, 1)
+
+    def v(self) -> str:
+        return self.units("values", T, 0, 3, 2, 1, 4)
+
+    def output(self, y: str) -> str:
+        return self.reshape(self.transpose(y, 0, 3, 2, 1, 4), -1, S, H * D)
+
+
+class FiltersOfTokens(Form):
+    """ConvBERT's: a softmax of one product with constants, which weighs values."""
+
+    def attended(self) -> str:
+        filters = self.net.node("MatMul", "x", self.net.normal(H * D, H * T))
+        weights = self.weights(self.reshape(filters, -1, S, H, T))
+        values = self.projected("values", T)
+        return self.output(self.net.node("MatMul", self.transpose(weights, 0, 2, 1, 3), values))
+
+
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
+        (WeightsTransposed, "its probabilities are read by Transpose"),
+        (ResultScaled, "nodes that attention has not stand between its products"),
+        (MaskUnits, "its products have other axes than batch, heads, positions and size"),
+        (FiltersOfTokens, "its scores are no product of queries and keys"),
         (ScoresRead, "its scores are read elsewhere, too"),
         (WeightsRead, "its probabilities are read elsewhere, too"),
         (ScaledMask, "its mask is scaled"),

@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
 from onnxbolt.graph.edit import constant_values, producer, scalar
+from onnxbolt.graph.tracing import traced, unknown
 from onnxbolt.ops.attention import positions
 from onnxbolt.ops.attention.found import ALL, Band
 from onnxbolt.ops.attention.lengths import number, numbers, sizes
@@ -110,6 +111,12 @@ def _sliced(node: gs.Node, frame: Frame) -> Move | None:
 # --- booleans -------------------------------------------------------------------------------------
 
 
+def _itself(tensor: gs.Tensor, value: bool, frame: Frame) -> Condition:
+    """The tensor itself is the condition."""
+    return Condition(leaves=(Leaf(tensor, value, frame.folded),))
+
+
+@traced(_itself)
 def kept(tensor: gs.Tensor, value: bool, frame: Frame) -> Condition:
     """The keys for which a boolean tensor has a value."""
     values, node = constant_values(tensor), producer(tensor)
@@ -119,7 +126,7 @@ def kept(tensor: gs.Tensor, value: bool, frame: Frame) -> Condition:
     else:
         rule = None if node is None or node.domain else _RULES.get(node.op)
         found = None if node is None or rule is None else rule(node, value, frame)
-    return found or Condition(leaves=(Leaf(tensor, value, frame.folded),))
+    return found or _itself(tensor, value, frame)
 
 
 def _not(node: gs.Node, value: bool, frame: Frame) -> Condition | None:
@@ -232,6 +239,7 @@ class TwoValued:
         return TwoValued((function(first), function(second)), self.keys)
 
 
+@traced(unknown)
 def two_valued(tensor: gs.Tensor, frame: Frame) -> TwoValued | None:
     """The tensor as one of two numbers; None if it is none."""
     values, node = constant_values(tensor), producer(tensor)

@@ -21,7 +21,7 @@ Einsum, and Reshapes between them may join and split batch and heads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
@@ -42,6 +42,8 @@ from onnxbolt.patterns.types import Match
 _CHANGES = frozenset({"Add", "Cast", "Clip", "Div", "Exp", "Mul", "Sub", "Tanh", "Where"})
 _MASKS = frozenset({"Add", "Where"})  # those that ordinary masks are as well
 _REARRANGES = frozenset({"Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_REPEATS = frozenset({"Expand", "IsNaN"})
+_PRODUCTS = frozenset({"Einsum", "FusedMatMul", "MatMul"})
 _FAR = 64  # nodes between product and softmax, those that make masks among them
 _AXES = "its scores have other axes than batch, heads, queries and keys"
 
@@ -73,7 +75,8 @@ def match(op: FusedOp, softmax: gs.Node) -> Match:
     after = _probabilities(softmax)
     scores = None if after is None else _scores(softmax)
     if scores is None or after is None:
-        return None
+        unlike = _unlike(softmax)
+        return Refusal(softmax.name, softmax.op, unlike) if unlike else None
     if scores == masks.FOLDED and isinstance(after, _Probabilities):
         scores = _otherwise(op, softmax, after) or scores
     for reason in (scores, after):
@@ -146,6 +149,40 @@ def _heads(first: Product, between: Iterable[int], after: _Probabilities) -> lis
         return [1]
     known = [*between, *(size for size in split if isinstance(size, int))]
     return list(dict.fromkeys([*known, *heads_before(first), 1]))
+
+
+# --- other softmaxes whose results weigh values ---------------------------------------------------
+
+
+def _unlike(softmax: gs.Node) -> str:
+    """Why a softmax between products is none of attention; "" if no product of two variables reads
+    its result."""
+    second = _nearest(softmax.outputs[0], lambda tensor: tensor.outputs, lambda node: node.outputs)
+    first = _nearest(softmax.inputs[0], lambda tensor: tensor.inputs, lambda node: node.inputs)
+    if second is None or any(isinstance(tensor, gs.Constant) for tensor in second.inputs):
+        return ""
+    if first is None or not all(len(x.shape or ()) != 2 for x in first.inputs):
+        return "its scores are no product of queries and keys"
+    if product(first) is None or product(second) is None:
+        return "its products have other axes than batch, heads, positions and size"
+    return "nodes that attention has not stand between its products"
+
+
+def _nearest(
+    tensor: gs.Tensor,
+    nodes: Callable[[gs.Tensor], Iterable[gs.Node]],
+    tensors: Callable[[gs.Node], Iterable[gs.Tensor]],
+) -> gs.Node | None:
+    """The nearest product in one direction, over nodes that rearrange or change values."""
+    pending, seen = [tensor], set[int]()
+    while pending and len(seen) < _FAR:
+        for node in nodes(pending.pop(0)):
+            if node.op in _PRODUCTS:
+                return node
+            if id(node) not in seen and node.op in _REARRANGES | _CHANGES | _REPEATS:
+                seen.add(id(node))
+                pending += tensors(node)
+    return None
 
 
 # --- from the first product to the softmax --------------------------------------------------------
@@ -221,6 +258,8 @@ def _way(softmax: gs.Node) -> _Way | None:
     tensor = softmax.inputs[0]
     nodes, scale, masked = list[gs.Node](), 1.0, list[tuple[Operand, float]]()
     while (node := producer(tensor)) is not None and leads_to_product(tensor):
+        if len(nodes) == _FAR:
+            break
         nodes.insert(0, node)
         first = product(node)
         if first is not None:

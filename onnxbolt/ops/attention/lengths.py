@@ -10,6 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.graph.edit import constant_integers, constant_values, producer
+from onnxbolt.graph.tracing import traced, unknown
 
 # a number, or the name of a symbolic dimension; equal names are equal sizes
 Size: TypeAlias = int | str
@@ -25,6 +26,7 @@ def sizes(tensor: gs.Tensor) -> list[Size]:
     ]
 
 
+@traced(unknown)
 def numbers(tensor: gs.Tensor) -> Numbers | None:
     """The elements of a number or vector of integers; a str is the size of a symbolic dimension.
     None if it is not known how many there are."""

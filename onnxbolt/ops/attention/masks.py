@@ -24,6 +24,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
 from onnxbolt.graph.edit import constant_values, producer, scalar
+from onnxbolt.graph.tracing import traced
 from onnxbolt.ops.attention.conditions import Condition, Leaf, kept, moved, two_valued
 from onnxbolt.ops.attention.found import ALL, Band, Mask, Masked, Masking
 from onnxbolt.ops.attention.positions import Frame, leaves_a_key
@@ -89,18 +90,30 @@ def operand(node: gs.Node) -> Operand | None:
 
 def leads_to_product(tensor: gs.Tensor) -> bool:
     """True if the tensor is a product of two variables, cast, scaled, reshaped or masked."""
-    node = producer(tensor)
-    if node is None or node.domain not in (None, "", "com.microsoft"):
-        return False
-    if node.op in ("MatMul", "Einsum", "FusedMatMul"):
-        return all(
-            len(x.shape or ()) > 2 and not (isinstance(x, gs.Constant) and len(x.shape) < 3)
-            for x in node.inputs[:2]
-        )
-    if node.op in ("Add", "Where"):
-        return any(map(leads_to_product, node.inputs))
-    source = node.inputs[0] if node.op in REFOLDS else before(node)
-    return source is not None and leads_to_product(source)
+    pending, seen = [tensor], {id(tensor)}
+    while pending:
+        node = producer(pending.pop())
+        if node is None or node.domain not in (None, "", "com.microsoft"):
+            continue
+        if node.op in ("MatMul", "Einsum", "FusedMatMul"):
+            if _of_variables(node):
+                return True
+            continue
+        if node.op in ("Add", "Where"):
+            sources = list(node.inputs)
+        else:
+            source = node.inputs[0] if node.op in REFOLDS else before(node)
+            sources = [] if source is None else [source]
+        pending += [source for source in sources if id(source) not in seen]
+        seen.update(map(id, sources))
+    return False
+
+
+def _of_variables(product: gs.Node) -> bool:
+    return all(
+        len(x.shape or ()) > 2 and not (isinstance(x, gs.Constant) and len(x.shape) < 3)
+        for x in product.inputs[:2]
+    )
 
 
 def broadcasts(mask: gs.Tensor, scores: gs.Tensor) -> bool:
@@ -175,6 +188,12 @@ def _usable(condition: Condition, tensor: gs.Tensor, value: bool, frame: Frame) 
     return Condition(leaves=(Leaf(tensor, value, frame.folded),))
 
 
+def _leaf(tensor: gs.Tensor, frame: Frame) -> _Added:
+    """Values of which nothing is known."""
+    return _Added(Leaf(tensor, True, frame.folded), math.nan)
+
+
+@traced(_leaf)
 def _added(tensor: gs.Tensor, frame: Frame) -> _Added:
     """Values that are added, before nodes that only broadcast or widen them."""
     node, values = producer(tensor), constant_values(tensor)
@@ -184,7 +203,7 @@ def _added(tensor: gs.Tensor, frame: Frame) -> _Added:
         return _added(node.inputs[0], move.frame)
     if node is not None and node.op == "Cast" and not node.domain and _is_exact(node):
         return _added(node.inputs[0], frame)
-    return _Added(Leaf(tensor, True, frame.folded), math.nan)
+    return _leaf(tensor, frame)
 
 
 def _is_exact(cast: gs.Node) -> bool:

@@ -16,6 +16,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Refusal
 from onnxbolt.graph.edit import constant_values, producer
+from onnxbolt.graph.tracing import traced, unknown
 from onnxbolt.ops.attention.found import AttentionAnchor, Mask, Masking
 from onnxbolt.patterns.types import Match
 
@@ -61,6 +62,7 @@ def _constant(mask: gs.Tensor, values: np.ndarray) -> gs.Constant | None:
     return gs.Constant(f"{mask.name}_folded", np.ascontiguousarray(values.astype(mask.dtype)))
 
 
+@traced(unknown)
 def repeated(tensor: gs.Tensor) -> np.ndarray | None:
     """The values of a tensor that nodes make of constants alone: index i of its first axis is index
     i modulo the values' length, and other axes broadcast. None for any other tensor."""

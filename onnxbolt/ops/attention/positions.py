@@ -11,6 +11,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.graph.edit import constant_values, producer
+from onnxbolt.graph.tracing import traced, unknown
 from onnxbolt.ops.attention.found import Band
 from onnxbolt.ops.attention.lengths import Size, number
 
@@ -54,6 +55,7 @@ class Linear:
         return Linear(self.offset, factors, {axes[axis]: self.sizes[axis] for axis in self.factors})
 
 
+@traced(unknown)
 def linear(tensor: gs.Tensor) -> Linear | None:
     """The values of a tensor of integers, which may be stored as floats; None if they are not of
     this kind."""
