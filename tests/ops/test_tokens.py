@@ -34,7 +34,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     anchors.cache_clear()
 
 
-def _source(
+def source_of(
     build: Build, batch: int | str = BATCH, opset: int = 17, length: int | str = LENGTH
 ) -> onnx.ModelProto:
     net = Net({"x": (batch, length, WIDTH)}, opset)
@@ -121,7 +121,7 @@ FORMS: dict[str, tuple[Build, int | str, list[str]]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_is_one_node_and_verified(form: str, precision: str, tmp_path: Path) -> None:
     build, batch, types = FORMS[form]
-    source, out = _source(build, batch), tmp_path / "out.onnx"
+    source, out = source_of(build, batch), tmp_path / "out.onnx"
     report = _optimized(out, source, precision)
     assert report.passed
     element = "f32" if precision == "keep" else "f16"
@@ -137,7 +137,7 @@ def test_each_form_is_one_node_and_verified(form: str, precision: str, tmp_path:
 @pytest.mark.usefixtures("measured")
 @pytest.mark.parametrize("opset", [17, 18])
 def test_bfloat16_is_verified(opset: int, tmp_path: Path) -> None:
-    report = _optimized(tmp_path / "out.onnx", _source(_expanded, "batch", opset), "bf16")
+    report = _optimized(tmp_path / "out.onnx", source_of(_expanded, "batch", opset), "bf16")
     assert report.passed
     assert "TokenLayerNorm_prefix2_Add_Store_Scale_Bias_bf16" in [node.op for node in report.fused]
 
@@ -145,7 +145,7 @@ def test_bfloat16_is_verified(opset: int, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("measured")
 def test_the_node_has_the_rows_of_all_tokens(tmp_path: Path) -> None:
     """The head is added to the first rows, and the kernels are those for tokens."""
-    source, out = _source(_class_token), tmp_path / "out.onnx"
+    source, out = source_of(_class_token), tmp_path / "out.onnx"
     _optimized(out, source, "keep")
     model = onnx.load(out)
     (node,) = (node for node in model.graph.node if node.op_type.startswith("TokenLayerNorm"))
@@ -163,7 +163,7 @@ def test_the_node_has_the_rows_of_all_tokens(tmp_path: Path) -> None:
 
 
 def test_no_plan_has_them_before_they_are_measured(tmp_path: Path) -> None:
-    report = _optimized(tmp_path / "out.onnx", _source(_class_token))
+    report = _optimized(tmp_path / "out.onnx", source_of(_class_token))
     assert [node.op for node in report.fused] == ["LayerNorm_Scale_Bias_f16"]
 
 
@@ -203,7 +203,7 @@ def _other_columns(net: Net) -> str:
 @pytest.mark.usefixtures("measured")
 @pytest.mark.parametrize("build", [_row, _broadcast, _other_columns])
 def test_other_sums_are_computed_before(build: Build, tmp_path: Path) -> None:
-    source, out = _source(build), tmp_path / "out.onnx"
+    source, out = source_of(build), tmp_path / "out.onnx"
     report = _optimized(out, source, "keep")
     assert report.passed
     assert "LayerNorm_Scale_Bias_f32" in [node.op for node in report.fused]
@@ -214,7 +214,7 @@ def test_other_sums_are_computed_before(build: Build, tmp_path: Path) -> None:
 @pytest.mark.parametrize("build", [_each_its_own, _behind, _read_twice])
 def test_other_tokens_are_joined_before(build: Build, tmp_path: Path) -> None:
     """Those are no head of each sequence, or others read them, too."""
-    source, out = _source(build), tmp_path / "out.onnx"
+    source, out = source_of(build), tmp_path / "out.onnx"
     report = _optimized(out, source, "keep")
     assert report.passed
     assert "TokenLayerNorm_Add_Scale_Bias_f32" in [node.op for node in report.fused]
