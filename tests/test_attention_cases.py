@@ -78,6 +78,7 @@ def test_tools_have_an_example_of_each_form(family: Family[Any]) -> None:
     suffixes = {"", "-MASKED", "-BANDED", "-MASKED-BANDED"}
     if family is ATTENTION:
         suffixes |= {"-WINDOWS", "-MASKED-WINDOWS", "-MASKED-RESIDENT", "-MASKED-WINDOWS-RESIDENT"}
+        suffixes |= {f"{form}-DIVIDED" for form in ("", "-MASKED", "-BANDED", "-MASKED-BANDED")}
     assert suffixes <= {form.removeprefix(family.name) for form in examples(kernels)}
     assert family in BUILDERS
 

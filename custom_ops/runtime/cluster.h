@@ -47,4 +47,21 @@ __device__ inline float LoadFromBlock(const float* address, int rank) {
 #endif
 }
 
+// Four neighbouring values, at a multiple of 16 bytes.
+__device__ inline float4 LoadFromBlock(const float4* address, int rank) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  float4 values;
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n}"
+      : "=f"(values.x), "=f"(values.y), "=f"(values.z), "=f"(values.w)
+      : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(address))), "r"(rank)
+      : "memory");
+  return values;
+#else
+  return *address;
+#endif
+}
+
 }  // namespace onnxbolt

@@ -60,10 +60,16 @@ def _instance(arch: int, dtype: DType, *numbers: int) -> Instance:
     return Instance(config.instance(), dtype, dtype)
 
 
+def _changed_to(instance: Instance, **fields: object) -> Instance:
+    """The same with other fields of its configuration."""
+    assert isinstance(instance.config, AttentionConfig)
+    config = dataclasses.replace(instance.config, **fields)  # type: ignore[arg-type]
+    return dataclasses.replace(instance, config=config)
+
+
 def _resident(instance: Instance) -> Instance:
     """The same, whose blocks take several batches."""
-    assert isinstance(instance.config, AttentionConfig)
-    return dataclasses.replace(instance, config=dataclasses.replace(instance.config, resident=True))
+    return _changed_to(instance, resident=True)
 
 
 INSTANCES = [_instance(*shape) for shape in _SHAPES]
@@ -73,6 +79,20 @@ INSTANCES += [
     _resident(_instance(75, DType.F16, 64, 40, 16, 32, 16, 2, ELEMENTS, False, 2)),
     _resident(_instance(80, DType.BF16, 32, 64, 32, 128, 16, 2, BOOLEANS, False, 4)),
     _resident(_instance(90, DType.F16, 64, 56, 32, 32, 16, 2, FLOATS, False, 8, True)),
+]
+# blocks that divide the keys, more of them than tiles in some cases
+DIVIDED = len(INSTANCES)
+INSTANCES += [
+    _changed_to(_instance(90, dtype, *shape), splits=splits)
+    for splits, dtype, *shape in (
+        (2, DType.F16, 64, 32, 16, 16, 32, 3, PLAIN, True, 8),
+        (4, DType.F16, 64, 16, 32, 32, 16, 1, FLOATS, False, 8),
+        (8, DType.F16, 32, 16, 48, 16, 16, 2, FLOATS, True, 1),
+        (4, DType.BF16, 32, 24, 32, 48, 16, 2, ELEMENTS, True, 2),
+        (2, DType.F32, 32, 16, 8, 24, 16, 1, BOOLEANS, True, 1),
+        (8, DType.F16, 32, 8, 64, 128, 16, 3, BOOLEANS, False, 4),
+        (4, DType.F16, 32, 16, 16, 256, 32, 2, PLAIN, False, 8),
+    )
 ]
 
 
@@ -141,6 +161,20 @@ def test_answers_are_those_of_float64(kernels: HostAttention, index: int) -> Non
         assert np.array_equal(np.isnan(y), np.isnan(expected))
         error = np.linalg.norm(np.nan_to_num(y - expected))
         assert error <= LIMITS[instance.dtype] * np.linalg.norm(np.nan_to_num(expected))
+
+
+@pytest.mark.parametrize("index", [DIVIDED + 1, DIVIDED + 2], ids=lambda i: f"shape{i}")
+def test_parts_without_keys_count_for_nothing(kernels: HostAttention, index: int) -> None:
+    """All keys but some of the last ones are masked out, in each mode; then all."""
+    rng, element = np.random.default_rng(0), np.float16
+    q, k, v = (rng.normal(0, 1, (2, n, 2, 16)).astype(element) for n in (5, 90, 90))
+    for masked, least in ((Masked.PLAIN, LEAST), (Masked.ZERO, -np.inf), (Masked.NAN, -np.inf)):
+        mask = np.zeros((2, 1, 1, 90), np.float32)
+        mask[0, ..., :83], mask[1] = least, least
+        case = Case(q, k, v, 0.25, Masking.ADDED, mask, masked)
+        y, expected = kernels.run(index, case), case.expected()
+        assert np.array_equal(np.isnan(y), np.isnan(expected))
+        assert np.allclose(y, expected, rtol=2e-3, atol=2e-3, equal_nan=True)
 
 
 def _changed(**fields: object) -> Case:

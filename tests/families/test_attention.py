@@ -11,7 +11,7 @@ import pytest
 from onnxbolt.archs import ARCHS, get
 from onnxbolt.dtypes import DType
 from onnxbolt.families import config_from, named
-from onnxbolt.families.attention import AttentionConfig, MaskKind
+from onnxbolt.families.attention import Attention, AttentionConfig, MaskKind
 from onnxbolt.problems import AttentionProblem
 
 FAMILY = named("attention")
@@ -122,6 +122,57 @@ def test_windows_of_images_have_kernels_of_their_own() -> None:
     assert {config.windows for config in _candidates(VIT)} == {False}
 
 
+DETR = AttentionProblem(1, 8, 8, 100, 850, 32, 32, DType.F16, DType.F16)  # cross attention
+
+
+def test_no_blocks_divide_keys_before_they_have_run_on_a_gpu() -> None:
+    assert isinstance(FAMILY, Attention)
+    assert not FAMILY.splits_measured
+    assert {config.splits for config in _candidates(DETR)} == {1}
+
+
+@pytest.fixture
+def divides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FAMILY, "splits_measured", True)
+
+
+@pytest.mark.usefixtures("divides")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"queries": 1, "keys": 4096, "heads": 12, "key_heads": 2, "size": 128},
+        {"mask": ("kept",), "mask_shape": (1, 1, 1, 850)},
+        {"band": (-(2**31), 0, 750)},
+        {"dtype": DType.F32, "out": DType.F32},
+    ],
+    ids=str,
+)
+def test_blocks_divide_long_keys_of_few_queries(change: dict[str, Any]) -> None:
+    problem = dataclasses.replace(DETR, **change)
+    found = _candidates(problem)
+    assert found[0].splits > 1
+    for config in found:
+        assert config_from(config.row()) == config
+        assert (config.splits - 1) * config.keys < problem.keys
+    assert {config.splits for config in _candidates(problem, 80)} <= {1}
+
+
+@pytest.mark.usefixtures("divides")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"batch": 32},
+        {"keys": 16},
+        {"queries": 4096},
+        {"queries": 49, "keys": 49, "windows": (56, 56, 7, 7, 3, 3)},
+    ],
+    ids=str,
+)
+def test_blocks_with_enough_work_divide_nothing(change: dict[str, Any]) -> None:
+    assert {config.splits for config in _candidates(dataclasses.replace(DETR, **change))} == {1}
+
+
 def test_architectures_without_asynchronous_copies_have_at_most_two_stages() -> None:
     assert {config.stages for config in _candidates(VIT, 75)} <= {1, 2}
     assert {config.instruction for config in _candidates(VIT, 75)} == {(16, 8, 8)}
@@ -137,6 +188,11 @@ def test_architectures_without_asynchronous_copies_have_at_most_two_stages() -> 
         ({"stages": 0}, "stages"),
         ({"resident": True}, "resident"),
         ({"resident": True, "mask": MaskKind.FLOATS, "stages": 1}, "resident"),
+        ({"splits": 3}, "splits"),
+        ({"splits": 16}, "splits"),
+        ({"splits": 2, "arch": 80}, "splits"),
+        ({"splits": 2, "windows": True}, "splits"),
+        ({"splits": 2, "resident": True, "mask": MaskKind.FLOATS}, "splits"),
         ({"size": 0}, "size"),
         ({"access": 3}, "access"),
     ],

@@ -17,10 +17,10 @@ struct onnxbolt::Arch<80> {
 
 namespace {
 
-using attention_sm80_f16_f16_queries_64_keys_64_size_64_value_size_64_rows_16_instruction_16x8x16_stages_2_mask_floats_banded_0_windows_0_resident_0_access_8 = onnxbolt::Attention<
+using attention_sm80_f16_f16_queries_64_keys_64_size_64_value_size_64_rows_16_instruction_16x8x16_stages_2_mask_floats_banded_0_windows_0_resident_0_splits_1_access_8 = onnxbolt::Attention<
     onnxbolt::Config<80, 0, 2147483647, 25, 64, 64, 64, 16, 0, 64, 16, 8, 16, 2, 1, 1, 1, 1, 8, 8, 8, 0, 1, 0, 0>,
     cutlass::half_t>;
-static_assert(attention_sm80_f16_f16_queries_64_keys_64_size_64_value_size_64_rows_16_instruction_16x8x16_stages_2_mask_floats_banded_0_windows_0_resident_0_access_8::kSharedMemory == 47104, "onnxbolt/families/ computes other bytes");
-onnxbolt::Registered<attention_sm80_f16_f16_queries_64_keys_64_size_64_value_size_64_rows_16_instruction_16x8x16_stages_2_mask_floats_banded_0_windows_0_resident_0_access_8, onnxbolt::kMinM, onnxbolt::kMaxM> attention_sm80_f16_f16_queries_64_keys_64_size_64_value_size_64_rows_16_instruction_16x8x16_stages_2_mask_floats_banded_0_windows_0_resident_0_access_8_kernel("");
+static_assert(attention_sm80_f16_f16_queries_64_keys_64_size_64_value_size_64_rows_16_instruction_16x8x16_stages_2_mask_floats_banded_0_windows_0_resident_0_splits_1_access_8::kSharedMemory == 47104, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<attention_sm80_f16_f16_queries_64_keys_64_size_64_value_size_64_rows_16_instruction_16x8x16_stages_2_mask_floats_banded_0_windows_0_resident_0_splits_1_access_8, onnxbolt::kMinM, onnxbolt::kMaxM> attention_sm80_f16_f16_queries_64_keys_64_size_64_value_size_64_rows_16_instruction_16x8x16_stages_2_mask_floats_banded_0_windows_0_resident_0_splits_1_access_8_kernel("");
 
 }  // namespace

@@ -1,6 +1,7 @@
 """The cases of attention for the GPU tests: forms of masks x sizes of heads x lengths x types x
 answers for queries without keys x orders of operands, so that each two of them meet, and the kernel
-instances that compute them. Windows of images and masks with a period are cases of their own.
+instances that compute them. Windows of images, masks with a period, and few queries of long keys,
+which blocks divide, are cases of their own.
 
 A case of size i and length j has form i + j, in turn. An instance serves all lengths of its size,
 type and kind of mask; it was chosen for one of them.
@@ -13,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onnxbolt.archs import get
+from onnxbolt.archs import Capability, get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.families import FAMILIES, Family
+from onnxbolt.families import FAMILIES, Family, named
 from onnxbolt.graph.windows import Windows
 from onnxbolt.ops.attention.found import Band, Masked, Masking
 from onnxbolt.problems import AttentionProblem
@@ -75,6 +76,9 @@ PERIODIC = (
 PERIODIC_SIZES = (16, 32, 40, 64, 128)
 PERIODIC_ORDERS = ("rows", "packed", "keys with values", "interleaved")
 _TURNS = 2  # images, or how often a mask begins
+# keys that blocks divide: sizes, queries, keys (some fewer than all parts have), and blocks
+DIVIDED_SIZES = (32, 64, 128, 16, 256)
+_QUERIES, _KEYS, _SPLITS = (100, 1, 33, 7), (850, 4096, 77, 1500, 1000), (4, 8, 2)
 
 
 def cases(types: Sequence[DType], size: int) -> Iterator[tuple[Form, Case]]:
@@ -109,6 +113,30 @@ def periodic(types: Sequence[DType], size: int) -> Iterator[tuple[Form, Case]]:
             windows=form.windows,
             image_axes=1,
             period=form.period,
+        )
+        yield form, replace(case, mask_shape=form.shape(case))
+
+
+def divided(types: Sequence[DType], size: int) -> Iterator[tuple[Form, Case]]:
+    """A case of each form of FORMS with few queries for heads of one size."""
+    row = DIVIDED_SIZES.index(size)
+    for turn, form in enumerate(FORMS, 2 * row):
+        dtype, modes = types[turn % len(types)], list(Masked)
+        case = Case(
+            order=("rows", "by heads")[turn % 2],
+            batch=1 + turn % 2,
+            heads=2,
+            key_heads=1 + turn // 2 % 2,
+            queries=_QUERIES[(row + turn) % len(_QUERIES)],
+            keys=_KEYS[turn % len(_KEYS)],
+            size=size,
+            value_size=size,
+            scale=1.5 * size**-0.5,
+            masking=form.masking,
+            mask_type=mask_type(dtype, size),
+            masked=modes[turn % len(modes)] if form.name != "none" else Masked.PLAIN,
+            band=form.band,
+            dtype=dtype,
         )
         yield form, replace(case, mask_shape=form.shape(case))
 
@@ -168,7 +196,12 @@ def served(arch: int) -> tuple[Served, ...]:
     found = dict[Instance, list[tuple[str, Case]]]()
     for family in FAMILIES.values():
         if AttentionProblem in family.problems:
-            for instance, form, case in (*_plain(family, arch), *_periodic(family, arch)):
+            cases = (
+                *_plain(family, arch),
+                *_periodic(family, arch),
+                *_divided(family, arch),
+            )
+            for instance, form, case in cases:
                 found.setdefault(instance, []).append((form, case))
     return tuple(Served(instance, tuple(cases)) for instance, cases in found.items())
 
@@ -205,6 +238,23 @@ def _periodic(family: Family[Any], arch: int) -> Iterator[tuple[Instance, str, C
                 (form.name),
                 case,
             )
+
+
+def _divided(family: Family[Any], arch: int) -> Iterator[tuple[Instance, str, Case]]:
+    """The cases of few queries with kernels whose blocks divide the keys, if there are such."""
+    if family is not named("attention") or not get(arch).has(Capability.CLUSTERS):
+        return
+    types = [dtype for dtype in DType if get(arch).supports(dtype)]
+    for row, size in enumerate(DIVIDED_SIZES):
+        for turn, (form, case) in enumerate(divided(types, size)):
+            splits = _SPLITS[(row + turn) % len(_SPLITS)]
+            configs = [
+                made
+                for config in _configs(family, arch, case)
+                if not config.resident and not (made := replace(config, splits=splits)).mismatched()
+            ]
+            config = configs[(row + 5 * turn) % len(configs)]
+            yield Instance(config, case.dtype, case.dtype), f"{form.name}, divided", case
 
 
 def _configs(family: Family[Any], arch: int, case: Case) -> list[Any]:

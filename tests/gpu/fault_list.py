@@ -451,16 +451,16 @@ GEMM_SKINNY = Store(
     "row",
     period=6250,
 )
-_ATTENTION_STORE = "        *reinterpret_cast<Access*>(to + part) = values;\n"
+_ATTENTION_STORE = "      StoreUnit<S>(to, from, unit * S::kOfUnit, columns);\n"
 _HEAD = "int(blockIdx.x) / params_.query_tiles"
 ATTENTION = Store(
     "families/attention/warp.h",
     _ATTENTION_STORE,
     "{code}" + _ATTENTION_STORE,
-    "values[i]",
-    "S::kWidth",
+    "reinterpret_cast<Element*>(from)[i]",
+    "S::kOfUnit",
     f"({_HEAD} / params_.heads + 1) * params_.queries - rows + row",
-    f"{_HEAD} % params_.heads * params_.value_size + unit * S::kOfUnit + part + i",
+    f"{_HEAD} % params_.heads * params_.value_size + unit * S::kOfUnit + i",
     "Element",
 )
 # a thread has its accumulators of two rows, eight apart (sm90/wgmma.h)

@@ -506,6 +506,7 @@ def _form(instance: Instance) -> str:
         "BANDED": isinstance(config, AttentionConfig | AttentionSm90Config) and config.banded,
         "WINDOWS": isinstance(config, AttentionConfig) and config.windows,
         "RESIDENT": isinstance(config, AttentionConfig | NormConfig) and config.resident,
+        "DIVIDED": isinstance(config, AttentionConfig) and config.splits > 1,
         "NOT_STORED": isinstance(config, B2bStoredSm90Config) and STORE not in chain,
     }
     return "-".join([config.family.name, *(name for name, is_form in is_forms.items() if is_form)])

@@ -8,6 +8,7 @@ import pytest
 
 from onnxbolt.codegen.render import instance_name
 from onnxbolt.dtypes import DType
+from onnxbolt.families.attention import AttentionConfig
 from tests.gpu import attentions
 from tests.gpu.attention_cases import Served, served
 from tests.gpu.cases import ARCH
@@ -26,11 +27,12 @@ def _name(each: Served) -> str:
 
 
 def _first() -> list[Served]:
-    """A kernel with a mask and one without of each family."""
-    found = dict[tuple[str, bool], Served]()
+    """A kernel with a mask and one without of each family, and such whose blocks divide keys."""
+    found = dict[tuple[str, bool, bool], Served]()
     for each in SERVED:
-        masked = each.cases[0][1].mask_shape != ()
-        found.setdefault((each.instance.config.family.name, masked), each)
+        config, masked = each.instance.config, each.cases[0][1].mask_shape != ()
+        divided = isinstance(config, AttentionConfig) and config.splits > 1
+        found.setdefault((config.family.name, masked, divided), each)
     return list(found.values())
 
 

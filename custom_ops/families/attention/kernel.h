@@ -5,7 +5,8 @@
 // of keys and values pass through a ring in shared memory. Scores begin at what the mask adds
 // (masks.h), and the softmax is that of all keys so far: when a larger score comes, sums shrink.
 // With one stage all keys are expected in one tile; if there are more, the next tile is loaded when
-// this one is done.
+// this one is done. Where few blocks have queries, the blocks of a cluster divide the tiles of keys
+// (parts.h).
 //
 // fp16 and bf16 are multiplied as they are, with weights rounded to them; fp32 as TF32. Scores,
 // statistics and sums are fp32. Sums are in a fixed order: results are the same bits on every run.
@@ -15,7 +16,7 @@
 #pragma once
 #include <algorithm>
 
-#include "families/attention/warp.h"
+#include "families/attention/parts.h"
 #include "runtime/dependent_launch.h"
 
 namespace onnxbolt {
@@ -28,7 +29,7 @@ class Block {
 
   __device__ Block(const Params& params, char* memory)
       : params_(params),
-        place_(params, S::kQueries),
+        place_(params, S::kQueries, S::kSplits),
         memory_(memory),
         first_(place_.query + threadIdx.x / mma::kWarp * S::kRows),
         warp_(params),
@@ -38,12 +39,17 @@ class Block {
     load_queries(place_.batch, memory_);
     commit();
     warp_.begin(own_rows(memory_));
-    Visits<S> visits(params_, place_.query, find_kept_tiles());
+    const int rank = S::kSplits > 1 ? ClusterRank() : 0;
+    Visits<S> visits(params_, place_.query, find_kept_tiles(), rank);
     do {
       visit(visits);
-    } while (may_mean_all() && visits.turn_to_rest() &&
-             __syncthreads_or(warp_.lacks_keys(params_.queries - first_)));
-    if (has_work()) store(place_.batch);
+    } while (may_mean_all() && visits.turn_to_rest() && lack_keys());
+    if constexpr (S::kSplits > 1) {
+      const Rows rows(params_, place_.batch);
+      parts().finish(warp_, [&](int i) { return result(rows, place_.query + i); });
+    } else {
+      if (has_work()) store(place_.batch);
+    }
   }
 
   // Several batches with the same mask, which stays in registers; all keys are one tile. The next
@@ -84,6 +90,17 @@ class Block {
     return params_.masked == Masked::kPlain || S::kMask == kAddsFloats || S::kMask == kAddsElements;
   }
 
+  // True if one of the block's queries has read excluded keys alone.
+  __device__ bool lack_keys() const {
+    if constexpr (S::kSplits > 1) {
+      return parts().lack_keys(warp_);
+    } else {
+      return __syncthreads_or(warp_.lacks_keys(params_.queries - first_));
+    }
+  }
+
+  __device__ Parts<S> parts() const { return Parts<S>(params_, place_, memory_); }
+
   __device__ void load_batch(int batch, char* to) const {
     if (batch >= params_.batch) return;
     load_queries(batch, to);
@@ -96,12 +113,15 @@ class Block {
     return queries + threadIdx.x / mma::kWarp * S::kRows * kRowPitch;
   }
 
-  __device__ void store(int batch) {
+  // The first element of a query's result.
+  __device__ Element* result(const Rows& rows, int query) const {
     const HeadsOutput& y = params_.y;
+    return static_cast<Element*>(y.data) + place_.head * y.head + rows.at(y, query);
+  }
+
+  __device__ void store(int batch) {
     const Rows rows(params_, batch);
-    const auto row = [&](int i) {
-      return static_cast<Element*>(y.data) + place_.head * y.head + rows.at(y, first_ + i);
-    };
+    const auto row = [&](int i) { return result(rows, first_ + i); };
     warp_.store(row, params_.queries - first_, params_.value_size);
   }
 
@@ -269,7 +289,7 @@ struct Attention {
     if (const char* error = check_mask(args)) return error;
     if (const char* error = check_windows(args)) return error;
     const int64_t tiles = CeilDivide(int64_t(args.queries), Shape::kQueries);
-    if (int64_t(args.batch) * args.heads * tiles > INT_MAX ||
+    if (int64_t(args.batch) * args.heads * tiles > INT_MAX / Shape::kSplits ||
         int64_t(args.queries) + args.keys > INT_MAX / 2)
       return "an extent exceeds the kernel's range";
     for (const HeadsView& view : {args.q, args.k, args.v, of_output(args.y)}) {
@@ -295,7 +315,7 @@ struct Attention {
         return start(attention::attend_batches<Shape>, params.strides * of_batch, params, launch);
       }
     }
-    return start(attention::attend<Shape>, args.batch * of_batch, params, launch);
+    return start(attention::attend<Shape>, args.batch * of_batch * Shape::kSplits, params, launch);
   }
 
  private:
@@ -309,7 +329,7 @@ struct Attention {
   static const char* start(void (*kernel)(attention::Params), int blocks,
                            const attention::Params& params, const Launch& launch) {
     return LaunchDependent(kernel, blocks, Shape::kThreads, launch.stream, params,
-                           ArchOf<Row>::kDependentLaunch, kSharedMemory);
+                           ArchOf<Row>::kDependentLaunch, kSharedMemory, Shape::kSplits);
   }
 
   static HeadsView of_output(const HeadsOutput& y) { return {y.data, y.batch, y.row, y.head}; }

@@ -145,12 +145,12 @@ class Masks {
 
 // The tiles of keys that a block visits: first those in which one of its queries reads a key. The
 // rest can matter only where all keys of a query are excluded and a mean of all values is asked
-// for.
+// for. Blocks that divide the keys take turns with the tiles.
 template <class S>
 class Visits {
  public:
-  __device__ Visits(const Params& params, int query, const uint8_t* kept)
-      : tiles_(params.key_tiles), end_(params.key_tiles), kept_(kept) {
+  __device__ Visits(const Params& params, int query, const uint8_t* kept, int rank)
+      : tiles_(params.key_tiles), end_(params.key_tiles), rank_(rank), kept_(kept) {
     if constexpr (S::kBanded) {
       const int last_query = min(query + S::kQueries, params.queries) - 1;
       const int64_t from = int64_t(query) + params.shift + params.first,
@@ -161,19 +161,27 @@ class Visits {
     }
   }
 
-  // Goes on with the tiles that have not been visited, once; false if there are none.
+  // Goes on with the tiles that no block has visited, once; false if there are none.
   __device__ bool turn_to_rest() {
     if (rest_ || (S::kMask == kUnmasked && !S::kBanded)) return false;
     rest_ = true;
-    return !is_over(first());
+    return !is_over(following(-1, 1));
   }
 
-  __device__ int first() const { return after(-1); }
+  __device__ int first() const { return following(-1, S::kSplits > 1 ? rank_ + 1 : 1); }
 
   // The next tile; at the end, the number of all tiles or a larger one.
-  __device__ int after(int tile) const {
-    ++tile;
-    if constexpr (S::kMask != kUnmasked || S::kBanded) {
+  __device__ int after(int tile) const { return following(tile, S::kSplits); }
+
+  __device__ bool is_over(int tile) const { return tile >= tiles_; }
+
+ private:
+  // The `count`-th of all blocks' tiles behind `tile`.
+  __device__ int following(int tile, int count) const {
+    if constexpr (S::kMask == kUnmasked && !S::kBanded) return tile + count;
+    CUTLASS_PRAGMA_NO_UNROLL
+    for (; count > 0; --count) {
+      ++tile;
       if (!rest_ && tile < begin_) tile = begin_;
       while (tile < tiles_ && is_chosen(tile) == rest_)
         tile = rest_ || tile < end_ ? tile + 1 : tiles_;
@@ -181,15 +189,12 @@ class Visits {
     return tile;
   }
 
-  __device__ bool is_over(int tile) const { return tile >= tiles_; }
-
- private:
   __device__ bool is_chosen(int tile) const {
     const bool kept = S::kMask == kUnmasked || !kept_ || tile >= kMostTiles || kept_[tile];
     return begin_ <= tile && tile < end_ && kept;
   }
 
-  int tiles_, begin_ = 0, end_;
+  int tiles_, begin_ = 0, end_, rank_;
   const uint8_t* kept_;
   bool rest_ = false;
 };

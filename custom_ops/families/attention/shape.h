@@ -33,6 +33,7 @@ struct Shape {
   static constexpr bool kWindows = Row::at(kConsumers);
   static constexpr int kWidth = Row::at(kAlignA);                  // elements of an access
   static constexpr bool kResident = Row::at(onnxbolt::kResident);  // see Block::run_batches
+  static constexpr int kSplits = Row::at(kSplitK);                 // blocks that divide the keys
   static constexpr bool kAsync = ArchOf<Row>::kCpAsync;
 
   static constexpr int kThreads = kQueries / kRows * mma::kWarp;
@@ -50,8 +51,9 @@ struct Shape {
   static constexpr int kRegisters = kRowTiles * (4 * (kSizeSteps + kScoreTiles + kOutputTiles) + 4);
   static constexpr bool kHeld = kRegisters <= (kMask == kUnmasked ? 176 : 152);
 
-  // shared memory: queries, which the output replaces; the stages' keys and values; a byte for each
-  // tile of a mask
+  // shared memory: queries, which the output replaces; the stages' keys and values, in whose place
+  // a part of the keys leaves its sums (parts.h); the parts' largest scores; a byte for each tile
+  // of a mask
   static constexpr int kKeyRows = RoundUp(kKeys, 16);
   static constexpr int kPitch = mma::RowPitch(kSize * int(sizeof(Element)));
   static constexpr int kValuePitch = mma::RowPitch(kValueSize * int(sizeof(Element)));
@@ -59,8 +61,13 @@ struct Shape {
   static constexpr int kKeyBytes = kKeyRows * kPitch;
   static constexpr int kStageBytes = kKeyBytes + kKeyRows * kValuePitch;
   static constexpr int kTileFlags = kMask == kUnmasked ? 0 : kMostTiles;
-  static constexpr int kBytes =
-      (kResident ? kStages : 1) * kQueryBytes + kStages * kStageBytes + kTileFlags;
+  static constexpr int kSumPitch = kValueSize + 8;  // floats; rows of a warp lie in other banks
+  static constexpr int kSumBytes = kSplits == 1 ? 0 : kQueries * (kSumPitch + 2) * 4;
+  static constexpr int kTopBytes = kSplits == 1 ? 0 : kQueries * 4;
+  static constexpr int kRingBytes = kStages * kStageBytes;
+  static constexpr int kBytes = (kResident ? kStages : 1) * kQueryBytes +
+                                (kRingBytes > kSumBytes ? kRingBytes : kSumBytes) + kTopBytes +
+                                kTileFlags;
 
   // Blocks that take several batches each: as many of an SM as registers allow.
   static constexpr int kThreadsOfSm = kRows == 16 ? 512 : 256;
@@ -71,6 +78,8 @@ struct Shape {
   static_assert(kKeys % 8 == 0 && kSize % kOfStep == 0 && kValueSize % kOfStep == 0, "whole steps");
   static_assert(kStages >= 1, "a tile of keys has a place");
   static_assert(!kResident || (kStages == 2 && kMask != kUnmasked), "two batches share a mask");
+  static_assert(kSplits == 1 || (ArchOf<Row>::kClusters && !kResident && !kWindows),
+                "blocks divide keys in clusters");
 };
 
 // `c`: exp(scale s) = exp2(c s). `excluded`: the score of a key that a boolean mask or a band
@@ -99,12 +108,14 @@ struct Params : AttentionArguments {
   }
 };
 
-// The part of the problem that a block has: some queries of one head.
+// The part of the problem that a block has, or a cluster of `splits` blocks: some queries of one
+// head.
 struct Place {
   int batch, head, query;
 
-  __device__ Place(const Params& params, int query_tile) {
-    const int tile = blockIdx.x % params.query_tiles, pair = blockIdx.x / params.query_tiles;
+  __device__ Place(const Params& params, int query_tile, int splits) {
+    const unsigned index = blockIdx.x / splits;
+    const int tile = index % params.query_tiles, pair = index / params.query_tiles;
     head = pair % params.heads;
     batch = pair / params.heads;
     query = (params.query_tiles - 1 - tile) * query_tile;  // causal: the longest ones first

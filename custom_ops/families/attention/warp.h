@@ -28,6 +28,24 @@ __device__ inline float RowSum(float x) {
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
+// The scaled score that weights' exponents are relative to, by a row's largest score.
+__device__ inline float ScaledTop(float top, float c) {
+  return top == -INFINITY ? 0.f : __fmul_rn(top, c);
+}
+
+// Stores a unit of 16 bytes of a row: the elements from column `begin` on, those before `columns`.
+template <class S>
+__device__ void StoreUnit(typename S::Element* to, const char* unit, int begin, int columns) {
+  using Element = typename S::Element;
+  CUTLASS_PRAGMA_UNROLL
+  for (int part = 0; part < S::kOfUnit; part += S::kWidth) {
+    using Access = cutlass::AlignedArray<Element, S::kWidth>;
+    if (begin + part >= columns) continue;
+    auto values = *reinterpret_cast<const Access*>(unit + part * sizeof(Element));
+    *reinterpret_cast<Access*>(to + part) = values;
+  }
+}
+
 template <class S>
 class Warp {
  public:
@@ -105,7 +123,7 @@ class Warp {
         for (int n = 0; n < S::kScoreTiles; ++n)
           top = fmaxf(top, fmaxf(scores[t][n][2 * r], scores[t][n][2 * r + 1]));
         top = RowTop(top);
-        const float offset = top == -INFINITY ? 0.f : __fmul_rn(top, params_.c);
+        const float offset = ScaledTop(top, params_.c);
         factor[r] = mma::Exp2(__fmul_rn(top_[t][r], params_.c) - offset);
         top_[t][r] = top;
         float sum = 0;
@@ -175,15 +193,32 @@ class Warp {
     for (int i = lane_; i < S::kRows * kUnits; i += mma::kWarp) {
       const int row = i / kUnits, unit = i % kUnits;
       if (row >= rows) break;
-      const char* from = queries_ + row * S::kValuePitch + unit * mma::kUnit;
+      char* from = queries_ + row * S::kValuePitch + unit * mma::kUnit;
       Element* to = y(row) + unit * S::kOfUnit;
+      StoreUnit<S>(to, from, unit * S::kOfUnit, columns);
+    }
+  }
+
+  // Puts the largest score of each of the warp's rows at to[row].
+  __device__ void put_tops(float* to) const {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < S::kRowTiles * 2; ++i) {
+      if (lane_ % 4 == 0) to[8 * i + lane_ / 4] = top_[i / 2][i % 2];
+    }
+  }
+
+  // Puts the weighted sums of values into rows of kSumPitch floats, and for each row its largest
+  // score and the sum of its weights into `states`.
+  __device__ void put_sums(float* sums, float2* states) const {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < S::kRowTiles * 2; ++i) {
+      const int t = i / 2, r = i % 2, row = 8 * i + lane_ / 4;
+      const float sum = RowSum(sum_[t][r]);
+      if (lane_ % 4 == 0) states[row] = {top_[t][r], sum};
+      float* const to = sums + row * S::kSumPitch + 2 * (lane_ % 4);
       CUTLASS_PRAGMA_UNROLL
-      for (int part = 0; part < S::kOfUnit; part += S::kWidth) {
-        using Access = cutlass::AlignedArray<Element, S::kWidth>;
-        if (unit * S::kOfUnit + part >= columns) continue;
-        auto values = *reinterpret_cast<const Access*>(from + part * sizeof(Element));
-        *reinterpret_cast<Access*>(to + part) = values;
-      }
+      for (int n = 0; n < S::kOutputTiles; ++n)
+        *reinterpret_cast<float2*>(to + 8 * n) = {output_[t][n][2 * r], output_[t][n][2 * r + 1]};
     }
   }
 

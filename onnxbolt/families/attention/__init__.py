@@ -3,13 +3,14 @@ scores stay in registers."""
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from onnxbolt.archs import Arch, Capability, Shape
+from onnxbolt.archs import Arch, Capability, Shape, get
 from onnxbolt.dtypes import DType
 from onnxbolt.families.base import (
     FLAG,
@@ -37,6 +38,7 @@ _HELD_REGISTERS, _HELD_REGISTERS_MASKED = 176, 152
 # addresses; and keys of a tile for which one more is needed
 _BASE_REGISTERS, _MASK_REGISTERS, _KEYS_OF_REGISTER = 50, 27, 16
 _BAND_REGISTERS, _WINDOW_REGISTERS = 12, 12  # bounds of a band; places of a window's rows
+_SPLIT_REGISTERS = 30  # for blocks that divide keys; near the limit ptxas spills at random
 # threads of an SM whose blocks take several batches, by the rows of a warp (shape.h)
 _RESIDENT_THREADS = {16: 512, 32: 256}
 _SAVED = 1.3  # registers as counted here, relative to those that such blocks have
@@ -50,6 +52,7 @@ _FEW_KEYS = 1024  # up to here tiles of about equal size are tried
 _LEAST_EVEN, _MOST_EVEN = 48, 128  # keys of such a tile
 _MOST_WHOLE = 208  # keys that may be one tile
 _MOST_CANDIDATES = 24
+_SPLITS = (1, 2, 4, 8)  # blocks that divide the keys; the last number is a cluster's most
 
 # The constants were fitted to measurements of benchmarks/attention.py on one H200.
 _RATE = 0.966  # part of mma.sync's rate
@@ -64,6 +67,10 @@ _BLOCK_US, _BATCH_US = 2.67, 0.51  # first loads and last store: of a block, of 
 _BAND = 1.4  # the longest blocks of a band are busy while others have ended
 _L2 = 1.6  # part of L2's bandwidth, since L1 serves some reads
 _LOSS = 0.52  # part of the shorter of (compute, memory) that is not hidden behind the longer
+
+# Estimates for keys that blocks divide: the barriers of a cluster, and the clocks in which a block
+# writes, or reads in others' shared memory, a sum of values.
+_SPLIT_US, _SUM_CLOCKS = 1.0, 0.06
 
 
 class MaskKind(enum.IntEnum):
@@ -84,7 +91,8 @@ class AttentionConfig(KernelConfig):
     are a head's, as the kernel pads them. One of `stages` alone: all keys are expected in one
     tile. `banded`: the kernel knows of bands. `windows`: it reads and writes windows of images.
     `resident`: a block takes several batches with the same mask, which stays in registers; the next
-    batch is loaded while it works on this one. `access`: elements of an access to q, k, v and y."""
+    batch is loaded while it works on this one. `splits`: blocks of a cluster, which divide the keys
+    of the same queries. `access`: elements of an access to q, k, v and y."""
 
     queries: int = at("tile_m", sound=tile_size)
     keys: int = at("tile_n", sound=lambda keys: tile_size(keys) and keys % 8 == 0)
@@ -97,15 +105,19 @@ class AttentionConfig(KernelConfig):
     banded: bool = at("iterator", default=False, numbers=FLAG)
     windows: bool = at("consumers", default=False, numbers=FLAG)
     resident: bool = at("resident", default=False, numbers=FLAG)
+    splits: int = at("split_k", default=1, sound=lambda splits: splits in _SPLITS)
     access: int = at("align_a", "align_b", "align_c", repeated=True, sound=access)
 
     def mismatched(self) -> list[str]:
-        """A block has whole warps, and as many as its queries need; two batches share a mask."""
+        """A block has whole warps, and as many as its queries need; two batches share a mask;
+        blocks divide keys in clusters."""
         wrong = super().mismatched()
         if self.queries % self.rows or self.threads > _MOST_THREADS:
             wrong.append("queries")
         if self.resident and (self.stages != 2 or self.mask is MaskKind.NONE):
             wrong.append("resident")
+        if self.splits > 1 and (self.resident or self.windows or not _has_clusters(self)):
+            wrong.append("splits")
         return wrong
 
     @property
@@ -122,6 +134,8 @@ class Attention(Family[AttentionConfig]):
     problems, kinds = (AttentionProblem,), frozenset({"attention"})
     needs = frozenset({Capability.MMA_SYNC})
     compile_seconds = 2.0
+    # False: no kernel whose blocks divide keys has run on a GPU yet, so that none is a candidate
+    splits_measured = False
 
     def candidates(self, problem: AttentionProblem, arch: Arch) -> tuple[AttentionConfig, ...]:
         """The fastest predicted ones of all that fit an SM; none for results of another type than
@@ -131,22 +145,25 @@ class Attention(Family[AttentionConfig]):
             return ()
         if largest > _MOST_SIZE or min(problem.keys, problem.queries) < 1:
             return ()
-        found = [c for c in _configs(problem, arch) if _fits(c, problem.dtype, arch)]
+        splits = _SPLITS if self.splits_measured and arch.has(Capability.CLUSTERS) else (1,)
+        found = [c for c in _configs(problem, arch, splits) if _fits(c, problem.dtype, arch)]
         least = min(_LEAST_KEYS, max((config.keys for config in found), default=0))
         found = [config for config in found if config.keys >= min(least, problem.keys)]
         found.sort(key=lambda config: (self.predicted_us(problem, config, arch), config))
         return tuple(found[:_MOST_CANDIDATES])
 
     def shared_memory(self, kernel: Compiled) -> int:
-        """Queries, the stages' keys and values, and what is known of masks."""
+        """Queries, the stages' keys and values or a part's sums, and what is known of masks."""
         return _shared_memory(kernel.config, kernel.dtype)
 
     def predicted_us(self, problem: AttentionProblem, config: AttentionConfig, arch: Arch) -> float:
         """Blocks in waves, and the memory's time."""
-        blocks = problem.batch * problem.heads * ceil_divide(problem.queries, config.queries)
+        blocks = _blocks_of(problem, config) * config.splits
         most = max(_resident(config, problem.dtype, arch), 1)
         resident = min(most, ceil_divide(blocks, arch.sm_count))
         tiles = _tiles(problem, config)
+        if config.splits > 1:
+            tiles = max(math.ceil(tiles / config.splits), 1)
         working = tiles * config.queries * config.keys * _score_clocks(problem, config, arch)
         working += tiles * config.queries / config.rows * _WARP_CLOCKS
         waiting = tiles * _tile_clocks(config) * _WAITING
@@ -156,6 +173,9 @@ class Attention(Family[AttentionConfig]):
         shared = full * resident + ceil_divide(rest, arch.sm_count)
         clocks = shared * working + waves * waiting
         begun = _BLOCK_US + (waves - 1) * (_BATCH_US if config.resident else _BLOCK_US)
+        if config.splits > 1:
+            clocks += waves * resident * 2 * config.queries * config.value_size * _SUM_CLOCKS
+            begun += waves * _SPLIT_US
         computing = clocks / arch.clock * US + begun
         loaded = tiles * config.keys * (config.size + config.value_size) * problem.dtype.bytes
         reading = blocks * loaded / (_L2 * arch.l2_bandwidth) * US
@@ -163,17 +183,28 @@ class Attention(Family[AttentionConfig]):
         return arch.launch_us + overlapped(computing, moving, _LOSS)
 
 
-def _configs(problem: AttentionProblem, arch: Arch) -> Iterator[AttentionConfig]:
-    """All combinations of tiles, whether they fit an SM or not."""
+def _configs(
+    problem: AttentionProblem, arch: Arch, splits: tuple[int, ...]
+) -> Iterator[AttentionConfig]:
+    """All combinations of tiles, whether they fit an SM or not; `splits` that may win alone."""
+    for split in splits:
+        for config in _undivided(problem, ceil_divide(problem.keys, split), arch):
+            divided = dataclasses.replace(config, splits=split)
+            if split == 1 or _may_win(divided, problem, arch):
+                yield divided
+
+
+def _undivided(problem: AttentionProblem, keys: int, arch: Arch) -> Iterator[AttentionConfig]:
+    """All combinations of tiles for a block that has so many keys."""
     dtype = problem.dtype
     size, value_size = (_padded(size, dtype) for size in (problem.size, problem.value_size))
-    for (rows, queries), (keys, stages, resident) in itertools.product(
-        _blocks(problem.queries), _rings(problem, arch)
+    for (rows, queries), (tile, stages, resident) in itertools.product(
+        _blocks(problem.queries), _rings(problem, keys, arch)
     ):
         yield AttentionConfig(
             arch=arch.number,
             queries=queries,
-            keys=keys,
+            keys=tile,
             size=size,
             value_size=value_size,
             rows=rows,
@@ -185,6 +216,23 @@ def _configs(problem: AttentionProblem, arch: Arch) -> Iterator[AttentionConfig]
             resident=resident,
             access=alignment(math.gcd(problem.size, problem.value_size), dtype),
         )
+
+
+def _blocks_of(problem: AttentionProblem, config: AttentionConfig) -> int:
+    """Blocks that have different queries."""
+    return problem.batch * problem.heads * ceil_divide(problem.queries, config.queries)
+
+
+def _may_win(config: AttentionConfig, problem: AttentionProblem, arch: Arch) -> bool:
+    """True if blocks that divide the keys find SMs that have no other work, and a tile each."""
+    blocks = _blocks_of(problem, config)
+    free = 2 * blocks <= arch.sm_count and blocks * config.splits <= 2 * arch.sm_count
+    tiles = ceil_divide(problem.keys, config.keys)
+    return free and config.splits <= tiles and not (config.resident or config.windows)
+
+
+def _has_clusters(config: AttentionConfig) -> bool:
+    return get(config.arch).has(Capability.CLUSTERS)
 
 
 def _blocks(queries: int) -> Iterator[tuple[int, int]]:
@@ -213,19 +261,19 @@ def mask_kind(problem: AttentionProblem) -> MaskKind:
     return MaskKind.FLOATS if DType.F32.value in added else MaskKind.ELEMENTS
 
 
-def _rings(problem: AttentionProblem, arch: Arch) -> list[tuple[int, int, bool]]:
-    """Keys of a tile, stages, and whether the mask stays: all keys at once, tiles of equal size,
-    usual tiles."""
+def _rings(problem: AttentionProblem, keys: int, arch: Arch) -> list[tuple[int, int, bool]]:
+    """Keys of a tile, stages, and whether the mask stays, for a block that has so many `keys`: all
+    at once, tiles of equal size, usual tiles."""
     depths = (2, 3) if arch.has(Capability.CP_ASYNC) else (1, 2)
-    rings = [(keys, stages) for keys in _KEYS for stages in depths]
-    if problem.keys <= _FEW_KEYS:
-        even = (round_up(ceil_divide(problem.keys, n), 16) for n in range(2, 16))
-        rings += [(keys, 2) for keys in even if _LEAST_EVEN <= keys <= _MOST_EVEN]
-    if problem.keys <= _MOST_WHOLE:
-        rings = [(keys, stages) for keys, stages in rings if keys < problem.keys]
-        rings.append((round_up(problem.keys, 8), 1))
+    rings = [(tile, stages) for tile in _KEYS for stages in depths]
+    if keys <= _FEW_KEYS:
+        even = (round_up(ceil_divide(keys, n), 16) for n in range(2, 16))
+        rings += [(tile, 2) for tile in even if _LEAST_EVEN <= tile <= _MOST_EVEN]
+    if keys <= _MOST_WHOLE:
+        rings = [(tile, stages) for tile, stages in rings if tile < keys]
+        rings.append((round_up(keys, 8), 1))
     rings.append((16, 1))  # heads of 256 elements on an SM with little shared memory
-    found = [(keys, stages, False) for keys, stages in dict.fromkeys(rings)]
+    found = [(tile, stages, False) for tile, stages in dict.fromkeys(rings)]
     several = len(problem.mask_shape) == 4 and problem.mask_shape[0] == problem.batch
     shares_mask = problem.mask and not several  # by all batches, or by those of a period
     if shares_mask and problem.batch > 1 and problem.keys <= _MOST_WHOLE:
@@ -251,10 +299,13 @@ def _row(size: int, dtype: DType) -> int:
 def _shared_memory(config: AttentionConfig, dtype: DType) -> int:
     """Bytes of a block, as in custom_ops/families/attention/shape.h."""
     row, value_row = (_row(size, dtype) for size in (config.size, config.value_size))
-    stage = round_up(config.keys, 16) * (row + value_row)
+    ring = config.stages * round_up(config.keys, 16) * (row + value_row)
     flags = _MOST_TILES if config.mask is not MaskKind.NONE else 0
     batches = config.stages if config.resident else 1
-    return batches * config.queries * max(row, value_row) + config.stages * stage + flags
+    sums = tops = 0
+    if config.splits > 1:
+        sums, tops = config.queries * (config.value_size + 8 + 2) * 4, config.queries * 4
+    return batches * config.queries * max(row, value_row) + max(ring, sums) + tops + flags
 
 
 def _registers(config: AttentionConfig, dtype: DType) -> int:
@@ -270,6 +321,7 @@ def _registers(config: AttentionConfig, dtype: DType) -> int:
     if masked:  # its addresses, and later its values
         others += tiles * max(_MASK_REGISTERS, config.keys // (2 if config.resident else 4))
     others += config.banded * _BAND_REGISTERS + config.windows * _WINDOW_REGISTERS
+    others += (config.splits > 1) * _SPLIT_REGISTERS
     return tiles * (fragments + (queries if held else 0)) + others
 
 
