@@ -15,7 +15,7 @@ from onnx import AttributeProto, NodeProto
 from onnxbolt import checks, domains, ops
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType, IndexType
-from onnxbolt.epilogues import CASTS, EPILOGUES, MAX_STEPS, MAX_TENSORS, MAX_VECTORS, gates
+from onnxbolt.epilogues import CASTS, EPILOGUES, MAX_STEPS, MAX_TENSORS, MAX_VECTORS, gates, rotates
 from onnxbolt.errors import InputError
 from onnxbolt.families import KernelConfig, config_from, of_kind
 from onnxbolt.families.row import WIDTH
@@ -67,6 +67,9 @@ class OpSpec:
             )
         if any(EPILOGUES[step].statistics for step in self.chain):
             raise InputError(f"op {self.name} has statistics of rows, but nodes do not have them")
+        if rotates(self.chain) != self.op.rotates:
+            does, do = ("rotates", "do not") if rotates(self.chain) else ("does not rotate", "do")
+            raise InputError(f"op {self.name} {does}, but nodes of the kind {self.kind} {do}")
         operands = self.op.operands(self.chain)
         if (
             max(layer.count("v") for layer in operands.split("w")) > MAX_VECTORS

@@ -24,7 +24,7 @@ from onnxbolt.graph.overridable import frozen
 from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.source import Source, opened
 from onnxbolt.library_file import sha256_of
-from onnxbolt.match import preparation, projections, windows
+from onnxbolt.match import preparation, projections, rotations, windows
 from onnxbolt.measurements.timings import NOTHING
 from onnxbolt.options import Choices, Options, takes_options
 from onnxbolt.output import Output
@@ -94,7 +94,7 @@ def optimize(
         changes = [*inlining.left(original), *notes, *graph.notes, *canonicalize(graph)]
         changes += preparation.prepare(graph)
         kept = precision.convert(graph, options.precision, kernels)
-        changes += [*projections.merge(graph), *windows.move(graph)]
+        changes += [*projections.merge(graph), *rotations.move(graph), *windows.move(graph)]
         subject = Subject(graph, original, options.precision, ranges_of(graph, options), kernels)
         chosen, tuning = plan_with_timings(
             subject, archs, options, lock.timings(options.frozen), progress, watch

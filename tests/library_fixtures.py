@@ -164,6 +164,7 @@ class Fused:
 GEMM = Fused("gemm", Step("Bias"), Step("Relu"), family=named("gemm_2x"))
 GEMM_ROWS = Fused("gemm", Step("Bias"), Step("Relu"), family=named("gemm_rows_sm90"), padding=3)
 GLU = Fused("glu", Step("Bias"), Step("Relu"), Step("GateBias"), family=named("gemm_sm90"))
+ROTARY = Fused("rotary", Step("Bias"), Step("Rotate"), family=named("gemm_2x"))
 GEMM_ADD = Fused(
     "gemm", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=named("gemm_2x")
 )
@@ -324,6 +325,7 @@ ALL = (
     TOKEN_RMS_NORM,
     EMBEDDING_NORM,
     EMBEDDING_RMS_NORM,
+    ROTARY,
 )
 
 

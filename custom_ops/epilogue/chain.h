@@ -57,6 +57,7 @@ struct Chain {
   // A norm of the product's input, as the first step, reads statistics of the input's rows.
   using First = typename FirstOf<Steps..., Step<Operand::kNone>>::Type;
   static constexpr bool kNormalizesInput = First::kFolds;
+  static constexpr bool kRotated = (false || ... || Steps::kRotates);
 
   static_assert(kVectors <= kMaxVectors,
                 "a chain has at most kMaxVectors vectors along the channels");
@@ -66,6 +67,9 @@ struct Chain {
   static_assert((0 + ... + Steps::kFolds) == First::kFolds,
                 "the product's input is normalized in front of all other steps");
   static_assert(!kGated || !kNormalizesInput, "a gate's other half would not be normalized");
+  static_assert((0 + ... + Steps::kRotates) <= 1, "a chain rotates once at most");
+  static_assert(!kRotated || (!kGated && !kNormalizesInput),
+                "a chain rotates, or has a gate or normalizes the product's input");
 
   // The operands' values for one fragment of N neighbouring channels, in the order of the steps
   // that take them.
@@ -92,10 +96,20 @@ struct Chain {
         : means(means), scales(scales) {}
   };
 
+  // With cos and sin of each pair of columns, in their places. A kernel that cannot read them does
+  // not compile either.
   template <int N>
-  using Operands =
-      std::conditional_t<kGated, GatedOperands<N>,
-                         std::conditional_t<kNormalizesInput, RowOperands<N>, PlainOperands<N>>>;
+  struct RotatedOperands : PlainOperands<N> {
+    static_assert(N % 2 == 0, "a fragment has both columns of a pair");
+    cutlass::Array<float, N> turns;
+    __device__ explicit RotatedOperands(const cutlass::Array<float, N>& turns) : turns(turns) {}
+  };
+
+  template <int N>
+  using Operands = std::conditional_t<
+      kGated, GatedOperands<N>,
+      std::conditional_t<kRotated, RotatedOperands<N>,
+                         std::conditional_t<kNormalizesInput, RowOperands<N>, PlainOperands<N>>>>;
 
   // The result in fp32, for callers that continue in fp32. Output: the type that it will be rounded
   // to. For 16 bits, steps may be approximated with an error below that rounding
@@ -141,18 +155,24 @@ struct Chain {
     if constexpr (ButLast && sizeof...(Rest) == 0) return;
     constexpr bool kVector = Step::kOperand == Operand::kVector,
                    kTensor = Step::kOperand == Operand::kTensor;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N; ++i) {
-      float operand = 0.f;
-      if constexpr (kVector) operand = operands.vectors[Vector][i];
-      if constexpr (kTensor) operand = operands.tensors[Tensor][i];
-      if constexpr (Step::kGates) operand += operands.half[i];
-      if constexpr (Step::kFolds)
-        x[i] = Step::apply(x[i], operand, operands.means[i], operands.scales[i]);
-      else if constexpr (Approximate && Step::kApproximable)
-        x[i] = Step::approximate(x[i], operand, params + Param);
-      else
-        x[i] = Step::apply(x[i], operand, params + Param);
+    if constexpr (Step::kRotates) {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < N; i += 2)
+        Step::rotate(x[i], x[i + 1], operands.turns[i], operands.turns[i + 1]);
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < N; ++i) {
+        float operand = 0.f;
+        if constexpr (kVector) operand = operands.vectors[Vector][i];
+        if constexpr (kTensor) operand = operands.tensors[Tensor][i];
+        if constexpr (Step::kGates) operand += operands.half[i];
+        if constexpr (Step::kFolds)
+          x[i] = Step::apply(x[i], operand, operands.means[i], operands.scales[i]);
+        else if constexpr (Approximate && Step::kApproximable)
+          x[i] = Step::approximate(x[i], operand, params + Param);
+        else
+          x[i] = Step::apply(x[i], operand, params + Param);
+      }
     }
     apply_from<Approximate, ButLast, Vector + kVector, Tensor + kTensor, Param + Step::kParams, N,
                Rest...>(x, operands, params);

@@ -17,16 +17,17 @@
 namespace onnxbolt {
 namespace epilogue {
 
-enum class Operand { kNone, kVector, kTensor };
+enum class Operand { kNone, kVector, kTensor, kRotation };
 
 // A step's operand and number of parameters; kHeavy marks long code, for which an epilogue's outer
 // loop is better not unrolled, kGates a step that gets the product's other half with its operand,
 // kFolds one that gets statistics of the value's row.
+// A step with kRotates has `rotate` for the values of a pair of columns in the place of `apply`.
 template <Operand Kind, int Params = 0, bool Heavy = false>
 struct Step {
   static constexpr Operand kOperand = Kind;
   static constexpr int kParams = Params;
-  static constexpr bool kHeavy = Heavy, kApproximable = false, kGates = false;
+  static constexpr bool kHeavy = Heavy, kApproximable = false, kGates = false, kRotates = false;
   static constexpr bool kFolds = false, kCenters = false;  // see FoldedLayerNorm
   template <class Output>
   static constexpr bool kFinishes = false;
@@ -73,6 +74,16 @@ struct Gate : Step<Operand::kNone> {
 struct GateBias : Step<Operand::kVector> {
   static constexpr bool kGates = true;
   __device__ static float apply(float x, float half, const float*) { return x * half; }
+};
+
+// Rotates pairs of neighbouring columns (a, b), whose cos and sin the operand has in their places.
+struct Rotate : Step<Operand::kRotation> {
+  static constexpr bool kRotates = true;
+  __device__ static void rotate(float& a, float& b, float cos, float sin) {
+    const float first = a * cos - b * sin;
+    b = b * cos + a * sin;
+    a = first;
+  }
 };
 
 struct Relu : Step<Operand::kNone> {

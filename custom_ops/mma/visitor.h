@@ -8,6 +8,7 @@
 #include "cutlass/epilogue/threadblock/fusion/visitors.hpp"
 #include "cutlass/numeric_conversion.h"
 #include "epilogue/chain.h"
+#include "epilogue/rotation.h"
 
 namespace onnxbolt {
 namespace epilogue {
@@ -73,7 +74,8 @@ struct ChainVisitor {
     template <class Accumulator, int N>
     CUTLASS_DEVICE Fragment visit(int step, int row, int column, int fragment,
                                   const cutlass::Array<Accumulator, N>& accumulator) {
-      typename Chain::template Operands<N> operands;
+      auto coordinate = coordinates(0, column, row, step);
+      auto operands = operands_at<N>(coordinate);
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < Chain::kVectors; ++i)
         operands.vectors[i] = vectors[i * kColumns + column];
@@ -82,7 +84,6 @@ struct ChainVisitor {
         operands.tensors[i] = cutlass::NumericArrayConverter<float, Element, N>{}(
             tensors[i * kRows * kColumns + fragment]);
       }
-      auto coordinate = coordinates(0, column, row, step);
       if (contains(coordinate))
         store(coordinate, Chain::template finish<Output>(Fragment(accumulator), operands,
                                                          params->operands.params));
@@ -92,6 +93,21 @@ struct ChainVisitor {
    private:
     static constexpr int kFragments =
         Chain::kTensors * kRows * kColumns;  // values of all tensors in one step
+
+    // Operands without vectors and tensors.
+    template <int N, class Coordinate>
+    CUTLASS_DEVICE auto operands_at(const Coordinate& coordinate) const {
+      using Operands = typename Chain::template Operands<N>;
+      if constexpr (Chain::kRotated) {
+        const RotationArguments& rotation = params->operands.rotation;
+        const int column = cute::get<1>(coordinate);
+        if (!contains(coordinate) || column >= rotation.columns) return Operands(unrotated<N>());
+        const RotationRow<Element> table(rotation, cute::get<0>(coordinate));
+        return Operands(table.template read<N>(column % rotation.width));
+      } else {
+        return Operands();
+      }
+    }
 
     CUTLASS_DEVICE void load_tensors(int step) {
       CUTLASS_PRAGMA_UNROLL

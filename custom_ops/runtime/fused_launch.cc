@@ -15,6 +15,18 @@ using ort::ToString;
 // A slice of at most `count`, so that the next one begins at a multiple of 16 bytes as well.
 int64_t SliceOf(int64_t count) { return count > 8 ? count / 8 * 8 : std::max<int64_t>(count, 1); }
 
+// A table of a rotation, which repeats along the rows of y.
+RotationArguments Repeated(const Shape& table, const Shape& y) {
+  const int64_t width = table.empty() ? 0 : table.back(),
+                rows = width ? Elements(table) / width : 0, y_rows = Elements(y) / y.back();
+  if (rows == 0 ? y_rows > 0 : y_rows % rows != 0)
+    Refuse("the table of a rotation has shape " + ToString(table) + ", which does not repeat in " +
+           ToString(y));
+  RotationArguments rotation;
+  rotation.rows = AsInt(std::max<int64_t>(rows, 1)), rotation.width = AsInt(width);
+  return rotation;
+}
+
 }  // namespace
 
 EpilogueArguments FusedKernel::ReadEpilogue(Buffers& buffers, const Shape& y) const {
@@ -22,6 +34,12 @@ EpilogueArguments FusedKernel::ReadEpilogue(Buffers& buffers, const Shape& y) co
   std::copy(params_.begin(), params_.end(), epilogue.params);
   size_t vectors = 0, tensors = 0;
   for (size_t i = 0; op_.operands[i] && op_.operands[i] != 'y'; ++i) {
+    if (op_.operands[i] == 'r') {
+      const OrtValue* table = buffers.Input(op_.first_operand + i);
+      epilogue.rotation = Repeated(ort::ShapeOf(table), y);
+      epilogue.rotation.table = buffers.Read(table, op_.element);
+      continue;
+    }
     const bool vector = op_.operands[i] == 'v';
     if (!vector && op_.operands[i] != 't') continue;  // the op's own
     const size_t index = op_.first_operand + i;

@@ -70,6 +70,15 @@ const char* CheckOperands(const EpilogueArguments& operands, int align) {
         operands.tensor_pitch[i] % align != 0)
       return "an epilogue tensor or its pitch is not aligned to align_c elements";
   }
+  if constexpr (Chain::kRotated) {
+    const RotationArguments& rotation = operands.rotation;
+    if (rotation.table == nullptr || rotation.rows < 1 || rotation.first < 0)
+      return "the table of a rotation is missing";
+    if (rotation.width < 8 || rotation.width % 8 != 0 || rotation.columns % rotation.width != 0)
+      return "the columns of a rotation are no multiples of its table's, or these of 8";
+    if (!IsAligned(rotation.table, 8 * sizeof(Element)))
+      return "the table of a rotation is not aligned to 8 elements";
+  }
   return nullptr;
 }
 

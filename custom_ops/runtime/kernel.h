@@ -10,12 +10,21 @@
 
 namespace onnxbolt {
 
+// cos and sin of pairs of neighbouring columns, in their places: a table [rows, width] that repeats
+// along the rows, from row `first` on, and along the first columns of the output. Width is a
+// multiple of 8, and `columns` of the width; further columns are not rotated.
+struct RotationArguments {
+  const void* table = nullptr;  // in the kernel's element type
+  int rows = 0, width = 0, columns = 0, first = 0;
+};
+
 // Operands of the epilogue's steps, each list in the order of the steps that use it.
 struct EpilogueArguments {
   const float* vectors[kMaxVectors] = {};  // one value per output channel
   const void* tensors[kMaxTensors] = {};   // shaped like the output, in the kernel's element type
   int64_t tensor_pitch[kMaxTensors] = {};  // elements from one row (pixel) to the next
   float params[kMaxParams] = {};
+  RotationArguments rotation;
 };
 
 struct Launch {

@@ -13,12 +13,12 @@ struct Op {
   size_t first_operand;  // the first input behind x and the weight, if there is one
   int element, output;
   const char* epilogue;  // key of its kernels, e.g. "Bias,Add,Relu"
-  const char*
-      operands;  // a letter for each input behind x and weight: 'v' a float32 vector [N], 't' a
-                 // tensor of type `element`, of an epilogue shaped as its layer's result, 'w' the
-                 // weight of a further layer, 'y' the output as earlier nodes left it, which this
-                 // one writes into; of the op itself 't', 'i' (a vector for each image) of type
-                 // `element`, 'f' a float32 tensor, 'b' a tensor of booleans, 'n' one of indices
+  const char* operands;  // a letter for each input behind x and weight: 'v' a float32 vector [N],
+                         // 't' a tensor of type `element`, of an epilogue shaped as its layer's
+                         // result, 'w' the weight of a further layer, 'r' the table of a rotation,
+                         // 'y' the output as earlier nodes left it, which this one writes into; of
+                         // the op itself 't', 'i' (a vector for each image) of type `element`, 'f'
+                         // a float32 tensor, 'b' a tensor of booleans, 'n' one of indices
   int nchw_input = 0;    // the type of x if it is NCHW while y is NHWC, else 0
   bool stores = false;   // true if the first layer's result is a second output
   bool to_nchw = false;  // true if a convolution writes y as NCHW

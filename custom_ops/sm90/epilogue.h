@@ -13,6 +13,7 @@
 
 #include "cutlass/numeric_conversion.h"
 #include "epilogue/chain.h"
+#include "epilogue/rotation.h"
 #include "sm90/tensor_map.h"
 #include "sm90/tma.h"
 #include "sm90/wgmma.h"
@@ -184,9 +185,10 @@ class Epilogue {
       memory_.residual_free[(cursor_.stage + Shape::kBuffers - 1) % Shape::kBuffers].arrive();
   }
 
-  // Columns that are processed together, of `left` columns.
+  // Columns that are processed together, of `left` columns. A rotation needs registers for cos and
+  // sin besides.
   static constexpr int PartOf(int left) {
-    return left >= 64 ? 64 : left >= 32 ? 32 : left >= 16 ? 16 : 8;
+    return left >= 64 && !Chain::kRotated ? 64 : left >= 32 ? 32 : left >= 16 ? 16 : 8;
   }
 
   // Processes the unit's columns from `Column` on, up to 64 at a time: independent values hide the
@@ -201,8 +203,8 @@ class Epilogue {
     cutlass::Array<float, kCount> x;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) x[i] = values[value_of(Column, i)];
-    auto operands = operands_of<kCount>(values, Column, unit_row, to);
     const int tile_column = unit_column + Column;
+    auto operands = operands_of<kCount>(values, Column, unit_row, tile_column, to);
     read_vectors<kCount>(operands, tile_column);
     if constexpr (Shape::kResidual) operands.tensors[0] = read_staged<kColumns>(buffer, Column);
     if constexpr (Chain::kTensors > Shape::kResidual)
@@ -218,11 +220,15 @@ class Epilogue {
     return Chain::kFold * (column / 2 + i / 4 * 4) + i % 4;
   }
 
-  // Operands without vectors and tensors.
+  // Operands without vectors and tensors, for the columns from `column` of a unit on, which are
+  // those from `tile_column` of the tile on.
   template <int Count, class Destination>
-  CUTLASS_DEVICE auto operands_of(const float* values, int column, int unit_row,
+  CUTLASS_DEVICE auto operands_of(const float* values, int column, int unit_row, int tile_column,
                                   const Destination& to) const {
-    if constexpr (Chain::kGated) {
+    if constexpr (Chain::kRotated) {
+      return typename Chain::template Operands<Count>(
+          read_rotation<Count>(unit_row, to.column + tile_column, to));
+    } else if constexpr (Chain::kGated) {
       cutlass::Array<float, Count> half;
 #pragma unroll
       for (int i = 0; i < Count; ++i) half[i] = values[value_of(column, i) + 4];
@@ -279,6 +285,32 @@ class Epilogue {
         operands.tensors[t][i + 1] = valid ? float(source[1]) : 0.f;
       }
     }
+  }
+
+  // Reads cos and sin of the thread's pairs in the columns from `column` on, a multiple of 8. The
+  // table is as wide as a multiple of 8, so that only the first place takes a division.
+  template <int Count, class Destination>
+  CUTLASS_DEVICE cutlass::Array<float, Count> read_rotation(int unit_row, int column,
+                                                            const Destination& to) const {
+    const RotationArguments& rotation = operands_.rotation;
+    auto turns = epilogue::unrotated<Count>();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t row = to.pixel(unit_row + first_row() + half * 8);
+      if (row < 0 || column >= rotation.columns) continue;
+      const epilogue::RotationRow<Element> table(rotation, static_cast<int>(row));
+      int place = column % rotation.width;
+#pragma unroll
+      for (int i = 2 * half; i < Count; i += 4) {
+        if (column + i / 4 * 8 < rotation.columns) {
+          const auto pair = table.template read<2>(place + thread_ % 4 * 2);
+          turns[i] = pair[0], turns[i + 1] = pair[1];
+        }
+        place += 8;
+        if (place == rotation.width) place = 0;
+      }
+    }
+    return turns;
   }
 
   CUTLASS_DEVICE int first_row() const { return thread_ / 32 * 16 + thread_ % 32 / 4; }

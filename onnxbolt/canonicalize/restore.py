@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnxbolt.canonicalize import attention_form, group_norm_form, norm_form
+from onnxbolt.canonicalize import attention_form, group_norm_form, norm_form, rotary_form
 from onnxbolt.canonicalize.recognition import Recognition
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.graph import promises
@@ -19,6 +19,9 @@ from onnxbolt.graph.exporter import INTERNAL_DOMAIN
 from onnxbolt.graph.importer import attributes_of
 from onnxbolt.graph.names import fresh
 from onnxbolt.graph.promises import stage
+
+# how nodes are written that never were nodes of the source, or not as they are
+_WRITTEN = {attention_form.OP: attention_form.restored, rotary_form.OP: rotary_form.restored}
 
 
 @stage(requires=promises.SOUND, ensures=promises.KEPT)
@@ -34,8 +37,8 @@ def restore(graph: gs.Graph) -> int:
     internal = [node for node in graph.nodes if node.domain == INTERNAL_DOMAIN]
     for node in internal:
         at = next(i for i, other in enumerate(graph.nodes) if other is node)
-        if node.op == attention_form.OP:
-            made = attention_form.restored(graph, node)
+        if node.op in _WRITTEN:
+            made = _WRITTEN[node.op](graph, node)
             remove(graph, [node])
             graph.nodes[at:at] = made
             continue

@@ -3,9 +3,10 @@
 A fused node's epilogue is a sequence of steps applied in fp32 to the accumulator of a GEMM or
 convolution (Bolt, section 3.1.1: element-wise operators, column broadcasts, data type conversion).
 A step may take an operand: a *vector* along the output channels (float32), a *tensor* of the
-output's shape (the node's element type) or a further product's *weight*; operands are the node's
-inputs 2, 3, .. in the order of the steps. Parameters are compile-time facts of the node's function
-body and run-time numbers of the kernel (`epilogue_params`, in the order of the steps).
+output's shape (the node's element type), a further product's *weight*, or the table of a
+*rotation*; operands are the node's inputs 2, 3, .. in the order of the steps. Parameters are
+compile-time facts of the node's function body and run-time numbers of the kernel
+(`epilogue_params`, in the order of the steps).
 
 An entry (step.py) has the nodes (patterns.py) and formulas (formula.py) that a step is recognized
 by, its ONNX body, its C++ functor, its numpy reference, its errors and its costs. registry.py lists
@@ -24,6 +25,7 @@ from onnxbolt.epilogues.layers import (
     gates,
     has_inner_residual,
     layers,
+    rotates,
     split_at_norm,
     tensor_operands,
 )
@@ -41,6 +43,7 @@ from onnxbolt.epilogues.registry import (
     NORMS,
     PRODUCT,
     RMS_NORM,
+    ROTATE,
     SCALE,
     STORE,
     Step,
@@ -68,6 +71,7 @@ __all__ = [
     "NORMS",
     "PRODUCT",
     "RMS_NORM",
+    "ROTATE",
     "SCALE",
     "STORE",
     "EpilogueStep",
@@ -77,6 +81,7 @@ __all__ = [
     "has_inner_residual",
     "layers",
     "registered",
+    "rotates",
     "split_at_norm",
     "steps_of",
     "tensor_operands",

@@ -55,6 +55,11 @@ def gates(steps: tuple[str, ...]) -> int:
     return sum(EPILOGUES[step].gates for step in steps)
 
 
+def rotates(steps: tuple[str, ...]) -> bool:
+    """True if a step rotates pairs of columns by a table."""
+    return any(EPILOGUES[step].operand == "rotation" for step in steps)
+
+
 def tensor_operands(steps: tuple[str, ...]) -> int:
     """The number of steps that read a tensor of the output's size."""
     return sum(EPILOGUES[step].operand == "tensor" for step in steps)

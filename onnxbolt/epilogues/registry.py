@@ -35,6 +35,7 @@ _OWN = (
     structure.MEAN,
     structure.GATE,
     structure.GATE_BIAS,
+    structure.ROTATE,
     structure.LAYER_NORM,
     structure.RMS_NORM,
     structure.MOMENTS,
@@ -82,6 +83,7 @@ EPILOGUES: Registry[str, EpilogueStep] = _Steps("epilogue step", _OWN, "name")
 BIAS, SCALE, MUL = operands.BIAS.name, operands.SCALE.name, operands.MUL.name
 PRODUCT, STORE, MEAN = structure.GEMM.name, structure.STORE.name, structure.MEAN.name
 GATE, GATE_BIAS = structure.GATE.name, structure.GATE_BIAS.name
+ROTATE = structure.ROTATE.name
 LAYER_NORM, RMS_NORM = structure.LAYER_NORM.name, structure.RMS_NORM.name
 # normalizations of rows; True if the mean is subtracted
 NORMS = {LAYER_NORM: True, RMS_NORM: False}

@@ -20,7 +20,7 @@ Emit = Callable[..., str]
 # (emit, opset, x, operand, parameters) -> y, all tensors by name
 Body = Callable[[Emit, int, str, str, tuple[float, ...]], str]
 
-OPERANDS = ("", "vector", "tensor", "weight")
+OPERANDS = ("", "vector", "tensor", "weight", "rotation")
 # Implementations in fp32 of Sigmoid, Tanh, Erf, Exp and the like, ONNX Runtime's and CUDA's, have
 # errors below this for results up to 1.
 FUNCTION = 2.0**-21

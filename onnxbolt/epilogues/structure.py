@@ -1,6 +1,6 @@
 """Steps that are not functions of single values: a further product, a second output, a mean, a
-gate, normalizations of rows, and statistics of rows. Matching and planning insert them into
-epilogues, so they have no patterns here."""
+gate, a rotation of pairs, normalizations of rows, and statistics of rows. Matching and planning
+insert them into epilogues, so they have no patterns here."""
 
 from __future__ import annotations
 
@@ -49,6 +49,29 @@ GATE, GATE_BIAS = (
         gates=True,
     )
     for name, operand in (("Gate", ""), ("GateBias", "vector"))
+)
+
+
+def _rotate(emit: Emit, opset: int, x: str, operand: str, params: tuple[float, ...]) -> str:
+    places = [emit("Const", (place,)) for place in (0, 1)]
+    (a, b), (cos, sin) = (
+        [emit("Gather", [pairs, place], axis=-1) for place in places] for pairs in (x, operand)
+    )
+    first = emit("Sub", [emit("Mul", [a, cos]), emit("Mul", [b, sin])])
+    second = emit("Add", [emit("Mul", [b, cos]), emit("Mul", [a, sin])])
+    return emit("Concat", [first, second], axis=-1)
+
+
+def _rotated(x: Array, operand: Array) -> Array:
+    (a, b), (cos, sin) = np.moveaxis(x, -1, 0), np.moveaxis(operand, -1, 0)
+    return np.stack([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+# A rotation of each pair of neighbouring columns (a, b) to (a cos - b sin, b cos + a sin). Bodies
+# and references have the two of a pair, and cos and sin, along a last axis; a node's operand is a
+# table that repeats along rows and columns (ops/rotary/).
+ROTATE = EpilogueStep(
+    "Rotate", body=_rotate, reference=_rotated, functor="Rotate", cost=4, operand="rotation"
 )
 
 

@@ -24,11 +24,12 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Candidate, Strided
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import BIAS
+from onnxbolt.epilogues import BIAS, CASTS
 from onnxbolt.graph import promises, weights
 from onnxbolt.graph.edit import Derived, add_constant, insert, pinned, remove
 from onnxbolt.graph.names import fresh
 from onnxbolt.graph.promises import stage
+from onnxbolt.match import rotations
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 
@@ -74,36 +75,27 @@ def _groups(graph: gs.Graph) -> Iterator[list[_Projection]]:
     """The projections of each input, in the order in which they are read: at least two, all of
     which can be read side by side."""
     candidates = partition(match(graph).candidates)
-    made = {candidate.output.name: candidate for candidate in candidates}
-    readers = [candidate for candidate in candidates if candidate.anchor.strided]
-    inside = _left_over(graph, readers)
+    made = {each.output.name: each for each in map(_without_cast, candidates) if each}
+    moved = rotations.embedded(graph, candidates)
     reads = defaultdict[str, list[Strided]](list)
-    for operand in (operand for reader in readers for operand in reader.anchor.strided):
+    for operand in (operand for each in candidates for operand in moved.strided(each)):
         reads[operand.tensor.name].append(operand)
     groups = defaultdict[Hashable, list[_Projection]](list)
     for name, operands in reads.items():
         found = _projection(made.get(name), operands)
-        if found and inside.issuperset(found.result.outputs) and not pinned(graph, found.result):
+        if (
+            found
+            and moved.left_over.issuperset(found.result.outputs)
+            and not pinned(graph, found.result)
+        ):
             groups[found.x.name, found.dtype].append(found)
     return (group for group in groups.values() if len(group) > 1 and _can_be_read(group))
 
 
-def _left_over(graph: gs.Graph, candidates: Sequence[Candidate]) -> set[gs.Node]:
-    """The nodes that nobody needs if these candidates are fused: their own, and others that only
-    move their operands or compute the sizes for that."""
-    found = {node for candidate in candidates for node in candidate.nodes}
-    anchors = [candidate.anchor for candidate in candidates]
-    read = {tensor.name for anchor in anchors for tensor in (anchor.x, *anchor.further)}
-    for node in reversed(graph.nodes):
-        if node not in found and all(
-            tensor.outputs
-            and tensor.name not in read
-            and not pinned(graph, tensor)
-            and found.issuperset(tensor.outputs)
-            for tensor in node.outputs
-        ):
-            found.add(node)
-    return found
+def _without_cast(candidate: Candidate) -> Candidate | None:
+    """The candidate up to a conversion at its end: a rotation may be computed in another type."""
+    cast = candidate.steps[-1:] and candidate.steps[-1] in CASTS.values()
+    return candidate.prefix(len(candidate.links) - 1) if cast else candidate
 
 
 def _projection(candidate: Candidate | None, reads: Sequence[Strided]) -> _Projection | None:

@@ -27,6 +27,7 @@ from onnxbolt.ops.norm import (
 )
 from onnxbolt.ops.pool import AveragePool, GlobalAveragePool, MaxPool
 from onnxbolt.ops.resize import Resize
+from onnxbolt.ops.rotary import Rotary
 from onnxbolt.ops.squeeze_excite import SqueezeExcite
 from onnxbolt.registry import Registry, cached
 
@@ -67,6 +68,7 @@ OPS: Registry[str, FusedOp] = _Ops(
         Conv(),
         Gemm(),
         Glu(),
+        Rotary(),
         SqueezeExcite(),
         Attention(),
         LayerNorm(),

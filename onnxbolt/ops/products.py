@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt import grouped
 from onnxbolt.candidates import Anchor, Candidate
-from onnxbolt.forms import Form, padded_channels, take
+from onnxbolt.forms import PLAIN, Form, padded_channels, take
 from onnxbolt.graph.edit import Derived, derived
 from onnxbolt.ops.base import FusedOp, Tensors
 
@@ -58,6 +58,8 @@ def operands(candidate: Candidate, forms: tuple[Form, ...], tensors: Tensors) ->
             found.append(tensors.constant(operand.name, values))
         elif kind == "tensor":
             found.append(tensors.get(operand, forms[layer]))
+        elif kind == "rotation":
+            found.append(tensors.get(operand, PLAIN))
         elif kind == "weight":
             found.append(
                 packed_weight(candidate.anchor, operand, forms[layer], forms[layer + 1], tensors)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from onnxbolt.problems.attention import AttentionProblem
 from onnxbolt.problems.base import Problem, Reference
 from onnxbolt.problems.conv import ConvProblem
-from onnxbolt.problems.gemm import GemmProblem, GluProblem
+from onnxbolt.problems.gemm import GemmProblem, GluProblem, RotaryProblem
 from onnxbolt.problems.gemm_moments import GemmMomentsProblem
 from onnxbolt.problems.gemm_norm import GemmNormProblem
 from onnxbolt.problems.group_norm import GroupNormProblem
@@ -39,6 +39,7 @@ __all__ = [
     "Problem",
     "Product",
     "Reference",
+    "RotaryProblem",
     "SqueezeExciteProblem",
     "TokenNormProblem",
 ]

@@ -8,10 +8,12 @@ from functools import cached_property
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import BIAS, EPILOGUES, GATE_BIAS, MUL, layers
-from onnxbolt.onnxruntime_time import CUBLAS
+from onnxbolt.epilogues import BIAS, EPILOGUES, GATE_BIAS, MUL, ROTATE, layers
+from onnxbolt.onnxruntime_time import CUBLAS, elementwise_us
 from onnxbolt.problems.base import Computed, Reference
 from onnxbolt.problems.product import Product
+
+_ROTATION = 4  # elementwise kernels that ONNX Runtime launches for a rotation
 
 
 class MatrixProduct(Product):
@@ -139,3 +141,52 @@ class GluProblem(MatrixProduct):
     def onnxruntime_us(self, arch: Arch) -> float:
         """Two products, and their activation and multiplication."""
         return sum(each.onnxruntime_us(arch) for each in self.apart)
+
+
+@dataclass(frozen=True)
+class RotaryProblem(MatrixProduct):
+    """D[M, N] = epilogue(A[M, K] B[N, K]^T), in which a step of `chain` rotates neighbouring
+    columns of the first `rotated` by a table [period, width]: element [row, column] by the table's
+    [row mod period, column mod width]."""
+
+    operation = "rotary"
+
+    m: int
+    n: int
+    k: int
+    dtype: DType
+    out: DType
+    chain: tuple[str, ...]
+    rotated: int
+    period: int
+    width: int
+
+    @property
+    def layers(self) -> tuple[RotaryProblem, ...]:
+        return (self,)
+
+    @property
+    def input_elements(self) -> int:
+        return super().input_elements + self.period * self.width
+
+    @property
+    def shape(self) -> str:
+        """m, n and k, the rotated columns, and the table."""
+        sizes = f"{self.m}x{self.n}x{self.k}"
+        return f"rotary {sizes}, {self.rotated} columns by {self.period}x{self.width}"
+
+    @property
+    def apart(self) -> GemmProblem:
+        """The product and its other steps."""
+        steps = tuple(step for step in self.chain if step != ROTATE)
+        return GemmProblem(self.m, self.n, self.k, self.dtype, self.out, steps)
+
+    @property
+    def reference(self) -> Reference | None:
+        return None
+
+    def onnxruntime_us(self, arch: Arch) -> float:
+        """The product, and the rotation's elementwise kernels: two multiplications and an addition
+        of the rotated columns, and what exchanges and negates elements."""
+        size = self.m * self.rotated * self.dtype.bytes
+        return self.apart.onnxruntime_us(arch) + _ROTATION * elementwise_us(3 * size, arch)

@@ -13,7 +13,7 @@ from onnxbolt import precision as precisions
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
-from onnxbolt.match import preparation, projections, windows
+from onnxbolt.match import preparation, projections, rotations, windows
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.options import Options
 from onnxbolt.plan.choose import Plan
@@ -66,5 +66,6 @@ def _prepared(original: ModelProto, precision: str, kernels: Kernels) -> gs.Grap
     preparation.prepare(graph)
     precisions.convert(graph, precision, kernels)
     projections.merge(graph)
+    rotations.move(graph)
     windows.move(graph)
     return graph

@@ -453,7 +453,7 @@ def test_repeated_instance_is_refused() -> None:
 
 def test_every_step_has_its_functor_in_the_header() -> None:
     header = (resource_dir("custom_ops") / "epilogue" / "steps.h").read_text()
-    kinds = {"": "kNone", "vector": "kVector", "tensor": "kTensor"}
+    kinds = {"": "kNone", "vector": "kVector", "tensor": "kTensor", "rotation": "kRotation"}
     for name, row in EPILOGUES.items():
         if name not in (*CASTS.values(), PRODUCT, STORE):
             arguments = f"Operand::{kinds[row.operand]}" + (

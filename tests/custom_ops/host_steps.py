@@ -20,11 +20,11 @@ import numpy as np
 from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.resources import resource_dir
-from onnxbolt.epilogues import EPILOGUES, MEAN, NORMS
+from onnxbolt.epilogues import EPILOGUES, MEAN, NORMS, ROTATE
 
 HOST = Path(__file__).with_name("host")
 HEADERS = ("limits.h", "approximations.h", "pairs.h", "steps.h")  # each includes those before it
-WHOLE = {MEAN, *NORMS}  # no functions of single values
+WHOLE = {MEAN, ROTATE, *NORMS}  # no functions of single values
 STEPS = tuple(
     name
     for name, row in EPILOGUES.items()

@@ -76,6 +76,12 @@ CONV_ATTRIBUTES: dict[str, Any] = {
 CASES: dict[str, fx.Case] = {
     "gemm": (fx.fused_model(fx.GEMM, ["B", "S", 24], (16, 24), [[16]]), [(2, 5, 24)]),
     "gated unit": (fx.fused_model(fx.GLU, ["B", "S", 24], (32, 24), [[16], [16]]), [(2, 5, 24)]),
+    "rotary": (
+        fx.fused_model(
+            fx.ROTARY, ["B", "S", 24], (32, 24), [[32], [1, "S", 8]], rotated_columns=16
+        ),
+        [(2, 5, 24), (1, 5, 8)],
+    ),
     "gemm of odd rows": (
         fx.fused_model(fx.GEMM_ROWS, ["B", "S", 21], (16, 24), [[16]]),
         [(2, 5, 21)],
@@ -337,6 +343,7 @@ POOL_ATTRIBUTES: dict[str, Any] = {
 SHAPES = {
     "gemm": (CASES["gemm"][0], ["B", "S", 16]),
     "gated unit": (CASES["gated unit"][0], ["B", "S", 16]),
+    "rotary": (CASES["rotary"][0], ["B", "S", 32]),
     "conv": (CASES["conv"][0], ["N", 5, 13, 6]),
     "last conv": (CASES["last conv"][0], ["N", 5, "floor((H-1)/2)+1", 13]),
     "gemm chain": (CASES["gemm chain"][0], ["B", "S", 8]),

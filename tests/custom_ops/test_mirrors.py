@@ -22,6 +22,7 @@ MIRRORS = {
     "Windows": device.Windows,
     "AttentionArguments": device.Attention,
     "EpilogueArguments": device.Epilogue,
+    "RotationArguments": device.Rotation,
     "GemmArguments": device.Gemm,
     "ConvArguments": device.Conv,
     "PoolArguments": device.Pool,

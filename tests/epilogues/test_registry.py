@@ -45,6 +45,7 @@ ADDED = {
     "Mean",
     "Gate",
     "GateBias",
+    "Rotate",
     "LayerNorm",
     "RmsNorm",
     "Moments",

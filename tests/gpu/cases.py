@@ -265,6 +265,7 @@ def instances(arch: int) -> list[Instance]:
     found = [
         *_full_alignment(arch, types),
         *_small_alignments(arch, types),
+        *_rotated(arch, types),
         *_fixed_channels(arch, types),
     ]
     found += [
@@ -407,6 +408,15 @@ def _small_alignments(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]
                     dtype,
                     ("Bias", "Add", "Relu"),
                 )
+
+
+def _rotated(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]:
+    """Pairs of columns rotated by a table, also where an access has fewer than 8 columns."""
+    for turn, (dtype, align) in enumerate(itertools.product(types, (8, 4, 2))):
+        if align <= dtype.alignment:
+            config = config_2x(named("gemm_2x"), arch, dtype, turn, align)
+            chain = ("Bias", "Rotate") if turn % 2 else ("Rotate",)
+            yield Instance(config, dtype, dtype, chain)
 
 
 def _fixed_channels(arch: int, types: tuple[DType, ...]) -> Iterable[Instance]:

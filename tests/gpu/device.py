@@ -22,6 +22,12 @@ def _fields(kind: type, names: str) -> list[tuple[str, type]]:
     return [(name, kind) for name in names.split()]
 
 
+class Rotation(ctypes.Structure):
+    """RotationArguments."""
+
+    _fields_ = [("table", _P), *_fields(_I, "rows width columns first")]
+
+
 class Epilogue(ctypes.Structure):
     """EpilogueArguments."""
 
@@ -30,6 +36,7 @@ class Epilogue(ctypes.Structure):
         ("tensors", _P * 2),
         ("tensor_pitch", _L * 2),
         ("params", ctypes.c_float * 8),
+        ("rotation", Rotation),
     ]
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from onnxbolt.codegen.render import Instance, instance_name
-from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.epilogues import EPILOGUES, rotates
 from onnxbolt.families import KernelConfig
 from onnxbolt.families.row import SLOTS
 from tests.gpu.cases import PARAMS
-from tests.gpu.device import Epilogue, Library, Tensor
+from tests.gpu.device import Epilogue, Library, Rotation, Tensor
 
 
 class Operands:
@@ -46,8 +46,31 @@ class Operands:
         self.arguments.vectors[: len(vectors)] = [vector.pointer for vector in vectors]
         self.arguments.tensors[: len(tensors)] = [tensor.pointer for tensor in tensors]
         self.arguments.tensor_pitch[: len(tensors)] = [tensor.pitch for tensor in tensors]
+        self.rotation: np.ndarray | None = None
+        if rotates(instance.chain):
+            self.rotation = self._rotation(library, instance, shape, rng)
         params = parameters(instance)
         self.arguments.params[: len(params)] = params
+
+    def _rotation(
+        self,
+        library: Library,
+        instance: Instance,
+        shape: tuple[int, ...],
+        rng: np.random.Generator,
+    ) -> np.ndarray:
+        """cos and sin for each pair of columns of each row [m, n]; most columns are rotated, by a
+        table that repeats, and whose first row is another one."""
+        m, n = shape
+        width = 8 if n % 16 else 16
+        rows, columns = m // 3 + 1, max(n * 2 // 3 // width, 1) * width
+        table = rng.normal(0, 1, (rows, width)).astype(instance.dtype.numpy)
+        stored, first = Tensor(library, table), rows // 2
+        self._device.append(stored)
+        self.arguments.rotation = Rotation(stored.pointer, rows, width, columns, first)
+        turned = np.tile(table[(first + np.arange(m)) % rows], (1, columns // width))
+        kept = np.tile([1.0, 0.0], (m, (n - columns) // 2))
+        return np.concatenate([turned.astype(np.float64), kept], axis=1)
 
 
 @dataclass

@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, MEAN, STORE, gates
+from onnxbolt.epilogues import EPILOGUES, MEAN, STORE, gates, rotates
 from onnxbolt.families import Family, named
 from onnxbolt.families.attention import AttentionConfig
 from onnxbolt.families.attention_sm90 import AttentionSm90Config
@@ -81,9 +81,15 @@ class GemmProblem:
         self.arguments = Gemm.of(self.a, self.b, self.output, self.operands.arguments)
         product = a.astype(np.float64) @ b.astype(np.float64).T
         turns = product.reshape(m, -1, 2, TURN) if gated else product[:, :, None]
-        first, *others = (turns[:, :, i].reshape(m, n) for i in range(turns.shape[2]))
+        halves = [turns[:, :, i].reshape(m, n) for i in range(turns.shape[2])]
+        operands = self.operands
         self.expected = epilogue(
-            first, instance.chain, self.operands.vectors, self.operands.tensors, *others
+            halves[0],
+            instance.chain,
+            operands.vectors,
+            operands.tensors,
+            half=halves[1] if gated else None,
+            rotation=operands.rotation,
         )
 
 
@@ -500,6 +506,7 @@ def _form(instance: Instance) -> str:
         ),
         "BOTH_FORMS": isinstance(config, ConvSm90Config) and chain[-1:] == (STORE,),
         "GATED": gates(chain) > 0,
+        "ROTATED": rotates(chain),
         "MOMENTS": _has_moments(instance),
         "SWAPPED": isinstance(config, Sm90Config) and config.swapped,
         "MASKED": (isinstance(config, AttentionConfig | AttentionSm90Config) and config.mask != 0),
@@ -535,4 +542,5 @@ _TMA = (named("gemm_3x"), named("gemm_sm90"), named("conv_sm90"))
 def _unit_n(instance: Instance) -> int:
     """The multiple that n must be of: TMA writes rows of 16 bytes, whatever the input's type."""
     least = 16 // instance.out.bytes if instance.config.family in _TMA else 1
-    return max(access(instance.config)[1], least, TURN * gates(instance.chain))
+    turn = TURN * (gates(instance.chain) or rotates(instance.chain))
+    return max(access(instance.config)[1], least, turn)

@@ -28,12 +28,18 @@ def epilogue(
     vectors: Sequence[np.ndarray],
     tensors: Sequence[np.ndarray],
     half: np.ndarray | None = None,
+    rotation: np.ndarray | None = None,
 ) -> np.ndarray:
     """The chain's steps on float64, operands taken in order; `half` is what a gate multiplies
-    by, without its vector."""
+    by, without its vector, `rotation` cos and sin in the places of each pair of columns."""
     operands = {"vector": iter(vectors), "tensor": iter(tensors)}
     for step in chain:
         row = EPILOGUES[step]
+        if row.operand == "rotation":
+            assert rotation is not None
+            pairs = (each.reshape(len(each), -1, 2) for each in (accumulator, rotation))
+            accumulator = row.reference(*pairs).reshape(accumulator.shape)
+            continue
         operand = next(operands[row.operand]).astype(np.float64) if row.operand else None
         if row.gates:
             assert half is not None

@@ -14,7 +14,7 @@ from onnxbolt.epilogues import MEAN
 from onnxbolt.families import named
 from onnxbolt.families.blocks import sm90
 from onnxbolt.families.blocks.sm90 import Sm90Config
-from onnxbolt.problems import ConvProblem, GemmProblem, GluProblem, Product
+from onnxbolt.problems import ConvProblem, GemmProblem, GluProblem, Product, RotaryProblem
 
 Form = tuple[DType, DType, tuple[str, ...]]  # element, output, chain
 
@@ -44,6 +44,7 @@ def instances(arch: int, forms: Sequence[Form]) -> Iterator[Instance]:
         *_swapped(arch),
         *_means(arch),
         *_gated(arch),
+        *_rotated(arch),
     )
 
 
@@ -133,6 +134,24 @@ def _gated(arch: int) -> Iterator[Instance]:
     )
     for turn, (columns, dtype, out, chain) in enumerate(forms):
         problem = GluProblem(_GEMM[0], columns, _GEMM[1], dtype, out, chain)
+        configs = _configs(problem, arch)[turn % 3 :: 8]
+        yield from (_instance(problem, config) for config in configs)
+
+
+def _rotated(arch: int) -> Iterator[Instance]:
+    """Pairs of columns rotated by a table, some kernels of each form: with and without a bias,
+    results of other types."""
+    forms = (
+        (3072, DType.F16, DType.F16, ("Bias", "Rotate")),
+        (2304, DType.BF16, DType.BF16, ("Rotate",)),
+        (96, DType.F16, DType.F16, ("Rotate",)),
+        (48, DType.BF16, DType.BF16, ("Bias", "Rotate")),
+        (128, DType.F32, DType.F32, ("Bias", "Rotate")),
+        (64, DType.F16, DType.F32, ("Rotate",)),
+        (24, DType.F32, DType.F16, ("Bias", "Rotate")),
+    )
+    for turn, (columns, dtype, out, chain) in enumerate(forms):
+        problem = RotaryProblem(_GEMM[0], columns, _GEMM[1], dtype, out, chain, columns, 192, 8)
         configs = _configs(problem, arch)[turn % 3 :: 8]
         yield from (_instance(problem, config) for config in configs)
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper
 
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, EPILOGUES, GATE, GATE_BIAS, MEAN, STORE, Step
+from onnxbolt.epilogues import CASTS, EPILOGUES, GATE, GATE_BIAS, MEAN, ROTATE, STORE, Step
 from onnxbolt.ops import named
 from onnxbolt.ops.base import Signature
 from onnxbolt.ops.functions import DOMAIN, build
@@ -30,7 +30,7 @@ PARAMS = {
 STEPS = sorted(
     name
     for name, row in EPILOGUES.items()
-    if name not in (STORE, MEAN, GATE, GATE_BIAS) and not row.statistics
+    if name not in (STORE, MEAN, GATE, GATE_BIAS, ROTATE) and not row.statistics
 )
 
 
@@ -96,6 +96,27 @@ def test_gemm_bodies_compute_the_reference(name: str, opset: int) -> None:
     got = call(Signature(named("gemm"), DType.F32, 0, (step,)), feeds, opset)
     limit = {"CastF16": 1e-3, "CastBF16": 8e-3}.get(name, 1e-5)
     assert np.linalg.norm(got.astype(np.float64) - expected) <= limit * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("opset", [13, 17, 20])
+@pytest.mark.parametrize("rotated", [8, 16, 24])
+@pytest.mark.parametrize("rows", [(1, 4), (3, 4), (4,), (2,)])
+def test_a_rotation_repeats_its_table(rows: tuple[int, ...], rotated: int, opset: int) -> None:
+    """Along rows and columns; further columns stay as they are."""
+    rng = np.random.default_rng(0)
+    x, weight, vector = rng.standard_normal((3, 4, 6)), rng.standard_normal((24, 6)), np.ones(24)
+    table = rng.standard_normal((*rows, 8))
+    biased = (x @ weight.T + vector).reshape(-1, 24)
+    lines = table.reshape(-1, 8)
+    spread = np.tile(np.tile(lines, (len(biased) // len(lines), 1)), (1, rotated // 8))
+    pairs = (biased[:, :rotated].reshape(12, -1, 2), spread.reshape(12, -1, 2))
+    expected = biased.copy()
+    expected[:, :rotated] = Step(ROTATE).row.reference(*pairs).reshape(12, -1)
+    signature = Signature(named("rotary"), DType.F32, 0, (Step("Bias"), Step(ROTATE)))
+    feeds = {"x": x, "weight": weight, "bias": vector, "table": table}
+    floats = {name: values.astype(np.float32) for name, values in feeds.items()}
+    got = call(signature, floats, opset, rotated_columns=rotated)
+    np.testing.assert_allclose(got.reshape(12, 24), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("opset", [11, 17, 20])

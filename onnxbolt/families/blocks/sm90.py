@@ -25,7 +25,7 @@ from typing import ClassVar, TypeVar
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import gates, tensor_operands
+from onnxbolt.epilogues import gates, rotates, tensor_operands
 from onnxbolt.families.base import (
     FLAG,
     SCHEDULES,
@@ -314,7 +314,8 @@ def _config(
 def _swapped(kind: type[S], k: int, problem: Product, arch: Arch, swizzle: int) -> Iterator[S]:
     """The swapped kernel that divides few tiles best among the SMs, if it does so better than tiles
     of 64 or 128 rows."""
-    if tensor_operands(problem.chain) or gates(problem.chain) or problem.out.bytes != 2:
+    across = tensor_operands(problem.chain) or gates(problem.chain) or rotates(problem.chain)
+    if across or problem.out.bytes != 2:
         return
     if _SWAPPED_COLUMNS not in _tile_columns(problem):
         return

@@ -9,7 +9,7 @@ from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks import mma_sync
 from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.blocks.mma_sync import MAX_PREDICATES, MmaConfig
-from onnxbolt.problems import GemmProblem
+from onnxbolt.problems import GemmProblem, RotaryProblem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,12 +21,14 @@ class Gemm2x(Family[Gemm2xConfig]):
     """Runs on every architecture whose tensor cores multiply the type."""
 
     number, name, config = 1, "gemm_2x", Gemm2xConfig
-    problems, kinds = (GemmProblem,), frozenset({"gemm"})
+    problems, kinds = (GemmProblem, RotaryProblem), frozenset({"gemm", "rotary"})
     needs = frozenset({Capability.MMA_SYNC})
     heuristics_target = "CUTLASS"
     waits, compile_seconds, generation = False, 3.0, 0
 
-    def candidates(self, problem: GemmProblem, arch: Arch) -> tuple[Gemm2xConfig, ...]:
+    def candidates(
+        self, problem: GemmProblem | RotaryProblem, arch: Arch
+    ) -> tuple[Gemm2xConfig, ...]:
         if problem.inner or not arch.supports(problem.dtype):
             return ()
         dtype = problem.dtype
@@ -42,7 +44,9 @@ class Gemm2x(Family[Gemm2xConfig]):
     def shared_memory(self, kernel: Compiled) -> int:
         return mma_sync.shared_memory(kernel.config, kernel.dtype)
 
-    def predicted_us(self, problem: GemmProblem, config: Gemm2xConfig, arch: Arch) -> float:
+    def predicted_us(
+        self, problem: GemmProblem | RotaryProblem, config: Gemm2xConfig, arch: Arch
+    ) -> float:
         return mma_sync.predicted_us(problem, config, arch)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from onnxbolt.archs import Arch, Capability, get
 from onnxbolt.families.base import Compiled, Family, Schedule
@@ -11,9 +12,10 @@ from onnxbolt.families.blocks import sm90
 from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.sm90 import Sm90Config
 from onnxbolt.integers import ceil_divide
-from onnxbolt.problems import GemmMomentsProblem, GemmProblem, GluProblem
+from onnxbolt.problems import GemmMomentsProblem, GemmProblem, GluProblem, RotaryProblem
 from onnxbolt.problems.gemm_moments import PART
 
+_Served: TypeAlias = GemmProblem | GluProblem | GemmMomentsProblem | RotaryProblem
 # rows of tiles that blocks walk through together, so that they share rows of A and B in L2
 _BAND = 8
 # the most columns with which three cooperative warpgroups read statistics without spilling
@@ -28,17 +30,16 @@ class GemmSm90Config(Sm90Config):
 
 
 class GemmSm90(Family[GemmSm90Config]):
-    """Serves GEMMs whose rows TMA can read and write, also those of gated units, and those that
-    hand statistics of rows to one another (docs/decisions/norms-in-products.md)."""
+    """Serves GEMMs whose rows TMA can read and write, also those of gated units and of rotary
+    embeddings, and those that hand statistics of rows to one another
+    (docs/decisions/norms-in-products.md)."""
 
     number, name, config = 5, "gemm_sm90", GemmSm90Config
-    problems = (GemmProblem, GluProblem, GemmMomentsProblem)
-    kinds = frozenset({"gemm", "glu"})
+    problems = (GemmProblem, GluProblem, GemmMomentsProblem, RotaryProblem)
+    kinds = frozenset({"gemm", "glu", "rotary"})
     needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
 
-    def candidates(
-        self, problem: GemmProblem | GluProblem | GemmMomentsProblem, arch: Arch
-    ) -> tuple[GemmSm90Config, ...]:
+    def candidates(self, problem: _Served, arch: Arch) -> tuple[GemmSm90Config, ...]:
         if problem.inner:
             return ()
         found = sm90.candidates(GemmSm90Config, problem, arch, _BAND)
@@ -51,12 +52,7 @@ class GemmSm90(Family[GemmSm90Config]):
             kernel.config, kernel, get(kernel.config.arch), staged_in_rows=True
         )
 
-    def predicted_us(
-        self,
-        problem: GemmProblem | GluProblem | GemmMomentsProblem,
-        config: GemmSm90Config,
-        arch: Arch,
-    ) -> float:
+    def predicted_us(self, problem: _Served, config: GemmSm90Config, arch: Arch) -> float:
         """Where A's rows are normalized, nothing hides the wait for their statistics from
         cooperative warpgroups."""
         product = sm90.predicted_us(problem, config, arch, memory_us(problem, arch))

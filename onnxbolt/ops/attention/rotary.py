@@ -7,7 +7,8 @@ GPT-NeoX and Llama, or neighbours (interleaved), as in GPT-J. Written out for ha
 
     y = [a cos - b sin, b cos + a sin]
 
-A head may rotate its first elements alone. No kernel computes any of these yet, so that each is a
+A head may rotate its first elements alone, and the first positions (class tokens) may stay as they
+are. match/rotations.py makes those behind projections a part of these; each that is left is a
 refusal, which says what was recognized.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
@@ -30,14 +31,18 @@ _OP = "RotaryEmbedding"
 @dataclass(frozen=True, eq=False)
 class Rotation:
     """The rotation of the first `rotated` of the elements along x's last axis, or of each head in
-    it. `cos` and `sin` are the tables by which it is multiplied, or those that an operator gathers
-    them from."""
+    it, but for the first `skipped` positions. `cos` and `sin` are the tables by which it is
+    multiplied, or those that an operator gathers them from by `positions`."""
 
     x: gs.Tensor
     cos: gs.Tensor
     sin: gs.Tensor
     interleaved: bool
     rotated: int | None  # None: the operator's tables tell
+    paired: bool = False  # tables have one number for a pair, else one for each element
+    positions: gs.Tensor | None = None
+    skipped: int = 0
+    scaled: bool = False  # an operator changes angles or x in a further way
 
     @property
     def words(self) -> str:
@@ -72,29 +77,72 @@ def _refused(node: gs.Node) -> Refusal | None:
     found = rotation(node)
     if found is None:
         return None
-    reason = f"a rotary embedding, which no kernel computes: {found.words}"
+    because = getattr(node, "refused", "")
+    reason = f"a rotary embedding is in no kernel{', because ' * bool(because)}{because}"
+    reason = f"{reason}: {found.words}"
     return Refusal(node.name, node.op, reason, node.outputs[0].name, apart=True)
 
 
 def rotation(node: gs.Node) -> Rotation | None:
     """The rotary embedding that ends at this node, if there is one."""
+    found = _written(node)
+    whole = None if found is None or node.op == _OP else _piece(found.x)
+    if found is None or whole is None or not whole.spans(0, found.rotated or 0):
+        return found
+    return replace(found, x=whole.tensor)
+
+
+def _written(node: gs.Node) -> Rotation | None:
+    """The rotary embedding of all of x, which may be a slice of another tensor."""
     if node.op == _OP:
         return _operator(node)
-    found = _sum(node) if node.op == "Add" else _halves(node) if node.op == "Concat" else None
-    if found is None:
+    return _sum(node) if node.op == "Add" else _halves(node) if node.op == "Concat" else None
+
+
+def behind(tensor: gs.Tensor) -> tuple[Rotation, gs.Node] | None:
+    """The rotary embedding whose whole result is `tensor`, and its last node that `rotation` knows;
+    None where there is none, or where it is not certain what else the tensor holds."""
+    node = producer(_uncast(tensor))
+    if node is None:
         return None
-    whole = _piece(found.x)
-    if whole is None or not whole.spans(0, whole.begin + (found.rotated or 0)):
-        return found
-    return Rotation(whole.tensor, found.cos, found.sin, found.interleaved, found.rotated)
+    found = _written(node)
+    if found is not None:
+        return found, node
+    if node.op != "Concat" or node.domain or len(node.inputs) != 2:
+        return None
+    for at, axis in ((0, -1), (1, -2)):
+        last = producer(_uncast(node.inputs[at]))
+        part = _written(last) if last is not None and last.op != _OP else None
+        other = _piece(node.inputs[1 - at], axis)
+        if part is None or last is None or other is None or not _is_at(node, axis):
+            continue
+        own = _piece(part.x, axis)
+        first, second = (own, other) if axis == -1 else (other, own)
+        if own is not None and _are_all(first, second, axis):
+            skipped = 0 if axis == -1 else other.end
+            return replace(part, x=own.tensor, skipped=skipped), last
+    return None
+
+
+def _are_all(first: _Piece | None, second: _Piece | None, axis: int) -> bool:
+    """True if both pieces, one behind the other, are a tensor."""
+    if first is None or second is None or first.tensor is not second.tensor:
+        return False
+    width = _width(first.tensor, axis) or 0
+    return first.spans(0, first.end) and second.spans(first.end, width)
 
 
 def _operator(node: gs.Node) -> Rotation:
     """That of ONNX has the positions behind the tables, that of ONNX Runtime in front of them."""
     x, first, second, third = (*node.inputs, None, None)[:4]
-    cos, sin = (second, third) if node.domain == CONTRIB else (first, second)
+    contrib = node.domain == CONTRIB
+    cos, sin, positions = (second, third, first) if contrib else (first, second, third)
+    if positions is not None and not positions.name:
+        positions = None
     rotated = node.attrs.get("rotary_embedding_dim", 0) or None
-    return Rotation(x, cos, sin, bool(node.attrs.get("interleaved", 0)), rotated)
+    scaled = bool(node.attrs.get("is_packed_batching", 0)) or node.attrs.get("scale", 1.0) != 1.0
+    interleaved = bool(node.attrs.get("interleaved", 0))
+    return Rotation(_uncast(x), cos, sin, interleaved, rotated, True, positions, scaled=scaled)
 
 
 def _sum(node: gs.Node) -> Rotation | None:
@@ -145,7 +193,7 @@ def _halves(node: gs.Node) -> Rotation | None:
             width = _width(first.tensor) or 0
             paired = first.spans(0, width // 2) and second.spans(width // 2, width)
             if width % 2 == 0 and paired and _crosses(total, (b, cos), (a, sin)):
-                return Rotation(first.tensor, cos, sin, False, width)
+                return Rotation(first.tensor, cos, sin, False, width, paired=True)
     return None
 
 
@@ -192,43 +240,49 @@ def _uncast(tensor: gs.Tensor) -> gs.Tensor:
     return tensor
 
 
-def _piece(tensor: gs.Tensor) -> _Piece | None:
-    """The elements that a Slice or a Split takes of its input's last axis."""
+def _piece(tensor: gs.Tensor, axis: int = -1) -> _Piece | None:
+    """The elements that a Slice or a Split takes of an axis of its input, by default the last."""
     tensor = _uncast(tensor)
     node = producer(tensor)
     if node is None or node.op not in ("Slice", "Split") or node.domain:
         return None
     whole = _uncast(node.inputs[0])
-    width = _width(whole)
+    width = _width(whole, axis)
     if width is None:
         return None
     if node.op == "Slice":
-        return _sliced(node, whole, width)
-    widths = [_width(each) for each in node.outputs]
-    if not _is_last(node) or None in widths:
+        return _sliced(node, whole, width, axis)
+    widths = [_width(each, axis) for each in node.outputs]
+    if not _is_at(node, axis) or None in widths:
         return None
     at = next(i for i, each in enumerate(node.outputs) if each is tensor)
     begin = sum(each or 0 for each in widths[:at])
     return _Piece(whole, begin, begin + (widths[at] or 0), 1)
 
 
-def _sliced(node: gs.Node, whole: gs.Tensor, width: int) -> _Piece | None:
+def _sliced(node: gs.Node, whole: gs.Tensor, width: int, axis: int) -> _Piece | None:
     starts, ends, axes = (constant_integers(node, index) for index in (1, 2, 3))
     steps = constant_integers(node, 4) if len(node.inputs) > 4 and node.inputs[4].name else [1]
     if starts is None or ends is None or steps is None or steps[0] < 1:
         return None
-    if axes not in ([-1], [len(whole.shape) - 1]):
+    if axes not in ([axis], [len(whole.shape) + axis]):
         return None
     return _Piece(whole, *slice(starts[0], ends[0], steps[0]).indices(width))
 
 
 def _is_last(node: gs.Node) -> bool:
     """True if the node's axis is the last one of its output."""
+    return _is_at(node, -1)
+
+
+def _is_at(node: gs.Node, axis: int) -> bool:
+    """True if the node's axis is this one of its output, counted from the end."""
     shape = node.outputs[0].shape
-    return shape is not None and node.attrs.get("axis", 0) in (-1, len(shape) - 1)
+    return shape is not None and node.attrs.get("axis", 0) in (axis, len(shape) + axis)
 
 
-def _width(tensor: gs.Tensor) -> int | None:
-    """The size of the last axis, if it is known."""
-    width = tensor.shape[-1] if tensor.shape else None
+def _width(tensor: gs.Tensor, axis: int = -1) -> int | None:
+    """The size of the last axis, or of another one counted from the end, if it is known."""
+    known = tensor.shape is not None and len(tensor.shape) >= -axis
+    width = tensor.shape[axis] if known else None
     return width if isinstance(width, int) else None

@@ -37,14 +37,28 @@ inline float Finish(const EpilogueArguments& e, float x, int64_t row, int64_t ch
   return x > 0 ? x : e.params[0] * x;
 }
 
+// Bias, then the rotation of pairs of columns.
+inline void Rotate(const EpilogueArguments& e, float* row, int64_t m, int64_t columns) {
+  const RotationArguments& r = e.rotation;
+  for (int64_t n = 0; n < columns; ++n) row[n] += e.vectors[0][n];
+  const float* table = static_cast<const float*>(r.table) + (r.first + m) % r.rows * r.width;
+  for (int64_t n = 0; n < r.columns; n += 2) {
+    const float a = row[n], b = row[n + 1], *turn = table + n % r.width;
+    row[n] = a * turn[0] - b * turn[1], row[n + 1] = b * turn[0] + a * turn[1];
+  }
+}
+
 inline void Compute(const GemmArguments& g) {
   const auto *a = static_cast<const float*>(g.a), *b = static_cast<const float*>(g.b);
+  const bool rotates = g.epilogue.rotation.table != nullptr;
   for (int64_t m = 0; m < g.m; ++m) {
+    float* const row = static_cast<float*>(g.d) + m * g.ldd;
     for (int64_t n = 0; n < g.n; ++n) {
       float sum = 0;
       for (int64_t k = 0; k < g.k; ++k) sum += a[m * g.lda + k] * b[n * g.ldb + k];
-      static_cast<float*>(g.d)[m * g.ldd + n] = Finish(g.epilogue, sum, m, n);
+      row[n] = rotates ? sum : Finish(g.epilogue, sum, m, n);
     }
+    if (rotates) Rotate(g.epilogue, row, m, g.n);
   }
 }
 
