@@ -108,18 +108,22 @@ class MomentsTileEnd : public TileEnd<K> {
   using Params = MomentsParams;
 
   CUTLASS_DEVICE MomentsTileEnd(const Params& params, SharedMemory<K> memory, int group, int rank)
-      : TileEnd<K>(params, memory, group, rank),
-        first_row_(K::kIsPingpong ? 0 : group * K::kGroupRows) {
+      : TileEnd<K>(params, memory, group, rank) {
     this->epilogue_.use(params);
   }
 
   CUTLASS_DEVICE void fetch(Origin tile) {
     TileEnd<K>::fetch(tile);
-    this->epilogue_.fetch_rows(tile.row + first_row_);
+    this->epilogue_.fetch_rows(tile.row + first_row());
   }
 
  private:
-  int first_row_;  // the warpgroup's in a tile
+  // The warpgroup's in a tile. It is computed each time, since a register for it would be spilled
+  // beside the accumulators of three warpgroups.
+  CUTLASS_DEVICE static int first_row() {
+    const int group = static_cast<int>(threadIdx.x) / 128 - 1;  // behind the producer's
+    return K::kIsPingpong ? 0 : group * K::kGroupRows;
+  }
 };
 
 }  // namespace sm90

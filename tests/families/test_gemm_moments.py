@@ -49,14 +49,6 @@ def test_a_product_writes_statistics_of_whole_parts_alone() -> None:
     assert _candidates(dataclasses.replace(WRITES, k=760))
 
 
-def test_three_cooperative_warpgroups_read_no_statistics_of_wide_tiles() -> None:
-    """They spilled registers."""
-    three = {c.columns for c in _candidates(READS) if c.tile_groups == 3}
-    assert three == {64, 96, 128}
-    written = dataclasses.replace(WRITES, chain=("Bias", "Moments"))
-    assert 192 in {c.columns for c in _candidates(written) if c.tile_groups == 3}
-
-
 def test_no_other_family_has_such_kernels() -> None:
     found = {config.family for config in candidates(READS, get(90))}
     assert found == {FAMILY}

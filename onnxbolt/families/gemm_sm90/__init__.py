@@ -18,8 +18,6 @@ from onnxbolt.problems.gemm_moments import PART
 _Served: TypeAlias = GemmProblem | GluProblem | GemmMomentsProblem | RotaryProblem
 # rows of tiles that blocks walk through together, so that they share rows of A and B in L2
 _BAND = 8
-# the most columns with which three cooperative warpgroups read statistics without spilling
-_MOST_OF_THREE = 128
 # an estimate, not measured: until the statistics of a tile's rows have come
 _ROWS_US = 0.6
 
@@ -66,11 +64,8 @@ class GemmSm90(Family[GemmSm90Config]):
 
 
 def _has_parts(config: GemmSm90Config, problem: GemmMomentsProblem) -> bool:
-    """True if rows with statistics consist of whole parts, and those of a tile's results, too, and
-    if reading them spills no registers."""
+    """True if rows with statistics consist of whole parts, and those of a tile's results, too."""
     read, written = problem.k * problem.reads, problem.n * problem.writes
     if problem.dtype.bytes != 2 or problem.out is not problem.dtype or config.swapped:
-        return False
-    if problem.reads and config.tile_groups == 3 and config.columns > _MOST_OF_THREE:
         return False
     return not (read % PART or written % PART or config.columns * problem.writes % PART)
