@@ -11,13 +11,21 @@ from collections.abc import Callable, Iterable, Sequence
 import onnx_graphsurgeon as gs
 
 from onnxbolt.graph.snapshot import Snapshot
-from onnxbolt.ops.attention import decomposed, folds, head_factors, sequence_first, sums
+from onnxbolt.ops.attention import (
+    decomposed,
+    folds,
+    head_factors,
+    row_maxima,
+    sequence_first,
+    sums,
+)
 from onnxbolt.ops.base import FusedOp
 
 # each rewrites attentions with these softmaxes, and returns those of the ones that it changed
 _REWRITES: tuple[
     tuple[str, Callable[[FusedOp, gs.Graph, Iterable[gs.Node]], list[gs.Node]]], ...
 ] = (
+    ("maxima of rows no longer subtracted", row_maxima.drop),
     ("factors of heads moved to queries", head_factors.move),
     ("several masks joined to one", sums.join),
     ("masks divided into batch and heads", folds.divide),
