@@ -26,16 +26,13 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks import peers
 from benchmarks.common import ClockSampler, Row
-from benchmarks.documents import write_results
-from benchmarks.kernels import Kernel, kernels, parser
+from benchmarks.kernels import Kernel, compile_all, kernels, measured_rows, parser
 from benchmarks.racing import against, fastest, medians, say, take_turns
-from onnxbolt import gpu
-from onnxbolt.archs import Arch, by_name, get
+from onnxbolt.archs import Arch, get
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.families import KernelConfig, candidates
@@ -43,8 +40,6 @@ from onnxbolt.inspection import describe
 from onnxbolt.plan.cost import floor_us
 from onnxbolt.problems import AttentionProblem
 from onnxbolt.problems.attention import BAND_LEAST, BAND_MOST
-from onnxbolt.tune.library import build
-from onnxbolt.tune.tasks import instance_of
 
 PADDED, BIASED, CAUSAL = "key padding", "bias", "causal"
 VARLEN = "flash, without padding"
@@ -278,23 +273,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     found = [case for case in cases() if not chosen.rows or case.name in chosen.rows]
     if chosen.build:
-        return _build(found, get(_BUILT_FOR), chosen.families)
-    arch = gpu.local_arch()
-    if arch is None or peers.pytorch() is None:
-        print(
-            "error: it needs an NVIDIA GPU of a supported architecture, and PyTorch",
-            file=sys.stderr,
+        arch, families = get(_BUILT_FOR), chosen.families
+        return compile_all(
+            (case.problem, config)
+            for case in found
+            for config in configurations(case.problem, arch, families)
         )
-        return 1
-    rows, planned = [], [(case.name, case.problem.batch) for case in cases()]
-    try:
-        for case in found:
-            rows.append(_survive(case, by_name(arch), chosen))
-            write_results("attention", rows, chosen.out, chosen.append, planned)
-            say(_line(rows[-1]))
-            peers.release()
-    except OnnxboltError as error:
-        print(f"error: {error}", file=sys.stderr)
+    rows = measured_rows(
+        "attention",
+        (functools.partial(_survive, case, chosen=chosen) for case in found),
+        chosen,
+        [(case.name, case.problem.batch) for case in cases()],
+        _line,
+    )
+    if rows is None:
         return 1
     ratios = [row.ratio for row in rows if row.ratio]
     if ratios:
@@ -306,19 +298,6 @@ def _line(row: Row) -> str:
     if row.ours_us is None:
         return f"{row.name}: {row.values['failure']}"
     return f"{row.name}: {row.ours_us} us, {row.peer} {row.peer_us}, {row.ratio}; {row.config}"
-
-
-def _build(found: Sequence[Case], arch: Arch, families: Sequence[str]) -> int:
-    """Compile the kernels of all rows at once, so that all cores are busy."""
-    instances = [
-        instance_of(case.problem, config)
-        for case in found
-        for config in configurations(case.problem, arch, families)
-    ]
-    for instance, library in build(instances):
-        if not isinstance(library, Path):
-            say(f"not measured: {describe(instance.config)}: {library.detail[-200:]}")
-    return 0
 
 
 def _survive(case: Case, arch: Arch, chosen: argparse.Namespace) -> Row:

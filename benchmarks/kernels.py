@@ -6,12 +6,17 @@ from __future__ import annotations
 import argparse
 import ctypes
 import functools
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks import peers
+from benchmarks.common import Row
+from benchmarks.documents import write_results
 from benchmarks.racing import say
+from onnxbolt import gpu
+from onnxbolt.archs import Arch, by_name
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.families import KernelConfig
 from onnxbolt.families.row import WIDTH
@@ -105,3 +110,42 @@ def parser(description: str) -> argparse.ArgumentParser:
     options.add_argument("--append", action="store_true", help="keep the file's other rows")
     options.add_argument("--verbose", action="store_true", help="print all configurations' times")
     return options
+
+
+def compile_all(pairs: Iterable[tuple[Problem, KernelConfig]]) -> int:
+    """Compile the kernels of all rows at once, so that all cores are busy. Returns 0, the exit
+    status: a kernel that does not compile is named, and is not measured."""
+    for instance, library in build([instance_of(*pair) for pair in pairs]):
+        if not isinstance(library, Path):
+            say(f"not measured: {describe(instance.config)}: {library.detail[-200:]}")
+    return 0
+
+
+def measured_rows(
+    benchmark: str,
+    measures: Iterable[Callable[[Arch], Row]],
+    chosen: argparse.Namespace,
+    planned: Iterable[tuple[str, int]],
+    line: Callable[[Row], str],
+) -> list[Row] | None:
+    """The rows that `measures` make on the local GPU; the result file is written and `line` printed
+    after each. `planned` are the names and batches of all rows that the benchmark has. None after
+    an error, which is printed."""
+    arch = gpu.local_arch()
+    if arch is None or peers.pytorch() is None:
+        print(
+            "error: it needs an NVIDIA GPU of a supported architecture, and PyTorch",
+            file=sys.stderr,
+        )
+        return None
+    rows, planned = list[Row](), list(planned)
+    try:
+        for measure in measures:
+            rows.append(measure(by_name(arch)))
+            write_results(benchmark, rows, chosen.out, chosen.append, planned)
+            say(line(rows[-1]))
+            peers.release()
+    except OnnxboltError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return None
+    return rows

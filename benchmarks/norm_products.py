@@ -22,16 +22,13 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks import peers
 from benchmarks.common import ClockSampler, Row
-from benchmarks.documents import write_results
-from benchmarks.kernels import Kernel, kernels, parser
+from benchmarks.kernels import Kernel, compile_all, kernels, measured_rows, parser
 from benchmarks.racing import against, say, take_turns
-from onnxbolt import gpu
-from onnxbolt.archs import Arch, by_name, get
+from onnxbolt.archs import Arch, get
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import LAYER_NORM, MOMENTS, STORE
 from onnxbolt.errors import OnnxboltError
@@ -47,8 +44,6 @@ from onnxbolt.problems import (
     Product,
 )
 from onnxbolt.problems.gemm_moments import PART
-from onnxbolt.tune.library import build
-from onnxbolt.tune.tasks import instance_of
 from tests.gpu.device import Epilogue, Gemm, Norm
 
 # m x n x k and whether others read the sum: one text of 128 tokens, BERT-base 32x40, BERT-large
@@ -357,6 +352,7 @@ def _in_turn(operations: Sequence[peers.Operation]) -> peers.Operation:
 
 
 def _measured(case: Case, arch: Arch) -> Row:
+    say(case.name)
     tensors, fastest = Tensors.of(case), dict[Problem, Kernel]()
     operations, words = dict[str, peers.Operation](), dict[str, str]()
     for side, problems in case.sides.items():
@@ -387,43 +383,23 @@ def _measured(case: Case, arch: Arch) -> Row:
     )
 
 
-def _build(found: Sequence[Case], arch: Arch) -> int:
-    """Compile the kernels of all cases at once, so that all cores are busy."""
-    each = dict.fromkeys(p for case in found for side in case.sides.values() for p in side)
-    instances = [instance_of(p, config) for p in each for config in configurations(p, arch)]
-    for instance, library in build(instances):
-        if not isinstance(library, Path):
-            say(f"not measured: {describe(instance.config)}: {library.detail}")
-    return 0
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser((__doc__ or "").splitlines()[0])
     options.add_argument("--shapes", type=lambda text: text.split(","), default=[], metavar="MxNxK")
     chosen = options.parse_args(arguments)
     found = [c for c in cases() if not chosen.shapes or c.name.split()[0] in chosen.shapes]
     if chosen.build:
-        return _build(found, get(_BUILT_FOR))
-    arch = gpu.local_arch()
-    if arch is None or peers.pytorch() is None:
-        print(
-            "error: it needs an NVIDIA GPU of a supported architecture, and PyTorch",
-            file=sys.stderr,
-        )
-        return 1
-    rows, planned = [], [(case.name, 1) for case in cases()]
-    try:
-        for case in found:
-            say(case.name)
-            rows.append(_measured(case, by_name(arch)))
-            write_results("norms", rows, chosen.out, chosen.append, planned)
-            row = rows[-1]
-            say(f"{row.name}: {row.ours_us} us, {row.peer} {row.peer_us}, {row.ratio}")
-            peers.release()
-    except OnnxboltError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+        arch = get(_BUILT_FOR)
+        each = dict.fromkeys(p for case in found for side in case.sides.values() for p in side)
+        return compile_all((p, config) for p in each for config in configurations(p, arch))
+    rows = measured_rows(
+        "norms",
+        (functools.partial(_measured, case) for case in found),
+        chosen,
+        [(case.name, 1) for case in cases()],
+        lambda row: f"{row.name}: {row.ours_us} us, {row.peer} {row.peer_us}, {row.ratio}",
+    )
+    return int(rows is None)
 
 
 if __name__ == "__main__":

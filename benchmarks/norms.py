@@ -24,16 +24,13 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks import peers
 from benchmarks.common import ClockSampler, Row
-from benchmarks.documents import write_results
-from benchmarks.kernels import Kernel, kernels, parser
+from benchmarks.kernels import Kernel, compile_all, kernels, measured_rows, parser
 from benchmarks.racing import against, say, take_turns
-from onnxbolt import gpu
-from onnxbolt.archs import Arch, by_name, get
+from onnxbolt.archs import Arch, get
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import STORE
 from onnxbolt.errors import OnnxboltError
@@ -42,9 +39,7 @@ from onnxbolt.families.norm import Caching, NormConfig
 from onnxbolt.inspection import describe
 from onnxbolt.plan.cost import floor_us
 from onnxbolt.problems import NormProblem
-from onnxbolt.tune.library import build
 from onnxbolt.tune.sessions import Measure
-from onnxbolt.tune.tasks import instance_of
 from tests.gpu.device import Epilogue, Norm
 
 # rows x columns: ViT-B/16 at batch 32, BERT-base 32x40, ViT-L/16 at batch 8, BERT-large 32x512,
@@ -157,28 +152,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     found = [p for p in problems() if not chosen.shapes or name(p).split()[0] in chosen.shapes]
     if chosen.build:
-        return _build(found, get(_BUILT_FOR))
-    arch = gpu.local_arch()
-    if arch is None or peers.pytorch() is None:
-        print(
-            "error: it needs an NVIDIA GPU of a supported architecture, and PyTorch",
-            file=sys.stderr,
-        )
-        return 1
-    rows, planned = [], [(name(problem), 1) for problem in problems()]
-    try:
-        for problem in found:
-            rows.append(_measured(problem, by_name(arch), chosen.verbose))
-            write_results("norms", rows, chosen.out, chosen.append, planned)
-            row = rows[-1]
-            say(
-                f"{row.name}: {row.ours_us} us, {row.peer} {row.peer_us}, {row.ratio}; {row.config}"
-            )
-            peers.release()
-    except OnnxboltError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+        arch = get(_BUILT_FOR)
+        return compile_all((p, config) for p in found for config in configurations(p, arch))
+    rows = measured_rows(
+        "norms",
+        (functools.partial(_measured, problem, verbose=chosen.verbose) for problem in found),
+        chosen,
+        [(name(problem), 1) for problem in problems()],
+        lambda row: (
+            f"{row.name}: {row.ours_us} us, {row.peer} {row.peer_us}, {row.ratio}; {row.config}"
+        ),
+    )
+    return int(rows is None)
 
 
 def problems() -> list[NormProblem]:
@@ -200,15 +185,6 @@ def configurations(problem: NormProblem, arch: Arch) -> list[NormConfig]:
     planned = [c for c in candidates(problem, arch) if isinstance(c, NormConfig)]
     varied = [dataclasses.replace(c, **variant) for c in planned for variant in VARIANTS]
     return list(dict.fromkeys((*planned, *(c for c in varied if not c.mismatched()))))
-
-
-def _build(found: Sequence[NormProblem], arch: Arch) -> int:
-    """Compile the kernels of all problems at once, so that all cores are busy."""
-    instances = [instance_of(p, config) for p in found for config in configurations(p, arch)]
-    for instance, library in build(instances):
-        if not isinstance(library, Path):
-            say(f"not measured: {describe(instance.config)}: {library.detail}")
-    return 0
 
 
 def _measured(problem: NormProblem, arch: Arch, verbose: bool) -> Row:

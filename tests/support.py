@@ -3,8 +3,9 @@ layout and rewriting."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -146,13 +147,14 @@ def fused(
     return result
 
 
-def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+def run(model: Path | onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """The outputs on the CPU; `feeds` may have more than the model's inputs."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    session = ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    outputs: list[np.ndarray] = session.run(None, feeds)
+    held = str(model) if isinstance(model, Path) else model.SerializeToString()
+    session = ort.InferenceSession(held, options, providers=["CPUExecutionProvider"])
+    given = {each.name: feeds[each.name] for each in session.get_inputs()}
+    outputs: list[np.ndarray] = session.run(None, given)
     return outputs
 
 

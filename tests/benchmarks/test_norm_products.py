@@ -3,10 +3,6 @@ configurations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from benchmarks import norm_products as norms
 from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
@@ -14,7 +10,6 @@ from onnxbolt.epilogues import STORE
 from onnxbolt.families import named
 from onnxbolt.plan.cost import ranked
 from onnxbolt.problems import GemmMomentsProblem
-from onnxbolt.tune.library import Result
 
 WHOLE = [case for case in norms.cases() if case.behind is None]
 FOLDED = [case for case in norms.cases() if case.behind is not None]
@@ -75,14 +70,7 @@ def test_without_a_gpu_it_says_so() -> None:
     assert norms.main(["--shapes", "1280x768x768"]) == 1
 
 
-def test_a_build_compiles_the_kernels_of_all_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[Instance] = []
-
-    def build(given: list[Instance]) -> Iterator[Result]:
-        compiled.extend(given)
-        return iter(())
-
-    monkeypatch.setattr(norms, "build", build)
+def test_a_build_compiles_the_kernels_of_all_rows_at_once(compiled: list[Instance]) -> None:
     assert norms.main(["--build", "--shapes", "1280x768x768"]) == 0
     found = [case for case in norms.cases() if case.name.startswith("1280x768x768 ")]
     assert len(found) == 2

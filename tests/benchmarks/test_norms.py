@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from benchmarks import norms
 from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.families import candidates
-from onnxbolt.tune.library import Result
 from onnxbolt.tune.tasks import instance_of
 
 
@@ -32,14 +27,7 @@ def test_without_a_gpu_it_says_so() -> None:
     assert norms.main(["--shapes", "1280x768"]) == 1
 
 
-def test_a_build_compiles_the_kernels_of_all_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[Instance] = []
-
-    def build(given: list[Instance]) -> Iterator[Result]:
-        compiled.extend(given)
-        return iter(())
-
-    monkeypatch.setattr(norms, "build", build)
+def test_a_build_compiles_the_kernels_of_all_rows_at_once(compiled: list[Instance]) -> None:
     assert norms.main(["--build", "--shapes", "1280x768,3136x384"]) == 0
     found = [p for p in norms.problems() if p.m in (1280, 3136)]
     assert compiled == [

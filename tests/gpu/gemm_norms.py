@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from onnxbolt.codegen.render import Instance
 from onnxbolt.epilogues import STORE, split_at_norm
 from onnxbolt.families.gemm_norm_sm90 import GemmNormSm90Config
 from tests.gpu.device import Gemm, Library, Tensor
-from tests.gpu.operands import Operands, Problem, random_of
+from tests.gpu.norms import NormProblem
+from tests.gpu.operands import Operands, random_of
 from tests.gpu.reference import epilogue, rounded
 
 # rows, elements of x in accesses of 16 bytes, elements between rows of x and of y likewise: less
@@ -18,21 +17,12 @@ from tests.gpu.reference import epilogue, rounded
 SHAPES = ((1, 8, 0), (63, 1, 0), (64, 40, 1), (65, 9, 0), (500, 33, 2), (20_003, 17, 0))
 
 
-@dataclass
-class GemmNormProblem(Problem):
-    """`total` is the tensor for what is normalized, where the kernel stores it, `expected_total`
-    what it has to hold."""
-
-    total: Tensor | None = None
-    expected_total: np.ndarray | None = None
-
-
-def problems(library: Library, instance: Instance) -> list[GemmNormProblem]:
+def problems(library: Library, instance: Instance) -> list[NormProblem]:
     """All shapes; columns are the configuration's."""
     return [problem(library, instance, shape) for shape in SHAPES]
 
 
-def problem(library: Library, instance: Instance, shape: tuple[int, int, int]) -> GemmNormProblem:
+def problem(library: Library, instance: Instance, shape: tuple[int, int, int]) -> NormProblem:
     """Rows have means that are several times their deviations: squares without the mean would
     cancel."""
     config, dtype = instance.config, instance.dtype
@@ -58,4 +48,4 @@ def problem(library: Library, instance: Instance, shape: tuple[int, int, int]) -
     norm = instance.chain[-len(behind) - 1] if behind else instance.chain[-1]
     expected = epilogue(value, (norm, *behind), operands.vectors[first:], ())
     kept = (source, weight, operands)
-    return GemmNormProblem(arguments, output, expected, kept, total, value if stores else None)
+    return NormProblem(arguments, output, expected, kept, total, value if stores else None)

@@ -11,8 +11,9 @@ from onnxbolt.codegen.render import Instance
 from onnxbolt.epilogues import STORE
 from onnxbolt.families.norm import NormConfig
 from onnxbolt.problems import MAX_TABLES
-from tests.gpu.device import Embedding, Library, Norm, Tensor
+from tests.gpu.device import Embedding, Kernel, Library, Norm, Tensor
 from tests.gpu.operands import Operands, Problem, random_of
+from tests.gpu.reference import relative_error
 
 EPSILON = 1e-5
 # sequences and tokens, prefixes, and the indices of tables that all sequences or tokens share
@@ -23,11 +24,23 @@ _SHARED = ((False, False), (True, False), (False, True), (True, True), (False, F
 
 @dataclass
 class NormProblem(Problem):
-    """`total` is the tensor for the sum, where the kernel stores it, `expected_total` what it has
-    to hold."""
+    """`total` is the tensor for what is normalized, where the kernel stores it, `expected_total`
+    what it has to hold."""
 
     total: Tensor | None = None
     expected_total: np.ndarray | None = None
+
+
+def assert_right(kernel: Kernel, problem: NormProblem, limit: float) -> None:
+    """Fail unless both results are right, launched alone and captured in a graph."""
+    kernel.check(problem.arguments)
+    for captured in (False, True):
+        kernel.launch(problem.arguments, captured)
+        assert problem.expected is not None
+        assert relative_error(problem.output.read(), problem.expected) <= limit
+        if problem.total is not None:
+            assert problem.expected_total is not None
+            assert relative_error(problem.total.read(), problem.expected_total) <= limit
 
 
 def problems(library: Library, instance: Instance) -> list[NormProblem]:

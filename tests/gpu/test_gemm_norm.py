@@ -21,10 +21,10 @@ from onnxbolt.pipeline import optimize
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CUDA
 from tests.e2e.test_gemm_norm import block
-from tests.gpu import gemm_norms
+from tests.gpu import gemm_norms, norms
 from tests.gpu.cases import ALL
 from tests.gpu.device import KernelError, Library
-from tests.gpu.reference import LIMITS, relative_error
+from tests.gpu.reference import LIMITS
 from tests.support import planned
 
 pytestmark = pytest.mark.gpu
@@ -39,14 +39,7 @@ RUNS = 100
 def test_every_instance(library: Library, instance: Instance) -> None:
     kernel, limit = library.kernel(instance), LIMITS[instance.dtype]
     for problem in gemm_norms.problems(library, instance):
-        kernel.check(problem.arguments)
-        for captured in (False, True):
-            kernel.launch(problem.arguments, captured)
-            assert problem.expected is not None
-            assert relative_error(problem.output.read(), problem.expected) <= limit
-            if problem.total is not None:
-                assert problem.expected_total is not None
-                assert relative_error(problem.total.read(), problem.expected_total) <= limit
+        norms.assert_right(kernel, problem, limit)
 
 
 @pytest.mark.parametrize("instance", STORING[:6], ids=instance_name)

@@ -12,7 +12,7 @@ from onnxbolt.families import named
 from tests.gpu import norms
 from tests.gpu.cases import ALL
 from tests.gpu.device import KernelError, Library
-from tests.gpu.reference import LIMITS, relative_error
+from tests.gpu.reference import LIMITS
 
 pytestmark = pytest.mark.gpu
 
@@ -24,14 +24,7 @@ TOKENS = [instance for instance in KERNELS if instance.config.named()["tokens"]]
 def test_norm(library: Library, instance: Instance) -> None:
     kernel, limit = library.kernel(instance), LIMITS[instance.dtype]
     for problem in norms.problems(library, instance):
-        kernel.check(problem.arguments)
-        for captured in (False, True):
-            kernel.launch(problem.arguments, captured)
-            assert problem.expected is not None
-            assert relative_error(problem.output.read(), problem.expected) <= limit
-            if problem.total is not None:
-                assert problem.expected_total is not None
-                assert relative_error(problem.total.read(), problem.expected_total) <= limit
+        norms.assert_right(kernel, problem, limit)
 
 
 @pytest.mark.parametrize("instance", KERNELS[:4], ids=instance_name)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto
 
-from tests.support import Net
+import onnxbolt
+from onnxbolt.report import Report
+from tests.support import Net, run
 
 B, S, T, H, D = 2, 5, 7, 4, 8  # batch, queries, keys, heads, size
 SCALE = D**-0.5
@@ -44,6 +46,18 @@ class Form:
 
     def transpose(self, x: str, *perm: int) -> str:
         return self.net.node("Transpose", x, perm=perm)
+
+    def add(self, x: str, y: str) -> str:
+        return self.net.node("Add", x, y)
+
+    def numbers(self, kept: str, low: float = -np.inf) -> str:
+        """0 where a boolean is true, else `low`."""
+        return self.net.node("Where", kept, self.net.const(0.0), self.net.const(low))
+
+    def padded(self) -> str:
+        """Booleans [B, 1, 1, T]: true for keys that are no padding."""
+        kept = self.net.node("Cast", "padding", to=TensorProto.BOOL)
+        return self.net.node("Unsqueeze", kept, self.ints(1, 2))
 
     def times(self, x: str, factor: float) -> str:
         return self.net.node("Mul", x, self.net.const(factor))
@@ -86,6 +100,22 @@ class Form:
         return self.net.model(last, *self.outputs)
 
 
+class FoldedForm(Form):
+    """Products over one axis for batch and heads, as torch.bmm has them."""
+
+    def q(self) -> str:
+        return self.reshape(super().q(), -1, S, D)
+
+    def k(self) -> str:
+        return self.reshape(super().k(), -1, D, T)
+
+    def v(self) -> str:
+        return self.reshape(super().v(), -1, T, D)
+
+    def output(self, y: str) -> str:
+        return super().output(self.reshape(y, -1, H, S, D))
+
+
 def feeds(model: onnx.ModelProto, excluded: str) -> dict[str, np.ndarray]:
     """Random inputs; some keys are excluded, or all of one query and of one batch's padding."""
     rng = np.random.default_rng(1)
@@ -107,8 +137,29 @@ def feeds(model: onnx.ModelProto, excluded: str) -> dict[str, np.ndarray]:
 
 
 def answers(model: onnx.ModelProto, given: dict[str, np.ndarray]) -> np.ndarray:
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    return run(model, given)[0]
+
+
+def optimized(source: onnx.ModelProto, out: Path, precision: str = "keep") -> Report:
+    """The report of a model that is written to `out`, with all fused that can be."""
+    return onnxbolt.optimize(
+        source, out, archs="sm_80", precision=precision, fuse="all", library=False
     )
-    result: np.ndarray = session.run(None, given)[0]
-    return result
+
+
+def assert_same_answers(
+    source: onnx.ModelProto, out: Path, excluded: Sequence[str] = (SOME, ALL)
+) -> None:
+    """Fail unless the model in `out` answers as its source does."""
+    for which in excluded:
+        given = feeds(source, which)
+        expected = answers(source, given)
+        np.testing.assert_allclose(answers(onnx.load(out), given), expected, atol=1e-5)
+
+
+def assert_in_16_bits(source: onnx.ModelProto, precision: str, out: Path) -> None:
+    """Fail unless one attention is fused in this precision, and verification passes."""
+    report = optimized(source, out, precision)
+    assert report.passed
+    (op,) = (node.op for node in report.fused if "Attention" in node.op)
+    assert op.endswith({"fp16": "_f16", "bf16": "_bf16"}[precision])

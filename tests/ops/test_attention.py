@@ -16,7 +16,17 @@ import onnxbolt
 from onnxbolt.ops import OPS
 from onnxbolt.ops.attention.found import AttentionAnchor, Masked, Masking, ScaledDotProduct
 from onnxbolt.ops.attention.views import HEADS, ROWS
-from tests.ops.attention_form import ALL, SCALE, SOME, D, Form, H, S, T, answers, feeds
+from tests.ops.attention_form import (
+    SCALE,
+    D,
+    Form,
+    H,
+    S,
+    T,
+    assert_in_16_bits,
+    assert_same_answers,
+    optimized,
+)
 from tests.support import Net, matched, prepare
 
 
@@ -472,31 +482,16 @@ FORMS = [
 @pytest.mark.parametrize(("form", "op"), FORMS)
 def test_bodies_answer_as_the_original_does(form: type[Form], op: str, tmp_path: Path) -> None:
     source, out = form("batch").model(), tmp_path / "out.onnx"
-    report = onnxbolt.optimize(
-        source, out, archs="sm_80", precision="keep", fuse="all", library=False
-    )
+    report = optimized(source, out)
     assert report.passed
     assert [node.op for node in report.fused if "Attention" in node.op] == [op]
-    for excluded in (SOME, ALL):
-        given = feeds(source, excluded)
-        expected, got = answers(source, given), answers(onnx.load(out), given)
-        np.testing.assert_allclose(got, expected, atol=1e-5)
+    assert_same_answers(source, out)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("form", [Packed, AddedLow, Guarded, StandardLow, StandardPadding])
 def test_it_is_right_in_low_precision(form: type[Form], precision: str, tmp_path: Path) -> None:
-    report = onnxbolt.optimize(
-        form().model(),
-        tmp_path / "out.onnx",
-        archs="sm_80",
-        precision=precision,
-        fuse="all",
-        library=False,
-    )
-    assert report.passed
-    (fused,) = (node.op for node in report.fused if "Attention" in node.op)
-    assert fused.endswith({"fp16": "f16", "bf16": "bf16"}[precision])
+    assert_in_16_bits(form().model(), precision, tmp_path / "out.onnx")
 
 
 def test_views_reach_the_projections() -> None:

@@ -5,26 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
-import onnxbolt
-from tests.ops.attention_form import ALL, SOME, D, Form, H, S, T, answers, feeds
+from tests.ops.attention_form import (
+    D,
+    FoldedForm,
+    Form,
+    H,
+    S,
+    T,
+    assert_same_answers,
+    optimized,
+)
 from tests.support import matched, prepare
 
 
-class Folded(Form):
+class Folded(FoldedForm):
     """torch.nn.MultiheadAttention's mask for each head: products by torch.bmm, and a mask
     [batch x heads, queries, keys]."""
-
-    def q(self) -> str:
-        return self.reshape(super().q(), -1, S, D)
-
-    def k(self) -> str:
-        return self.reshape(super().k(), -1, D, T)
-
-    def v(self) -> str:
-        return self.reshape(super().v(), -1, T, D)
 
     def mask(self) -> str:
         heads = self.net.node("Add", "added", self.net.normal(1, H, S, T))
@@ -32,9 +30,6 @@ class Folded(Form):
 
     def masked(self, scores: str) -> str:
         return self.net.node("Add", scores, self.mask())
-
-    def output(self, y: str) -> str:
-        return super().output(self.reshape(y, -1, H, S, D))
 
 
 class OneQuery(Folded):
@@ -107,21 +102,12 @@ def test_masks_are_divided(
     form: type[Form], precision: str, batch: int | str, tmp_path: Path
 ) -> None:
     source = form(batch).model()
-    report = onnxbolt.optimize(
-        source,
-        tmp_path / "out.onnx",
-        archs="sm_80",
-        precision=precision,
-        fuse="all",
-        library=False,
-    )
+    report = optimized(source, tmp_path / "out.onnx", precision)
     assert report.passed
     assert len([node for node in report.fused if "Attention" in node.op]) == 1
     assert "attention: 1 (masks divided into batch and heads)" in report.changes
-    for excluded in (SOME, ALL) if precision == "keep" else ():
-        given = feeds(source, excluded)
-        got = answers(onnx.load(tmp_path / "out.onnx"), given)
-        np.testing.assert_allclose(got, answers(source, given), atol=1e-5)
+    if precision == "keep":
+        assert_same_answers(source, tmp_path / "out.onnx")
 
 
 def test_layers_share_the_mask() -> None:

@@ -5,12 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 
-import onnxbolt
-from onnxbolt.report import Report
-from tests.ops.attention_form import ALL, SOME, B, D, Form, H, S, T, answers, feeds
+from tests.ops.attention_form import (
+    B,
+    D,
+    Form,
+    H,
+    S,
+    T,
+    assert_in_16_bits,
+    assert_same_answers,
+    optimized,
+)
 from tests.support import matched, prepare
 
 FACTORS = np.array([2.0, 100.0, 0.01, 7.0], np.float32)
@@ -67,33 +74,21 @@ class Windows(Cosine):
         return self.reshape(scores, -1, H, S, T)
 
 
-def optimized(source: onnx.ModelProto, out: Path, precision: str) -> Report:
-    return onnxbolt.optimize(
-        source, out, archs="sm_80", precision=precision, fuse="all", library=False
-    )
-
-
 @pytest.mark.parametrize("form", [Cosine, Divided, ScaledBefore, Windows])
 def test_factors_move_to_queries(form: type[Form], tmp_path: Path) -> None:
     source = form().model()
-    report = optimized(source, tmp_path / "out.onnx", "keep")
+    report = optimized(source, tmp_path / "out.onnx")
     assert report.passed
     assert len([node for node in report.fused if "Attention" in node.op]) == 1
     assert "attention: 1 (factors of heads moved to queries)" in report.changes
-    for excluded in (SOME, ALL):
-        given = feeds(source, excluded)
-        got = answers(onnx.load(tmp_path / "out.onnx"), given)
-        np.testing.assert_allclose(got, answers(source, given), atol=1e-5)
+    assert_same_answers(source, tmp_path / "out.onnx")
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("form", [Cosine, ScaledBefore, Windows])
 def test_it_is_right_in_low_precision(form: type[Form], precision: str, tmp_path: Path) -> None:
     """Casts to 16 bits stand between what makes the queries and keys units and the products."""
-    report = optimized(form("batch").model(), tmp_path / "out.onnx", precision)
-    assert report.passed
-    (op,) = (node.op for node in report.fused if "Attention" in node.op)
-    assert op.endswith({"fp16": "_f16", "bf16": "_bf16"}[precision])
+    assert_in_16_bits(form("batch").model(), precision, tmp_path / "out.onnx")
 
 
 def test_the_greatest_factor_is_the_scale() -> None:

@@ -13,7 +13,19 @@ from onnx import TensorProto
 import onnxbolt
 from onnxbolt.ops import OPS
 from onnxbolt.ops.attention.found import AttentionAnchor, Band, Masked, Masking
-from tests.ops.attention_form import ALL, SOME, B, D, Form, H, S, T, answers, feeds
+from tests.ops.attention_form import (
+    ALL,
+    SOME,
+    B,
+    D,
+    FoldedForm,
+    Form,
+    H,
+    S,
+    T,
+    answers,
+    feeds,
+)
 from tests.support import Net, matched, prepare
 
 LOW = float(np.finfo(np.float32).min)
@@ -36,17 +48,6 @@ class Masks(Form):
         """Booleans [1, 1, S, T]: key <= query."""
         rows, columns = self.range("x", 1, 0, 1, 3), self.range("context", 1, 0, 1, 2)
         return self.net.node("LessOrEqual", columns, rows)
-
-    def numbers(self, kept: str, low: float = -np.inf) -> str:
-        return self.net.node("Where", kept, self.net.const(0.0), self.net.const(low))
-
-    def keys(self) -> str:
-        """Booleans [B, 1, 1, T] of the padding."""
-        kept = self.net.node("Cast", "padding", to=onnx.TensorProto.BOOL)
-        return self.net.node("Unsqueeze", kept, self.ints(1, 2))
-
-    def add(self, scores: str, mask: str) -> str:
-        return self.net.node("Add", scores, mask)
 
 
 # --- constants ------------------------------------------------------------------------------------
@@ -224,7 +225,7 @@ class EitherDropped(Masks):
     """Or of what is dropped."""
 
     def masked(self, scores: str) -> str:
-        dropped = [self.net.node("Not", each) for each in (self.causal(), self.keys())]
+        dropped = [self.net.node("Not", each) for each in (self.causal(), self.padded())]
         return self.net.node("Where", self.net.node("Or", *dropped), self.net.const(LOW), scores)
 
 
@@ -244,7 +245,7 @@ class TwoForGood(Masks):
     """Both exclude keys by -inf."""
 
     def masked(self, scores: str) -> str:
-        scores = self.add(scores, self.numbers(self.keys()))
+        scores = self.add(scores, self.numbers(self.padded()))
         return self.add(scores, self.numbers(self.causal()))
 
 
@@ -398,20 +399,8 @@ class ChangedBehind(Masks):
         return self.add(scores, self.net.normal(1, H, S, T))
 
 
-class Folded(Masks):
+class Folded(FoldedForm, Masks):
     """Scores with one axis for batch and heads."""
-
-    def q(self) -> str:
-        return self.reshape(super().q(), -1, S, D)
-
-    def k(self) -> str:
-        return self.reshape(super().k(), -1, D, T)
-
-    def v(self) -> str:
-        return self.reshape(super().v(), -1, T, D)
-
-    def output(self, y: str) -> str:
-        return super().output(self.reshape(y, -1, H, S, D))
 
 
 class OtherHeads(Folded):

@@ -13,9 +13,8 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-import onnxbolt
 from onnxbolt.ops.attention.found import AttentionAnchor
-from tests.ops.attention_form import answers
+from tests.ops.attention_form import answers, assert_in_16_bits, optimized
 from tests.support import Net, matched
 
 
@@ -171,9 +170,7 @@ def test_it_is_fused_in_all_forms(module: Module, sizes: str, tmp_path: Path) ->
         module = dataclasses.replace(module, batch=4, heads=4, queries=4, keys=4, size=4)
     module = dataclasses.replace(module, symbolic=sizes == "symbolic")
     source, out = module.model(), tmp_path / "out.onnx"
-    report = onnxbolt.optimize(
-        source, out, archs="sm_80", precision="keep", fuse="all", library=False
-    )
+    report = optimized(source, out)
     assert report.passed
     assert len([node for node in report.fused if "Attention" in node.op]) == 1
     assert any("batch moved in front of positions" in line for line in report.changes)
@@ -184,30 +181,15 @@ def test_it_is_fused_in_all_forms(module: Module, sizes: str, tmp_path: Path) ->
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("folded", [False, True])
 def test_it_is_right_in_low_precision(folded: bool, precision: str, tmp_path: Path) -> None:
-    report = onnxbolt.optimize(
-        Module(folded=folded, cross=True, mask="padding").model(),
-        tmp_path / "out.onnx",
-        archs="sm_80",
-        precision=precision,
-        fuse="all",
-        library=False,
+    assert_in_16_bits(
+        Module(folded=folded, cross=True, mask="padding").model(), precision, tmp_path / "out.onnx"
     )
-    assert report.passed
-    (op,) = (node.op for node in report.fused if "Attention" in node.op)
-    assert op.endswith({"fp16": "_f16", "bf16": "_bf16"}[precision])
 
 
 @pytest.mark.parametrize("folded", [False, True])
 def test_the_input_of_a_batch_first_module_is_read_as_it_is(folded: bool, tmp_path: Path) -> None:
     """Nothing stands between input, projection and attention."""
-    onnxbolt.optimize(
-        Module(batch_first=True, folded=folded).model(),
-        tmp_path / "out.onnx",
-        archs="sm_80",
-        precision="keep",
-        fuse="all",
-        library=False,
-    )
+    optimized(Module(batch_first=True, folded=folded).model(), tmp_path / "out.onnx")
     nodes = onnx.load(tmp_path / "out.onnx").graph.node
     kinds = [node.op_type.split("_")[0] for node in nodes]
     assert kinds[:2] == ["FusedGemm", "FusedAttention"]

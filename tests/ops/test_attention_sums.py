@@ -8,29 +8,25 @@ import numpy as np
 import onnx
 import pytest
 
-import onnxbolt
-from tests.ops.attention_form import ALL, SOME, B, D, Form, H, S, T, answers, feeds
+from tests.ops.attention_form import (
+    SOME,
+    B,
+    D,
+    Form,
+    H,
+    S,
+    T,
+    assert_in_16_bits,
+    assert_same_answers,
+    optimized,
+)
 from tests.support import matched, prepare
 
 LOW = float(np.finfo(np.float32).min)
 SHAPES = ((T,), (S, T), (1, 1, S, T), (B, 1, S, T), (1, H, S, T), (B, H, S, T), (B, 1, 1, T))
 
 
-class Sums(Form):
-    """Parts of masks."""
-
-    def add(self, scores: str, mask: str) -> str:
-        return self.net.node("Add", scores, mask)
-
-    def numbers(self, kept: str, low: float = -np.inf) -> str:
-        return self.net.node("Where", kept, self.net.const(0.0), self.net.const(low))
-
-    def padded(self) -> str:
-        kept = self.net.node("Cast", "padding", to=onnx.TensorProto.BOOL)
-        return self.net.node("Unsqueeze", kept, self.ints(1, 2))
-
-
-class PositionsAndPadding(Sums):
+class PositionsAndPadding(Form):
     """T5's."""
 
     def masked(self, scores: str) -> str:
@@ -38,13 +34,13 @@ class PositionsAndPadding(Sums):
         return self.add(scores, self.numbers(self.padded(), LOW))
 
 
-class PaddingAndPositions(Sums):
+class PaddingAndPositions(Form):
     def masked(self, scores: str) -> str:
         scores = self.add(scores, self.numbers(self.padded(), LOW))
         return self.add(scores, self.net.normal(1, H, S, T))
 
 
-class PutBehindAdded(Sums):
+class PutBehindAdded(Form):
     """BLOOM's: masked_fill behind a bias."""
 
     low = -np.inf
@@ -58,20 +54,20 @@ class LowPutBehindAdded(PutBehindAdded):
     low = LOW
 
 
-class PutFirst(Sums):
+class PutFirst(Form):
     def masked(self, scores: str) -> str:
         masked = self.net.node("Not", "kept")
         scores = self.net.node("Where", masked, self.net.const(-np.inf), scores)
         return self.add(scores, self.net.normal(H, S, T))
 
 
-class TwoConditions(Sums):
+class TwoConditions(Form):
     def masked(self, scores: str) -> str:
         scores = self.add(scores, self.numbers(self.padded()))
         return self.add(scores, self.numbers("kept"))
 
 
-class LowTwice(Sums):
+class LowTwice(Form):
     """Keys that both exclude have -inf, and others the lowest number."""
 
     def masked(self, scores: str) -> str:
@@ -79,13 +75,13 @@ class LowTwice(Sums):
         return self.add(scores, self.numbers("kept", LOW))
 
 
-class Three(Sums):
+class Three(Form):
     def masked(self, scores: str) -> str:
         scores = self.add(self.add(scores, self.net.normal(1, H, S, T)), "added")
         return self.add(scores, self.numbers(self.padded(), LOW))
 
 
-class Folded(Sums):
+class Folded(Form):
     """Products over batch and heads as one axis, divided behind the first mask."""
 
     def scaled(self, q: str, k: str) -> tuple[str, str]:
@@ -143,40 +139,20 @@ FOLDED = (Folded, Alibi, Disentangled)
 )
 def test_several_masks_are_one(form: type[Form], tmp_path: Path) -> None:
     source = form("batch").model()
-    report = onnxbolt.optimize(
-        source,
-        tmp_path / "out.onnx",
-        archs="sm_80",
-        precision="keep",
-        fuse="all",
-        library=False,
-    )
+    report = optimized(source, tmp_path / "out.onnx")
     assert report.passed
     assert len([node for node in report.fused if "Attention" in node.op]) == 1
     assert any("several masks joined to one" in line for line in report.changes)
-    for excluded in (SOME, ALL):
-        given = feeds(source, excluded)
-        got = answers(onnx.load(tmp_path / "out.onnx"), given)
-        np.testing.assert_allclose(got, answers(source, given), atol=1e-5)
+    assert_same_answers(source, tmp_path / "out.onnx")
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("form", [*FOLDED, PositionsAndPadding, LowPutBehindAdded])
 def test_it_is_right_in_low_precision(form: type[Form], precision: str, tmp_path: Path) -> None:
-    report = onnxbolt.optimize(
-        form().model(),
-        tmp_path / "out.onnx",
-        archs="sm_80",
-        precision=precision,
-        fuse="all",
-        library=False,
-    )
-    assert report.passed
-    (op,) = (node.op for node in report.fused if "Attention" in node.op)
-    assert op.endswith({"fp16": "_f16", "bf16": "_bf16"}[precision])
+    assert_in_16_bits(form().model(), precision, tmp_path / "out.onnx")
 
 
-class AnyShapes(Sums):
+class AnyShapes(Form):
     shapes: tuple[tuple[int, ...], ...] = ()
 
     def masked(self, scores: str) -> str:
@@ -192,18 +168,9 @@ def test_masks_of_all_shapes_are_joined(seed: int, tmp_path: Path) -> None:
     picked = np.random.default_rng(seed).permutation(len(SHAPES))[:2]
     form.shapes = tuple(SHAPES[index] for index in picked)
     source = form.model()
-    report = onnxbolt.optimize(
-        source,
-        tmp_path / "out.onnx",
-        archs="sm_80",
-        precision="keep",
-        fuse="all",
-        library=False,
-    )
+    report = optimized(source, tmp_path / "out.onnx")
     assert [node for node in report.fused if "Attention" in node.op]
-    given = feeds(source, SOME)
-    got = answers(onnx.load(tmp_path / "out.onnx"), given)
-    np.testing.assert_allclose(got, answers(source, given), atol=1e-5)
+    assert_same_answers(source, tmp_path / "out.onnx", [SOME])
 
 
 class TwoLayers(PositionsAndPadding):
@@ -229,13 +196,13 @@ def test_layers_share_the_sum() -> None:
     assert len(masks) == 1
 
 
-class Scaled(Sums):
+class Scaled(Form):
     def masked(self, scores: str) -> str:
         scores = self.times(self.add(scores, "added"), 0.5)
         return self.add(scores, self.numbers(self.padded(), LOW))
 
 
-class PutsScore(Sums):
+class PutsScore(Form):
     def masked(self, scores: str) -> str:
         scores = self.add(self.add(scores, "added"), self.net.normal(1, H, S, T))
         return self.net.node("Where", "kept", scores, self.net.const(-10000.0))

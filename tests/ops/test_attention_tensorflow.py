@@ -13,8 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-import onnxbolt
-from tests.ops.attention_form import B, D, H, S, answers
+from tests.ops.attention_form import B, D, H, S, answers, optimized
 from tests.support import Net
 
 WIDTH = H * D
@@ -118,9 +117,7 @@ CASES = [
 @pytest.mark.parametrize("layer", CASES)
 def test_it_is_fused(layer: Layer, tmp_path: Path) -> None:
     source, out = layer.model(), tmp_path / "out.onnx"
-    report = onnxbolt.optimize(
-        source, out, archs="sm_80", precision="keep", fuse="all", library=False
-    )
+    report = optimized(source, out)
     assert report.passed
     (op,) = (node.op for node in report.fused if "Attention" in node.op)
     assert "_added_f32" in op

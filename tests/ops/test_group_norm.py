@@ -8,14 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 import onnxbolt
 from onnxbolt import Report
 from onnxbolt.families import named
 from onnxbolt.inspection import inspect_model
-from tests.support import Net, planned
+from tests.support import Net, planned, run
 
 N, C, SIDE, GROUPS = 2, 48, 6, 8
 SHAPE = (N, C, SIDE, SIDE)
@@ -46,12 +45,7 @@ def _run(model: Path | onnx.ModelProto) -> np.ndarray:
     rng = np.random.default_rng(0)
     feeds = {"x": rng.normal(3, 2, (N, 16, SIDE, SIDE)).astype(np.float32)}
     feeds |= {name: rng.normal(0, 1, (N, C, 1, 1)).astype(np.float32) for name in "tu"}
-    held = str(model) if isinstance(model, Path) else model.SerializeToString()
-    session = onnxruntime.InferenceSession(held, providers=["CPUExecutionProvider"])
-    found: np.ndarray = session.run(
-        None, {each.name: feeds[each.name] for each in session.get_inputs()}
-    )[0]
-    return found
+    return run(model, feeds)[0]
 
 
 def _rules(report: Report) -> list[str]:

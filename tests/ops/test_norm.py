@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 import onnxbolt
@@ -18,7 +17,7 @@ from onnxbolt.domains import CONTRIB
 from onnxbolt.inspection import inspect_model
 from onnxbolt.match.patterns import anchors
 from onnxbolt.ops.norm import LayerNorm, RmsNorm
-from tests.support import Net
+from tests.support import Net, run
 
 ROWS, WIDTH = (2, 5), 96
 SHAPE = (*ROWS, WIDTH)
@@ -39,12 +38,7 @@ def _optimized(out: Path, source: onnx.ModelProto, precision: str = "fp16") -> R
 def _run(model: Path | onnx.ModelProto) -> np.ndarray:
     rng = np.random.default_rng(0)
     feeds = {name: rng.normal(3, 2, SHAPE).astype(np.float32) for name in ("x", "r")}
-    held = str(model) if isinstance(model, Path) else model.SerializeToString()
-    session = onnxruntime.InferenceSession(held, providers=["CPUExecutionProvider"])
-    found: np.ndarray = session.run(
-        None, {each.name: feeds[each.name] for each in session.get_inputs()}
-    )[0]
-    return found
+    return run(model, feeds)[0]
 
 
 def _layer(net: Net, x: str, **attributes: Any) -> str:

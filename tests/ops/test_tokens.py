@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
 
@@ -18,7 +17,7 @@ from onnxbolt import Report
 from onnxbolt.inspection import inspect_model
 from onnxbolt.match.patterns import anchors
 from onnxbolt.ops.norm import tokens
-from tests.support import Net
+from tests.support import Net, run
 
 BATCH, LENGTH, WIDTH = 3, 6, 64
 Build = Callable[[Net], str]
@@ -49,10 +48,7 @@ def _optimized(out: Path, source: onnx.ModelProto, precision: str = "fp16") -> R
 
 def _run(model: Path | onnx.ModelProto) -> np.ndarray:
     x = np.random.default_rng(0).normal(1, 2, (BATCH, LENGTH, WIDTH)).astype(np.float32)
-    held = str(model) if isinstance(model, Path) else model.SerializeToString()
-    session = onnxruntime.InferenceSession(held, providers=["CPUExecutionProvider"])
-    found: np.ndarray = session.run(None, {"x": x})[0]
-    return found
+    return run(model, {"x": x})[0]
 
 
 def _layer(net: Net, x: str) -> str:
