@@ -1,5 +1,6 @@
-"""Normalizations of rows against PyTorch's, in fp16, in one run: LayerNorm by itself, and with a
-residual whose sum is a second output.
+"""Normalizations of rows against PyTorch's, in fp16, in one run: LayerNorm by itself, with a
+residual whose sum is a second output, of tokens with a class token and positions, and of sums of
+embeddings.
 
     # all of SHAPES; writes results/norms-<gpu>.json
     python -m benchmarks.norms
@@ -29,6 +30,7 @@ from typing import Any
 from benchmarks import peers
 from benchmarks.common import ClockSampler, Row
 from benchmarks.kernels import Kernel, compile_all, kernels, measured_rows, parser
+from benchmarks.norm_inputs import inputs_of
 from benchmarks.racing import against, say, take_turns
 from onnxbolt.archs import Arch, get
 from onnxbolt.dtypes import DType
@@ -38,14 +40,24 @@ from onnxbolt.families import candidates
 from onnxbolt.families.norm import Caching, NormConfig
 from onnxbolt.inspection import describe
 from onnxbolt.plan.cost import floor_us
-from onnxbolt.problems import NormProblem
+from onnxbolt.problems import EmbeddingNormProblem, NormProblem, TokenNormProblem
 from onnxbolt.tune.sessions import Measure
-from tests.gpu.device import Epilogue, Norm
+from tests.gpu.device import Norm
 
 # rows x columns: ViT-B/16 at batch 32, BERT-base 32x40, ViT-L/16 at batch 8, BERT-large 32x512,
 # Swin-T's first and third stage at batch 16
 SHAPES = ((6304, 768), (1280, 768), (1576, 1024), (16384, 1024), (50176, 96), (3136, 384))
 CHAINS: tuple[tuple[str, ...], ...] = (("Scale", "Bias"), ("Add", STORE, "Scale", "Bias"))
+_F16, _RESULT = DType.F16, ("Scale", "Bias")
+# ViT-B/16 at batch 32, BERT-base 32x40, GPT-2 4x1024, RoBERTa-large 32x512
+SEQUENCES: tuple[NormProblem, ...] = (
+    TokenNormProblem(6304, 768, True, _F16, _F16, ("Add", STORE, *_RESULT), tokens=197, prefix=1),
+    EmbeddingNormProblem(1280, 768, True, _F16, _F16, ("Add", *_RESULT), tokens=40, tables=1),
+    EmbeddingNormProblem(
+        4096, 768, True, _F16, _F16, ("Add", STORE, *_RESULT), tokens=1024, tables=1
+    ),
+    EmbeddingNormProblem(16384, 1024, True, _F16, _F16, _RESULT, tokens=512, tables=3),
+)
 VARIANTS: tuple[dict[str, Any], ...] = (
     {"caching": Caching.PAST_L1},
     {"caching": Caching.EVICTED_FIRST},
@@ -65,11 +77,10 @@ _BUILT_FOR = 90  # architecture of --build
 
 @dataclass(frozen=True)
 class Tensors:
-    """The tensors of a problem on the device, several sets of them."""
+    """The tensors of a problem on the device: several sets of inputs, of y and of sums."""
 
     problem: NormProblem
-    x: Any
-    residual: Any
+    inputs: Sequence[tuple[Any, ...]]
     y: Any
     total: Any
     gamma: Any
@@ -78,66 +89,67 @@ class Tensors:
     @classmethod
     def of(cls, problem: NormProblem, sets: int) -> Tensors:
         """Random ones."""
-        torch, shape = peers.pytorch(), (sets, problem.m, problem.c)
-        x, residual = peers.normal(shape, problem.dtype), peers.normal(shape, problem.dtype, 0.7)
         gamma, beta = (peers.normal((problem.c,), DType.F32) for _ in range(2))
-        y, total = torch.empty_like(x), torch.empty_like(x)
-        return cls(problem, x, residual.flip(1), y, total, gamma + 1, beta)
+        shape = (sets, problem.m, problem.c)
+        y, total = (peers.normal(shape, problem.dtype) for _ in range(2))
+        return cls(problem, inputs_of(problem).draw(sets), y, total, gamma + 1, beta)
 
     @functools.cached_property
     def arguments(self) -> list[Norm]:
         """A kernel's arguments for each set."""
-        return [self._arguments(i) for i in range(self.x.shape[0])]
+        return [self._arguments(i) for i in range(len(self.inputs))]
 
     def _arguments(self, i: int) -> Norm:
-        problem, epilogue = self.problem, Epilogue()
-        epilogue.vectors[:2] = [self.gamma.data_ptr(), self.beta.data_ptr()]
-        if "Add" in problem.chain:
-            epilogue.tensors[0], epilogue.tensor_pitch[0] = self.residual[i].data_ptr(), problem.c
-        total = self.total[i].data_ptr() if STORE in problem.chain else None
-        places = self.x[i].data_ptr(), self.y[i].data_ptr(), total
-        pitches = problem.c, problem.c
-        return Norm(problem.m, problem.c, problem.centered, _EPSILON, *places, *pitches, epilogue)
+        problem = self.problem
+        found = Norm(rows=problem.m, columns=problem.c, y_pitch=problem.c, epsilon=_EPSILON)
+        found.centered, found.y = problem.centered, self.y[i].data_ptr()
+        if STORE in problem.chain:
+            found.sum = self.total[i].data_ptr()
+        found.epilogue.vectors[:2] = [self.gamma.data_ptr(), self.beta.data_ptr()]
+        inputs_of(problem).point(found, self.inputs[i])
+        return found
 
     def error(self) -> float:
         """The relative error of what the first set's y and sum hold now."""
-        x, torch = self.x[0].double(), peers.pytorch()
-        total = x + self.residual[0].double() if "Add" in self.problem.chain else x
+        torch, columns = peers.pytorch(), self.problem.c
+        exact = (t.double() if t.is_floating_point() else t for t in self.inputs[0])
+        total = inputs_of(self.problem).total()(*exact).reshape(-1, columns)
         if STORE in self.problem.chain:
             wrong = (self.total[0].double() - total).norm() / total.norm()
             if not wrong <= _LIMIT:
                 return float(wrong)
             total = self.total[0].double()
         expected = torch.nn.functional.layer_norm(
-            total, (self.problem.c,), self.gamma.double(), self.beta.double(), _EPSILON
+            total, (columns,), self.gamma.double(), self.beta.double(), _EPSILON
         )
         return float((self.y[0].double() - expected).norm() / expected.norm())
 
     def peers(self) -> dict[str, peers.Operation]:
         """PyTorch's own kernels, and torch.compile's."""
-        gamma, beta = self.gamma.to(self.x.dtype), self.beta.to(self.x.dtype)
+        gamma, beta = self.gamma.to(self.y.dtype), self.beta.to(self.y.dtype)
 
         def run(way: Way, i: int) -> Any:
-            return way(self.x[i], self.residual[i], gamma, beta)
+            return way(gamma, beta, *self.inputs[i])
 
         return {
-            name: peers.Operation(functools.partial(run, way), self.x.shape[0])
+            name: peers.Operation(functools.partial(run, way), len(self.inputs))
             for name, way in _ways(self.problem).items()
         }
 
 
-Way = Callable[[Any, Any, Any, Any], Any]  # y, or the sum and y, of x, residual, gamma and beta
+Way = Callable[..., Any]  # y, or the sum and y, of gamma, beta and the inputs
 
 
 @functools.lru_cache(maxsize=1)
 def _ways(problem: NormProblem) -> dict[str, Way]:
     """PyTorch's functions for the problem; tensors of all sets share what is compiled."""
-    torch, adds = peers.pytorch(), "Add" in problem.chain
+    torch, added_up = peers.pytorch(), inputs_of(problem).total()
+    columns, stores = problem.c, STORE in problem.chain
 
-    def norm(x: Any, residual: Any, gamma: Any, beta: Any) -> Any:
-        total = x + residual if adds else x
-        y = torch.nn.functional.layer_norm(total, (problem.c,), gamma, beta, _EPSILON)
-        return (total, y) if adds else y
+    def norm(gamma: Any, beta: Any, *tensors: Any) -> Any:
+        total = added_up(*tensors)
+        y = torch.nn.functional.layer_norm(total, (columns,), gamma, beta, _EPSILON)
+        return (total, y) if stores else y
 
     torch._dynamo.reset()
     # fullgraph: an error, where it would silently run PyTorch's own kernels
@@ -168,16 +180,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def problems() -> list[NormProblem]:
     """Those of all rows."""
-    return [
+    rows = [
         NormProblem(*shape, True, DType.F16, DType.F16, chain)
         for shape in SHAPES
         for chain in CHAINS
     ]
+    return [*rows, *SEQUENCES]
 
 
 def name(problem: NormProblem) -> str:
-    """'6304x768 Add+Store+Scale+Bias'."""
-    return f"{problem.m}x{problem.c} {'+'.join(problem.chain)}"
+    """'6304x768 Add+Store+Scale+Bias'; of sequences with the kind of norm."""
+    words = f"{problem.m}x{problem.c} {'+'.join(problem.chain)}"
+    return f"{words}, {problem.operation}" if problem.of_tokens else words
 
 
 def configurations(problem: NormProblem, arch: Arch) -> list[NormConfig]:

@@ -11,9 +11,11 @@ from onnxbolt.tune.tasks import instance_of
 
 def test_each_shape_is_measured_alone_and_with_a_residual() -> None:
     names = [norms.name(problem) for problem in norms.problems()]
-    assert len(set(names)) == len(names) == 2 * len(norms.SHAPES)
+    assert len(set(names)) == len(names) == 2 * len(norms.SHAPES) + len(norms.SEQUENCES)
     assert "6304x768 Scale+Bias" in names
     assert "6304x768 Add+Store+Scale+Bias" in names
+    assert "6304x768 Add+Store+Scale+Bias, token norm" in names
+    assert "1280x768 Add+Scale+Bias, embedding norm" in names
 
 
 def test_the_planner_s_configurations_and_variants_are_timed() -> None:
