@@ -2,7 +2,8 @@
 
     f(constants) = its value, by onnx's reference evaluator;
     Shape(x) = x's shape where inference knows it;
-    Gather(Shape(x), i) = Slice(Shape(x), ..) = dimensions of x where inference knows these.
+    Gather(Shape(x), i) = Slice(Shape(x), ..) = dimensions of x where inference knows these;
+Gather(Resize(Expand(number, large)), ..) = the number in every place (DETR's masks of pixels).
 
 Not folded: random and stateful operators, control flow, DequantizeLinear (which keeps weights
 small), nodes whose type the evaluator lacks or whose value differs from ONNX Runtime's
@@ -32,7 +33,7 @@ from onnxbolt.graph.edit import (
     replace_uses,
 )
 from onnxbolt.graph.element_types import onnx_dtype
-from onnxbolt.graph.exporter import node_proto
+from onnxbolt.graph.exporter import node_proto, used_constants
 
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
@@ -55,15 +56,36 @@ _NEVER = frozenset(
     }
 )
 _MOST_GROWTH = 2  # weights stored in fp16 and cast to fp32 are weights all the same
-# a result up to here is folded whatever it is made of: shapes, masks, position indices
-_FREE_BYTES = 1 << 18
+# a result up to here, or up to this share of the model's constants, is folded whatever it is made
+# of: shapes, masks, position indices and embeddings
+_FREE_BYTES, _FREE_SHARE = 1 << 18, 1 / 64
+# every element of the result is one of the first operand's, converted by Cast
+_KEEPING = frozenset(
+    {
+        "Cast",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Reshape",
+        "Slice",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
 
 
 def run(graph: gs.Graph) -> int:
     """Fold all nodes that can be folded; returns how many."""
-    count = 0
+    count, free = (
+        0,
+        max(_FREE_BYTES, int(_FREE_SHARE * sum(map(_bytes, used_constants(graph).values())))),
+    )
     for node in list(graph.nodes):  # in topological order, so that one sweep is enough
-        results = list(_results(graph, node))
+        results = list(_results(graph, node, free))
         for tensor, values in results:
             replace_uses(tensor, Weight(tensor.name, values))
         count += bool(results)
@@ -71,9 +93,11 @@ def run(graph: gs.Graph) -> int:
     return count
 
 
-def _results(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np.ndarray | Derived]]:
+def _results(
+    graph: gs.Graph, node: gs.Node, free: int
+) -> Iterator[tuple[gs.Variable, np.ndarray | Derived]]:
     """The node's outputs with their values, if these are known and the names may become those of
-    constants."""
+    constants. Values of up to `free` bytes may have any operands."""
     named = [tensor for tensor in node.outputs if tensor.name]
     if (
         node.domain
@@ -88,13 +112,16 @@ def _results(graph: gs.Graph, node: gs.Node) -> Iterator[tuple[gs.Variable, np.n
         and node.inputs
         and all(isinstance(t, gs.Constant) or not t.name for t in node.inputs)
     ):
-        yield from _evaluated(graph, node)
-    elif values is not None:
+        yield from _evaluated(graph, node, free)
+        return
+    if values is None:
+        values = _uniform(node, free)
+    if values is not None:
         yield node.outputs[0], values
 
 
 def _evaluated(
-    graph: gs.Graph, node: gs.Node
+    graph: gs.Graph, node: gs.Node, free: int
 ) -> Iterator[tuple[gs.Variable, np.ndarray | Derived]]:
     inputs = {tensor.name: constant_values(tensor) for tensor in node.inputs if tensor.name}
     if (
@@ -104,7 +131,7 @@ def _evaluated(
     ):
         return
     allowed = max(
-        _FREE_BYTES,
+        free,
         _MOST_GROWTH * sum(values.nbytes for values in inputs.values() if values is not None),
     )
     if any(_bytes(tensor) > allowed for tensor in node.outputs):
@@ -159,7 +186,7 @@ def _has_subgraph(node: gs.Node) -> bool:
     return any(isinstance(value, onnx.AttributeProto) for value in node.attrs.values())
 
 
-def _bytes(tensor: gs.Variable) -> int:
+def _bytes(tensor: gs.Tensor) -> int:
     """The size of the tensor in bytes if it is known, else 0."""
     if (
         tensor.shape is None
@@ -180,6 +207,36 @@ def _model(graph: gs.Graph, node: gs.Node) -> onnx.ModelProto:
     outputs = [onnx.ValueInfoProto(name=t.name) for t in node.outputs if t.name]
     body = onnx.helper.make_graph([node_proto(node)], "constant", list(inputs.values()), outputs)
     return onnx.helper.make_model(body, opset_imports=[onnx.helper.make_opsetid("", graph.opset)])
+
+
+def _uniform(node: gs.Node, free: int) -> np.ndarray | None:
+    """The result of a node that keeps some elements of a tensor which is one number throughout: it
+    is small, though the tensor may be too large to be a constant."""
+    tensor, conversions = node.outputs[0], list[np.dtype]()
+    if not _keeps(node) or not 0 < _bytes(tensor) <= free:
+        return None
+    source: gs.Node | None = node
+    while source is not None and not source.domain and _keeps(source):
+        if source.op == "Cast":
+            conversions.append(source.outputs[0].dtype)
+        first = source.inputs[0]
+        number = constant_values(first) if source.op == "Expand" else None
+        if number is not None and number.size == 1:
+            for dtype in reversed(conversions):
+                number = number.astype(dtype)
+            return np.broadcast_to(number.reshape(()), tensor.shape).copy()
+        source = producer(first)
+    return None
+
+
+def _keeps(node: gs.Node) -> bool:
+    if node.op == "Resize":
+        mode = node.attrs.get("coordinate_transformation_mode", "half_pixel")
+        return node.attrs.get("mode", "nearest") == "nearest" and mode != "tf_crop_and_resize"
+    if node.op == "Cast":
+        dtype = node.outputs[0].dtype
+        return isinstance(dtype, np.dtype) and dtype.isbuiltin == 1
+    return node.op in _KEEPING
 
 
 def _from_shape(node: gs.Node) -> np.ndarray | None:

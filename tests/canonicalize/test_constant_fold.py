@@ -96,6 +96,64 @@ def test_what_would_grow_stays() -> None:
     assert operators(applied(expanded(5, 10), run, 1)) == ["Add"]
 
 
+def test_a_small_part_of_a_model_may_grow() -> None:
+    """Position embeddings that are computed from ranges."""
+    rows = 300  # 300 x 256 x 4 bytes exceed what any model may have
+    nodes = [("Mul", "column row", "table"), ("Add", "x table", "h"), ("MatMul", "h w", "y")]
+    constants = {"column": random(rows, 1), "row": random(1, 256)}
+    for width, folded in ((256, 0), (20_000, 1)):
+        source = model(
+            nodes, {"x": (rows, 256)}, {"y": (rows, width)}, {**constants, "w": random(256, width)}
+        )
+        graph = import_model(source)
+        infer(graph)
+        assert run(graph) == folded
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({}, []),
+        ({"mode": "linear"}, ["Expand", "Unsqueeze", "Resize", "Gather", "Cast", "Mul"]),
+        (
+            {"coordinate_transformation_mode": "tf_crop_and_resize"},
+            ["Expand", "Unsqueeze", "Resize", "Gather", "Cast", "Mul"],
+        ),
+    ],
+)
+def test_a_number_in_every_place_of_a_large_tensor(change: dict[str, Any], kept: list[str]) -> None:
+    """DETR's mask of pixels: torch.ones(1, 800, 1344), resized to the features' size."""
+    nodes = [
+        ("Expand", "two size", "twos"),
+        ("Unsqueeze", "twos zero", "image"),
+        (
+            "Resize",
+            "image corners empty sizes",
+            "resized",
+            {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"} | change,
+        ),
+        ("Gather", "resized first", "mask", {"axis": 0}),
+        ("Cast", "mask", "factor", {"to": TensorProto.FLOAT}),
+        ("Mul", "x factor", "y"),
+    ]
+    source = model(
+        nodes,
+        {"x": (1, 25, 42)},
+        {"y": (1, 25, 42)},
+        {
+            "two": np.array(2, np.int32),
+            "size": np.array([1, 800, 1344]),
+            "zero": np.array([0]),
+            "corners": np.array([0, 0, 0, 0, 1, 1, 1, 1], np.float32),
+            "empty": np.array([], np.float32),
+            "sizes": np.array([1, 1, 25, 42]),
+            "first": np.array(0),
+        },
+    )
+    graph = applied(source, run, 0 if kept else 3)
+    assert operators(graph) == (kept or ["Mul"])
+
+
 def test_weights_stored_in_half_the_size() -> None:
     nodes = [("Cast", "w", "wide", {"to": TensorProto.FLOAT}), ("MatMul", "x wide", "y")]
     source = model(
