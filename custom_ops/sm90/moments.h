@@ -63,7 +63,7 @@ struct RowParts {
   int count, rows;
 };
 
-// What a norm does to the values of a row: (x - mean) scale.
+// A norm's effect on the values of a row: (x - mean) scale.
 struct RowScale {
   float mean, scale;
 };
@@ -93,7 +93,7 @@ CUTLASS_DEVICE RowScale Combined(const RowParts& matrix, int row, float epsilon)
   return {mean, rsqrtf(mean_square + (Centered ? 0.f : mean * mean) + epsilon)};
 }
 
-// What a norm does to the 64 Blocks rows of a warpgroup. Each lane of a warp has combined one of
+// A norm's effect on the 64 Blocks rows of a warpgroup. Each lane of a warp has combined one of
 // the warp's rows; the lanes that need it get it by shuffles. Threads of a warpgroup make all
 // calls.
 template <int Blocks, bool Centered>
@@ -109,7 +109,7 @@ class RowScales {
     own_ = Combined<Centered>(matrix, min(row, matrix.rows - 1), epsilon);
   }
 
-  // Of a row of the calling warp.
+  // The effect on a row of the calling warp.
   CUTLASS_DEVICE RowScale of(int row) const {
     const int lane = row / 64 * kWarpRows + row % kWarpRows;
     return {__shfl_sync(~0u, own_.mean, lane), __shfl_sync(~0u, own_.scale, lane)};

@@ -55,7 +55,7 @@ def test_no_other_family_has_such_kernels() -> None:
 
 
 def test_cooperative_warpgroups_wait_for_each_tile_s_statistics() -> None:
-    """Of 450 tiles an SM has four at the most."""
+    """An SM has four at the most of 450 tiles."""
 
     def wait(config: GemmSm90Config) -> float:
         alone = predicted_us(READS, config, get(90), memory_us(READS, get(90)))

@@ -21,7 +21,7 @@ CHAINS: tuple[tuple[str, ...], ...] = (
     ("Bias", "Moments"),
     ("Add", "Moments"),
 )
-_SHAPE = 20_000, 768, 256  # of a nominal problem: it has tiles of all widths
+_SHAPE = 20_000, 768, 256  # a nominal problem's, which has tiles of all widths
 _APART = {DType.F16: 11, DType.BF16: 23}  # configurations from one that is tested to the next
 
 

@@ -51,8 +51,8 @@ class GemmSm90(Family[GemmSm90Config]):
         )
 
     def predicted_us(self, problem: _Served, config: GemmSm90Config, arch: Arch) -> float:
-        """Where A's rows are normalized, nothing hides the wait for their statistics from
-        cooperative warpgroups."""
+        """Cooperative warpgroups wait for the statistics of A's rows where these are normalized:
+        nothing hides that."""
         product = sm90.predicted_us(problem, config, arch, memory_us(problem, arch))
         if not isinstance(problem, GemmMomentsProblem) or not problem.reads:
             return product

@@ -56,7 +56,7 @@ EXPORT void host_write_moments(const float* values, int first, int rows, Moments
   });
 }
 
-// What a norm does to the 64 `blocks` rows from `first` on of a matrix with statistics
+// A norm's effect on the 64 `blocks` rows from `first` on of a matrix with statistics
 // [count, rows].
 EXPORT void host_scales(const Moments* parts, int count, int rows, int first, int blocks,
                         bool centered, float epsilon, RowScale* found) {
