@@ -17,7 +17,7 @@ import onnx_graphsurgeon as gs
 from onnxbolt import ops
 from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.graph.edit import sole_use
-from onnxbolt.plan.mergers import Merger
+from onnxbolt.plan.mergers import Merger, layers_of
 from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.ranges import Point
 
@@ -35,7 +35,7 @@ def mergers(
             other = made.get(tensor.name)
             if other is None or other is whole or sole_use(graph, tensor) is None:
                 continue
-            layers = _layers(whole), _layers(other)
+            layers = layers_of(whole), layers_of(other)
             product = next(
                 (each for each in layers[0] if any(t is tensor for t in each.tensors)), None
             )
@@ -51,8 +51,3 @@ def mergers(
                 yield Merger((both, *more), (other, whole), node, _REFUSED, sizes)
             elif both is not None:
                 yield both
-
-
-def _layers(candidate: Candidate) -> tuple[Candidate, ...]:
-    """Each layer of a chain of products as a candidate; none if one of them cannot be one."""
-    return candidate.layers if len(candidate.widths) > 1 else (candidate,)

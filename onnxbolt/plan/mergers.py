@@ -75,13 +75,19 @@ class Merger:
 
     def taken(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """The candidates with `together` in the place of `apart`, each where its anchor was."""
+        anchors = {candidate.anchor.node: candidate for candidate in self.together}
         found = list[Candidate]()
         for each in candidates:
             if each in self.apart:
-                found += [c for c in self.together if c.anchor.node in each.nodes]
+                found += [anchors[node] for node in each.nodes if node in anchors]
             else:
                 found.append(each)
         return found
+
+
+def layers_of(candidate: Candidate) -> tuple[Candidate, ...]:
+    """Each layer of a chain of products as a candidate; none if one of them cannot be one."""
+    return candidate.layers if len(candidate.widths) > 1 else (candidate,)
 
 
 # the mergers of a graph's candidates for architectures at a point, and why others are none

@@ -4,8 +4,9 @@ whose kernel then holds whole rows.
     s = x W + b + residual      y, s = norm(x W + b + residual)
     y = norm(s)
 
-s is a second output if others read it. Times decide (plan/mergers.py). Which of the two kernels
-adds the residual is settled before (plan/residuals.py).
+s is a second output if others read it. Times decide (plan/mergers.py). The product may be the last
+layer of a chain that one kernel computes: then the chain's other layers count by themselves. Which
+of the two kernels adds the residual is settled before (plan/residuals.py).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from onnxbolt.candidates import Candidate, Link
 from onnxbolt.epilogues import CASTS, MAX_PARAMS, MAX_TENSORS, MAX_VECTORS, STORE, Step
 from onnxbolt.families import problem_types
 from onnxbolt.graph.edit import sole_use
-from onnxbolt.plan.mergers import NOT_FUSED, Merger
+from onnxbolt.plan.mergers import NOT_FUSED, Merger, layers_of
 from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.ranges import Point
 
@@ -37,21 +38,22 @@ def mergers(
     producers = {
         c.output.name: c
         for c in candidates
-        if c.anchor.op.takes_norm and len(c.widths) == 1 and c.out is c.anchor.dtype
+        if c.anchor.op.takes_norm and layers_of(c) and c.out is c.anchor.dtype
     }
     taken = set[str]()  # products that have a normalization already
     for norm in candidates:
         for x in (norm.anchor.x, *norm.tensors):
-            product = producers.get(x.name)
-            if product is None or x.name in taken:
+            before = producers.get(x.name)
+            if before is None or x.name in taken:
                 continue
-            together = _with_norm(graph, product, norm)
-            if together is None or _class_of(together) not in problem_types():
+            *others, product = layers_of(before)
+            both = _with_norm(graph, product, norm)
+            if both is None or _class_of(both) not in problem_types():
                 continue
             taken.add(x.name)
             sizes = f"rows of {product.widths[-1]} columns"
-            apart, node = (product, norm), norm.anchor.nodes[-1]
-            yield Merger((together,), apart, node, NOT_FUSED, sizes, _REMEDY)
+            apart, node = (before, norm), norm.anchor.nodes[-1]
+            yield Merger((both, *others), apart, node, NOT_FUSED, sizes, _REMEDY)
             break
 
 

@@ -94,6 +94,25 @@ def test_a_residual_that_the_norm_adds_becomes_the_product_s(first: bool) -> Non
     assert len(both) == 4
 
 
+@pytest.mark.parametrize("faster", [True, False])
+def test_a_chain_s_last_product_may_normalize(faster: bool) -> None:
+    """Apart are a chain of two products and the norm; together the first product, and the second
+    one with the norm."""
+    net = Net({"x": (ROWS, 256)})
+    inner = net.node("Relu", net.linear("x", 256, 256))
+    y = net.node("LayerNormalization", net.linear(inner, 256, 256), *[net.normal(256)] * 2)
+    graph = prepare(net.model(y), "fp16")
+    timings = _timings(graph, 3.0 if faster else 9.0, 4.0)
+    found = cover(graph, (90,), timings=timings)
+    rules = [c.rule.removesuffix("+CastF32") for c in found.candidates]
+    together = ["gemm+Bias+Relu", "gemm+Bias+LayerNorm+Scale+Bias"]
+    assert rules == (together if faster else ["gemm+Bias+Relu+Gemm+Bias", APART[1]])
+    again = cover(graph, (90,), timings=Timings(cuts=found.cuts, frozen=True))
+    assert [c.rule for c in again.candidates] == [c.rule for c in found.candidates]
+    ends = {candidate.output.name for candidate in found.candidates}
+    assert [c.rule for c in cover_as(graph, (90,), ends)] == [c.rule for c in found.candidates]
+
+
 def test_predictions_decide_without_measurements() -> None:
     graph = _graph()
     both, product, norm = (
