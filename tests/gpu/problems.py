@@ -513,6 +513,8 @@ def _form(instance: Instance) -> str:
         "BANDED": isinstance(config, AttentionConfig | AttentionSm90Config) and config.banded,
         "WINDOWS": isinstance(config, AttentionConfig) and config.windows,
         "RESIDENT": isinstance(config, AttentionConfig | NormConfig) and config.resident,
+        "TOKENS": isinstance(config, NormConfig) and config.tokens and not config.tables,
+        "EMBEDDINGS": isinstance(config, NormConfig) and config.tables > 0,
         "DIVIDED": isinstance(config, AttentionConfig) and config.splits > 1,
         "NOT_STORED": isinstance(config, B2bStoredSm90Config) and STORE not in chain,
     }
