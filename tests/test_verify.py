@@ -120,6 +120,36 @@ def test_a_bfloat16_original_passes() -> None:
     assert "compared as float32" in result.notes[0]
 
 
+_GELUS = {
+    "QuickGelu": "s = Mul(a, c1) g = Sigmoid(s) y = Mul(a, g)",
+    "GeluTanh": "p = Pow(a, three) q = Mul(p, c2) r = Add(a, q) s = Mul(r, c3) t = Tanh(s)"
+    " u = Add(t, one) g = Mul(a, half) y = Mul(g, u)",
+}
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.25])
+@pytest.mark.parametrize("gelu", _GELUS)
+def test_formulas_of_a_bfloat16_original_have_rounded_constants(
+    gelu: str, shift: float, tmp_path: Path
+) -> None:
+    """A kernel has a formula's numbers, and the original their roundings: sqrt(2 / pi) by 1e-3."""
+    numbers = {"c1": 1.702, "c2": 0.044715, "c3": (2 / math.pi) ** 0.5}
+    weights = {"w": drawn(1, 16, 32).T, "b": drawn(2, 16)} | numbers
+    original = model_of(
+        "(bfloat16[4,32] x) => (bfloat16[4,16] y)",
+        f"h = MatMul(x, w) a = Add(h, b) {_GELUS[gelu]}",
+        {
+            name: np.asarray(value, ml_dtypes.bfloat16)
+            for name, value in {**weights, "three": 3, "one": 1, "half": 0.5}.items()
+        },
+    )
+    out = tmp_path / "out.onnx"
+    optimize(original, out, precision="keep", fuse="all", library=False, verify=False)
+    model = load_model(out)
+    shift_bias(model, fused(model, f"FusedGemm_Bias_{gelu}_bf16"), shift)
+    assert verify(original, model, providers=[CPU]).passed is (not shift)
+
+
 @pytest.mark.parametrize("start", ["FusedConv_Bias_Relu", "FusedConv_Bias_Add_Relu", "FusedGemm"])
 def test_a_shifted_bias_fails_at_its_node(
     start: str, convolutions: ModelProto, optimized: Optimized

@@ -16,9 +16,9 @@ import ml_dtypes
 import numpy as np
 import onnx
 
+from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.graph import weights
-from onnxbolt.precision import LOW
 from onnxbolt.verify.bounds import Bounded, is_float
 from onnxbolt.verify.declared import undeclared
 from onnxbolt.verify.elementwise import compared, failed
@@ -73,9 +73,10 @@ class _Judge:
         self._exact = {name: a for name, a in feeds.items() if not is_float(a.dtype)}
         self._initializers = {tensor.name: tensor for tensor in models.optimized.graph.initializer}
         self._sparse = {tensor.values.name for tensor in models.optimized.graph.sparse_initializer}
-        low = LOW.get(models.precision)
-        # a constant may be stored in fp32 and still have been rounded
-        self._constants = unit(low.numpy) if low else FP32_OPERANDS
+        # a constant may be stored in fp32 and still have been rounded, by the precision stage or
+        # in an original of 16 bits, whose formulas' constants are
+        rounded = models.dtype is not DType.F32
+        self._constants = unit(models.dtype.numpy) if rounded else FP32_OPERANDS
         # values that exceed the range of 16 bits then do so in the original, too
         self._overflows = uses(models.original, SIXTEEN_BITS)
         self._unjudged = 0
