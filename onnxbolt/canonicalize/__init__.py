@@ -34,6 +34,7 @@ from onnxbolt.canonicalize import (
     rearranged_activations,
     reshaped_sums,
     resize_form,
+    rotary_form,
     scale_shift,
     split_axes,
     sum_form,
@@ -46,6 +47,8 @@ from onnxbolt.graph.shapes import infer
 
 # each pass with what it does, for the report; a comment says why a pass stands where it does
 PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
+    # the passes below would change the operators that rotations are written as
+    (rotary_form.run, "rotations of pairs of columns recognized"),
     # an Identity before a weight would hide that the weight is constant
     (noops.run, "nodes without effect removed"),
     # the passes below need constant weights and shapes

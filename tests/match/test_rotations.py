@@ -15,8 +15,14 @@ from onnxbolt.canonicalize.restore import restore
 from onnxbolt.domains import CONTRIB
 from onnxbolt.graph.exporter import export_model
 from onnxbolt.match import projections, rotations
+from onnxbolt.measurements.timings import NOTHING
 from onnxbolt.ops import rotary
+from onnxbolt.options import Options
+from onnxbolt.plan.regions import regions
+from onnxbolt.problems import RotaryProblem
 from onnxbolt.report import Report
+from onnxbolt.tune.subject import Subject
+from onnxbolt.tune.submodels import Original, fuse
 from tests.support import Net, feeds_of, prepare, run
 
 B, S, H, D, WIDTH = 2, 12, 4, 16, 48
@@ -263,6 +269,9 @@ FORMS: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 
 
+SIZES = {"x": (2, 12, WIDTH), "positions": (2, 12)}
+
+
 def optimized(model: onnx.ModelProto, precision: str = "keep", arch: str = "sm_90a") -> Report:
     return onnxbolt.optimize(
         model,
@@ -270,7 +279,7 @@ def optimized(model: onnx.ModelProto, precision: str = "keep", arch: str = "sm_9
         archs=(arch,),
         fuse="all",
         library=False,
-        opt_shapes={"x": (2, 12, WIDTH), "positions": (2, 12)} if _is_dynamic(model) else {},
+        opt_shapes=SIZES if _is_dynamic(model) else {},
     )
 
 
@@ -302,6 +311,23 @@ def test_what_no_kernel_takes_is_written_as_operators(form: str) -> None:
     feeds = feeds_of(model)
     (expected,), (got,) = run(model, feeds), run(export_model(graph), feeds)
     np.testing.assert_allclose(got, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["halves", "computed tables", "packed by heads, a part"])
+def test_regions_with_rotations_can_be_measured(form: str) -> None:
+    """The tuner takes each region out of the model, with ONNX Runtime's nodes and with ours."""
+    model = FORMS[form]()
+    options = Options(precision="fp16", opt_shapes=SIZES if _is_dynamic(model) else {})
+    subject, original = Subject.of(model, options), Original(model, "fp16")
+    plan = subject.plan([90], "all", NOTHING)
+    first, *_ = found = regions(plan.assignment, 90, subject.ranges.opt)
+    assert len(found) == 3
+    nodes = original.nodes_of(first)
+    assert nodes is not None
+    ends = {candidate.output.name for candidate in first.candidates}
+    (problem,) = fuse(nodes[1], 90, NOTHING, ends).problems
+    assert isinstance(problem, RotaryProblem)
+    assert problem in plan.problems.values()
 
 
 def test_layers_share_a_table() -> None:

@@ -64,22 +64,25 @@ class Rotary(ProductOp):
         return (AnchorPattern((rotary_form.OP,), self._match, INTERNAL),)
 
     def _match(self, node: gs.Node) -> Match:
-        rotated, table = node.inputs
+        """None where no product with a constant weight is rotated alone."""
+        columns, table = node.inputs
         links = [Link(Step(ROTATE), table, (node,), node.outputs[0])]
-        product = producer(rotated)
-        if product is not None and product.op == "Add":
-            bias = next(each for each in product.inputs if isinstance(each, gs.Constant))
-            links.insert(0, Link(Step(BIAS), bias, (product,), rotated))
-            (x,) = (each for each in product.inputs if each is not bias)
-            product = producer(x)
-        assert product is not None  # match/rotations.py makes no others
+        product = producer(columns)
+        if product is not None and product.op == "Add" and not product.domain:
+            biases = [each for each in product.inputs if isinstance(each, gs.Constant)]
+            if len(biases) != 1 or len(biases[0].shape) != 1:
+                return None
+            links.insert(0, Link(Step(BIAS), biases[0], (product,), columns))
+            product = next(p for each in product.inputs if (p := producer(each)) is not None)
+        if not MEASURED or product is None or product.op != "MatMul" or product.domain:
+            return None
         x, weight = product.inputs
         dtype = DType.of(weight.dtype)
-        assert dtype is not None
-        columns = int(node.attrs["rotated_columns"])
-        return RotaryAnchor(self, product, x, weight, dtype, table=table, rotated=columns), tuple(
-            links
-        )
+        if dtype is None or not isinstance(weight, gs.Constant) or len(weight.shape) != 2:
+            return None
+        rotated = int(node.attrs["rotated_columns"])
+        anchor = RotaryAnchor(self, product, x, weight, dtype, table=table, rotated=rotated)
+        return anchor, tuple(links)
 
     def pointwise(self, anchor: Anchor) -> bool:
         """True: x is rows as they lie."""
