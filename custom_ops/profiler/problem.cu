@@ -100,6 +100,11 @@ size_t Products::describe_operands() {
       bytes += (operands.tensors[i] = Describe(rows * columns, description_.element)).stride;
     for (int i = 0; i < chain.vectors; ++i)
       bytes += (operands.vectors[i] = Describe(columns, kTypeF32)).stride;
+    const RotationArguments& rotation = description_.rotation;
+    if (chain.rotated)
+      bytes += (operands.rotation =
+                    Describe(size_t(rotation.rows) * rotation.width, description_.element))
+                   .stride;
   }
   if (description_.both()) bytes += (rows_ = Describe(rows * first.k, description_.element)).stride;
   return bytes;
@@ -121,6 +126,7 @@ void Products::fill() {
       Fill(operands.tensors[i], description_.element, sets_, ++seed, 0.f, 1.f);
     for (int i = 0; i < chain.vectors; ++i)
       Fill(operands.vectors[i], kTypeF32, sets_, ++seed, 0.4f, 0.7f);
+    if (chain.rotated) Fill(operands.rotation, description_.element, sets_, ++seed, 0.f, 0.7f);
   }
   if (description_.both()) Allocate(rows_, sets_);
 }
@@ -251,6 +257,8 @@ EpilogueArguments Products::epilogue(int layer, int set) const {
     epilogue.tensors[i] = operands.tensors[i].at(set);
     epilogue.tensor_pitch[i] = operands.tensors[i].buffer.get() ? description_.columns[layer] : 0;
   }
+  epilogue.rotation = description_.rotation;
+  epilogue.rotation.table = operands.rotation.at(set);
   std::copy(description_.params + description_.layers.chains[layer].first_param,
             std::end(description_.params), epilogue.params);
   return epilogue;

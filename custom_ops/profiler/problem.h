@@ -68,8 +68,9 @@ constexpr int kMaxSteps = 16;
 
 struct Chain {
   int size = 0, vectors = 0, tensors = 0,
-      first_param = 0;  // the last one among the parameters of all layers
-  bool gated = false;   // true if the filter has two rows for each column, 8 of each in turns
+      first_param = 0;   // the last one among the parameters of all layers
+  bool gated = false;    // true if the filter has two rows for each column, 8 of each in turns
+  bool rotated = false;  // true if pairs of neighbouring columns are rotated
   Step steps[kMaxSteps];
   float accumulation;        // error of the product's sums in parts of the sum of magnitudes
   float relative, absolute;  // error of an approximate activation at its end
@@ -115,6 +116,7 @@ struct Description {
   int columns[kMaxProducts];
   float params[kMaxParams];  // the parameters of all layers
   Limits limits;
+  RotationArguments rotation;  // of the only layer; no pointer
 
   int64_t rows() const { return int64_t(conv.n) * conv.p * conv.q; }
   int64_t written_rows() const { return layers.means ? conv.n : rows(); }
@@ -194,7 +196,7 @@ class Products : public Problem {
   // One layer's operands and its result: of the last one y, of the others what kernels for fewer
   // layers leave for the next.
   struct LayerOperands {
-    Operand filter, vectors[kMaxVectors], tensors[kMaxTensors], y;
+    Operand filter, vectors[kMaxVectors], tensors[kMaxTensors], y, rotation;
   };
 
   size_t describe_operands();  // the bytes of a set

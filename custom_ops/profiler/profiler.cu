@@ -285,14 +285,15 @@ Limits ReadLimits(const float* from, Layers& layers) {
   return all;
 }
 
-// `extents`, of the first layer: m, n, k of a GEMM, and 1 behind them if rows are normalized with
-// their mean subtracted; of a convolution the int fields of
+// `extents`, of the first layer: m, n, k of a GEMM, and behind them 1 if rows are normalized with
+// their mean subtracted, or the rotated columns, and the rows and columns of their table; of a
+// convolution the int fields of
 // ConvArguments, in their order; x_nchw is fp32 or 0, y_nchw and padding those of the only
 // layer. `columns`: of the layers behind it.
 Description Describe(bool is_gemm, int element, int output, const char* epilogue,
                      const int* extents, const int* columns, const float* params,
                      const float* limits) {
-  Description description{is_gemm, element, output, ParseLayers(epilogue), {}, {}, {}, {}};
+  Description description{is_gemm, element, output, ParseLayers(epilogue), {}, {}, {}, {}, {}};
   ConvArguments& conv = description.conv;
   const int image[] = {1, extents[0], 1, extents[2], extents[1], 1, 1, extents[0], 1, 0, 0,
                        0, 0,          1, 1,          1,          1, 1, 0,          0, 0};
@@ -308,6 +309,8 @@ Description Describe(bool is_gemm, int element, int output, const char* epilogue
   description.columns[0] = conv.k;
   std::copy_n(columns, description.last(), description.columns + 1);
   std::copy_n(params, kMaxParams, description.params);
+  if (description.layers.chains[0].rotated)
+    description.rotation = {nullptr, extents[4], extents[5], extents[3], 0};
   description.limits = ReadLimits(limits, description.layers);
   return description;
 }

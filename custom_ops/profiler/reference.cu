@@ -58,12 +58,18 @@ __device__ float ErrorOf(const ConvArguments& conv, const float* errors, int64_t
                                                                          : 0.f;
 }
 
-// The weight of a channel, or, `gated`, of its half 0 or 1, whose rows stand in turns of 8.
+// A second product that the epilogue of a channel needs: the other half of a gated one, whose rows
+// of weights stand in turns of 8, or the other column of a pair that is rotated.
+enum class Second { kNone, kHalf, kNeighbour };
+
+// The weight of a channel; of the second product if `second` is not kNone.
 template <class Element>
 __device__ float Weight(const ConvArguments& conv, int channel, int64_t k, bool gated = false,
-                        int half = 0) {
+                        Second second = Second::kNone) {
   const int64_t depth = int64_t(conv.r) * conv.s * (conv.c / conv.groups);
-  const int64_t row = gated ? channel / 8 * 16 + half * 8 + channel % 8 : channel;
+  if (second == Second::kNeighbour) channel ^= 1;
+  const int64_t row =
+      gated ? channel / 8 * 16 + (second == Second::kHalf) * 8 + channel % 8 : channel;
   return channel < conv.k && k < depth
              ? float(static_cast<const Element*>(conv.filter)[row * depth + k])
              : 0.f;
@@ -85,7 +91,22 @@ __device__ Bounded Multiplied(const Bounded& x, const Bounded& y, float rounding
           fabs(x.value) * y.error + (fabs(y.value) + y.error) * x.error + rounding * fabs(value)};
 }
 
-// `other`: the sums of the other half, where the chain has a gate.
+// The column of a pair that `x` and the other column are rotated to.
+template <class Element>
+__device__ Bounded Rotated(const Bounded& x, const Bounded& other,
+                           const RotationArguments& rotation, double rounding, int64_t row,
+                           int channel) {
+  if (channel >= rotation.columns) return x;
+  const Element* pair = static_cast<const Element*>(rotation.table) +
+                        (rotation.first + row) % rotation.rows * rotation.width +
+                        channel % rotation.width / 2 * 2;
+  const float sign = channel % 2 ? 1.f : -1.f, turn[] = {float(pair[0]), sign * float(pair[1])};
+  const double y = ReferenceStep(kRotate, x.value, other.value, turn);
+  return {y, fabs(turn[0]) * x.error + fabs(turn[1]) * other.error +
+                 rounding * (fabs(turn[0] * x.value) + fabs(turn[1] * other.value) + fabs(y))};
+}
+
+// `other`: the sums of the second product, where the chain needs one.
 template <class Element>
 __device__ Bounded ApplyChain(const Chain& chain, const EpilogueArguments& operands,
                               const Sums& sums, const Sums& other, float rounding, int64_t row,
@@ -93,10 +114,17 @@ __device__ Bounded ApplyChain(const Chain& chain, const EpilogueArguments& opera
   const auto begin = [&](const Sums& of) {
     return Bounded{of.value, chain.accumulation * of.magnitude + of.carried};
   };
-  Bounded x = begin(sums);
+  Bounded x = begin(sums), neighbour = begin(other);
   for (int i = 0; i < chain.size; ++i) {
     const Step& step = chain.steps[i];
     double operand = 0;
+    if (step.code == kRotate) {
+      x = Rotated<Element>(x, neighbour, operands.rotation, rounding, row, channel);
+      continue;
+    }
+    if (chain.rotated && step.kind == OperandKind::kVector)
+      neighbour = BoundedStep(step.code, neighbour, operands.vectors[step.operand][channel ^ 1],
+                              operands.params + step.param, rounding, step.error);
     if (step.kind == OperandKind::kVector) operand = operands.vectors[step.operand][channel];
     if (step.kind == OperandKind::kTensor)
       operand = float(static_cast<const Element*>(
@@ -128,30 +156,31 @@ __device__ int64_t OutputIndex(const ConvArguments& conv, int64_t row, int chann
 }
 
 // One block makes kTile pixels of kTile channels, one thread kPerThread pixels of one channel.
-template <class Element, bool Gated>
+template <class Element, Second Other>
 __global__ void __launch_bounds__(kTile* kThreadRows)
     ReferenceKernel(const __grid_constant__ ConvArguments conv, const __grid_constant__ Chain chain,
                     float rounding, const float* x_errors, Output output) {
-  constexpr int kHalves = Gated ? 2 : 1;
-  __shared__ float pixels[kTile][kTile + 1], filters[kHalves][kTile][kTile + 1],
+  constexpr int kProducts = Other == Second::kNone ? 1 : 2;
+  constexpr bool kGated = Other == Second::kHalf;
+  __shared__ float pixels[kTile][kTile + 1], filters[kProducts][kTile][kTile + 1],
       errors[kTile][kTile + 1];
   const int64_t first_row = int64_t(blockIdx.x) * kTile, depth = int64_t(conv.r) * conv.s * conv.c;
   const int first_channel = blockIdx.y * kTile, channel = first_channel + threadIdx.x;
-  Sums sums[kHalves][kPerThread];
+  Sums sums[kProducts][kPerThread];
   for (int64_t k = 0; k < depth; k += kTile) {
     for (int i = threadIdx.y; i < kTile; i += kThreadRows) {
       pixels[i][threadIdx.x] = Activation<Element>(conv, first_row + i, k + threadIdx.x);
-      for (int half = 0; half < kHalves; ++half)
-        filters[half][i][threadIdx.x] =
-            Weight<Element>(conv, first_channel + i, k + threadIdx.x, Gated, half);
+      for (int product = 0; product < kProducts; ++product)
+        filters[product][i][threadIdx.x] = Weight<Element>(conv, first_channel + i, k + threadIdx.x,
+                                                           kGated, product ? Other : Second::kNone);
       errors[i][threadIdx.x] = ErrorOf(conv, x_errors, first_row + i, k + threadIdx.x);
     }
     __syncthreads();
     for (int j = 0; j < kTile; ++j) {
       for (int i = 0; i < kPerThread; ++i) {
         const int row = threadIdx.y + i * kThreadRows;
-        for (int half = 0; half < kHalves; ++half)
-          sums[half][i].Add(pixels[row][j], filters[half][threadIdx.x][j], errors[row][j]);
+        for (int product = 0; product < kProducts; ++product)
+          sums[product][i].Add(pixels[row][j], filters[product][threadIdx.x][j], errors[row][j]);
       }
     }
     __syncthreads();
@@ -160,7 +189,7 @@ __global__ void __launch_bounds__(kTile* kThreadRows)
     const int64_t row = first_row + threadIdx.y + i * kThreadRows;
     if (row < int64_t(conv.n) * conv.p * conv.q && channel < conv.k - conv.padding)
       output.Store(OutputIndex(conv, row, channel),
-                   ApplyChain<Element>(chain, conv.epilogue, sums[0][i], sums[kHalves - 1][i],
+                   ApplyChain<Element>(chain, conv.epilogue, sums[0][i], sums[kProducts - 1][i],
                                        rounding, row, channel));
   }
 }
@@ -506,6 +535,7 @@ Layers ParseLayers(const char* epilogue) {
       chain.steps[chain.size++] = {found->code, found->kind, vector ? chain.vectors : chain.tensors,
                                    params - chain.first_param};
       chain.gated |= chain.steps[chain.size - 1].gates();
+      chain.rotated |= found->code == kRotate;
       chain.vectors += vector, chain.tensors += tensor, params += found->params;
       if (chain.vectors > kMaxVectors || chain.tensors > kMaxTensors || params > kMaxParams)
         throw Failure(std::string("kernels take fewer operands than the epilogue ") + epilogue);
@@ -533,10 +563,13 @@ void ComputeReference(const ConvArguments& conv, int element, const Chain& chain
       GroupedReferenceKernel<decltype(zero)>
           <<<kBlocks, kThreads>>>(conv, chain, rounding, OutputOf(answer));
     else if (chain.gated)
-      ReferenceKernel<decltype(zero), true>
+      ReferenceKernel<decltype(zero), Second::kHalf>
+          <<<grid, block>>>(conv, chain, rounding, x_errors, OutputOf(answer));
+    else if (chain.rotated)
+      ReferenceKernel<decltype(zero), Second::kNeighbour>
           <<<grid, block>>>(conv, chain, rounding, x_errors, OutputOf(answer));
     else
-      ReferenceKernel<decltype(zero), false>
+      ReferenceKernel<decltype(zero), Second::kNone>
           <<<grid, block>>>(conv, chain, rounding, x_errors, OutputOf(answer));
   });
   Check(cudaGetLastError(), "launching the reference");

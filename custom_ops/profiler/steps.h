@@ -2,7 +2,8 @@
 //
 // The reference must not call what it judges: nothing here comes from epilogue/. One row per step:
 // its name, its operand, how many parameters it has, and its value from x, the operand v and the
-// parameters p; v of a gate is the product's other half, with its operand added. The rows of
+// parameters p; v of a gate is the product's other half, with its operand added, that of a rotation
+// the other column of the pair, and p are its cos and sin, the latter with its sign. The rows of
 // extensions' steps are generated in front of the file (templates/reference_steps.h.j2).
 #pragma once
 #include <cuda_runtime.h>
@@ -18,6 +19,7 @@
   X(Mul, kTensor, 0, x * v)                                                                      \
   X(Gate, kNone, 0, x * v)                                                                       \
   X(GateBias, kVector, 0, x * v)                                                                 \
+  X(Rotate, kRotation, 0, x * p[0] + v * p[1])                                                   \
   X(Relu, kNone, 0, x < 0 ? 0 : x)                                                               \
   X(LeakyRelu, kNone, 1, x < 0 ? p[0] * x : x)                                                   \
   X(Clip, kNone, 2, Between(x, p[0], p[1]))                                                      \
@@ -41,7 +43,7 @@
 namespace onnxbolt {
 namespace profiler {
 
-enum class OperandKind { kNone, kVector, kTensor };
+enum class OperandKind { kNone, kVector, kTensor, kRotation };
 
 #define ONNXBOLT_CODE(Name, ...) k##Name,
 enum Code { ONNXBOLT_STEPS(ONNXBOLT_CODE) };

@@ -182,8 +182,9 @@ class RotaryProblem(MatrixProduct):
         return GemmProblem(self.m, self.n, self.k, self.dtype, self.out, steps)
 
     @property
-    def reference(self) -> Reference | None:
-        return None
+    def reference(self) -> Reference:
+        table = self.rotated, self.period, self.width
+        return Reference(Computed.GEMMS, (self.m, self.n, self.k, *table), (), self.terms)
 
     def onnxruntime_us(self, arch: Arch) -> float:
         """The product, and the rotation's elementwise kernels: two multiplications and an addition

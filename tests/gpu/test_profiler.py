@@ -22,6 +22,7 @@ from onnxbolt.families.conv_2x import Conv2xConfig
 from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.families.gemm_3x import Gemm3xConfig
 from onnxbolt.measurements.records import Measurement, Status
+from onnxbolt.onnxruntime_time import elementwise_us
 from onnxbolt.plan.cost import predict, ranked
 from onnxbolt.problems import (
     AttentionProblem,
@@ -29,6 +30,7 @@ from onnxbolt.problems import (
     GemmProblem,
     GluProblem,
     NormProblem,
+    RotaryProblem,
 )
 from onnxbolt.problems.attention import BAND_LEAST
 from onnxbolt.tolerances import KERNEL
@@ -55,6 +57,10 @@ GLUS = [
     GluProblem(1280, 1152, 768, DType.F16, DType.F16, ("Silu", "Gate")),
     GluProblem(517, 200, 256, DType.F16, DType.F16, ("Bias", "GeluErf", "GateBias", "Add")),
 ] * (ARCH == 90)
+ROTARIES = [
+    RotaryProblem(1280, 2304, 768, DType.F16, DType.F16, ("Bias", "Rotate"), 1536, 320, 64),
+    RotaryProblem(516, 200, 256, DType.F16, DType.F16, ("Rotate",), 144, 43, 24),
+]
 VIT = AttentionProblem(8, 12, 12, 197, 197, 64, 64, DType.F16, DType.F16)
 BIAS: dict[str, Any] = {
     "mask": ("added", "f16"),
@@ -170,10 +176,12 @@ def test_gemm(profiler: Profiler, libraries: dict[Instance, Path]) -> None:
 
 @pytest.mark.parametrize("dtype", [DType.F16, DType.BF16, DType.F32])
 @pytest.mark.parametrize(
-    "problem", [*NORMS, *GLUS], ids=lambda problem: f"{problem.shape} {'+'.join(problem.chain)}"
+    "problem",
+    [*NORMS, *GLUS, *ROTARIES],
+    ids=lambda problem: f"{problem.shape} {'+'.join(problem.chain)}",
 )
-def test_norm_and_gated_unit(
-    profiler: Profiler, problem: NormProblem | GluProblem, dtype: DType
+def test_norm_gated_unit_and_rotary(
+    profiler: Profiler, problem: NormProblem | GluProblem | RotaryProblem, dtype: DType
 ) -> None:
     problem = dataclasses.replace(problem, dtype=dtype, out=dtype)
     configs = {instance_of(problem, c): c for _, c in ranked(problem, get(ARCH))[:3]}
@@ -339,7 +347,25 @@ def test_a_gated_unit_takes_less_time_than_two_products(
     assert together < sum(apart), (together, apart)
 
 
-def _measured(profiler: Profiler, problem: GemmProblem | GluProblem) -> list[Measurement]:
+@pytest.mark.parametrize("sizes", [(4096, 3072, 2048), (6144, 2304, 768), (128, 3072, 2048)])
+def test_a_rotation_takes_less_time_than_an_elementwise_kernel(
+    profiler: Profiler, sizes: tuple[int, int, int]
+) -> None:
+    """One that reads and writes what is rotated once; models have several."""
+    m, n, k = sizes
+    columns, chain = n // 3 * 2, ("Bias", "Rotate")
+    problem = RotaryProblem(m, n, k, DType.F16, DType.F16, chain, columns, m // 2, 64)
+    together, alone = (
+        min(_measured(profiler, each), key=lambda measured: measured.us).us
+        for each in (problem, problem.apart)
+    )
+    behind = elementwise_us(2 * m * columns * DType.F16.bytes, get(ARCH))
+    assert together < alone + behind, (together, alone, behind)
+
+
+def _measured(
+    profiler: Profiler, problem: GemmProblem | GluProblem | RotaryProblem
+) -> list[Measurement]:
     """The kernels that are predicted to be fastest."""
     configs = {instance_of(problem, c): c for _, c in ranked(problem, get(ARCH))[:8]}
     built = build(configs)

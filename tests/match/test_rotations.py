@@ -269,7 +269,11 @@ FORMS: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 
 
-SIZES = {"x": (2, 12, WIDTH), "positions": (2, 12)}
+def sizes_of(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
+    """Sizes of the inputs of a model that has symbolic ones."""
+    inputs = model.graph.input
+    symbolic = any(d.dim_param for i in inputs for d in i.type.tensor_type.shape.dim)
+    return {"x": (2, 12, WIDTH), "positions": (2, 12)} if symbolic else {}
 
 
 def optimized(model: onnx.ModelProto, precision: str = "keep", arch: str = "sm_90a") -> Report:
@@ -279,12 +283,8 @@ def optimized(model: onnx.ModelProto, precision: str = "keep", arch: str = "sm_9
         archs=(arch,),
         fuse="all",
         library=False,
-        opt_shapes=SIZES if _is_dynamic(model) else {},
+        opt_shapes=sizes_of(model),
     )
-
-
-def _is_dynamic(model: onnx.ModelProto) -> bool:
-    return any(d.dim_param for i in model.graph.input for d in i.type.tensor_type.shape.dim)
 
 
 @pytest.mark.parametrize("precision", ["keep", "fp16", "bf16"])
@@ -317,7 +317,7 @@ def test_what_no_kernel_takes_is_written_as_operators(form: str) -> None:
 def test_regions_with_rotations_can_be_measured(form: str) -> None:
     """The tuner takes each region out of the model, with ONNX Runtime's nodes and with ours."""
     model = FORMS[form]()
-    options = Options(precision="fp16", opt_shapes=SIZES if _is_dynamic(model) else {})
+    options = Options(precision="fp16", opt_shapes=sizes_of(model))
     subject, original = Subject.of(model, options), Original(model, "fp16")
     plan = subject.plan([90], "all", NOTHING)
     first, *_ = found = regions(plan.assignment, 90, subject.ranges.opt)
