@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from onnxbolt.families import Family, named
+from onnxbolt.families.attention import AttentionConfig
 from tests.custom_ops.host_attention import HostAttention, build
 from tests.gpu import attentions
-from tests.gpu.attention_cases import FORMS, LENGTHS, PERIODIC, SIZES, Served, served
+from tests.gpu.attention_cases import DIVIDED_SIZES, FORMS, LENGTHS, PERIODIC, SIZES, Served, served
 from tests.gpu.device import Attention
 from tests.gpu.problems import BUILDERS, examples
 from tests.ops.attention_cases import Case
@@ -62,6 +63,22 @@ def test_the_choices_are_those_of_the_lists() -> None:
         assert {case.keys for _, case in cases} == set(LENGTHS)
         assert len({case.dtype for _, case in cases}) == types
         assert len({case.masked for _, case in cases}) == 3
+
+
+def test_kernels_whose_blocks_divide_keys_meet_all_choices() -> None:
+    found = [
+        (config, form, case)
+        for each in served(ARCH)
+        if isinstance(config := each.instance.config, AttentionConfig) and config.splits > 1
+        for form, case in each.cases
+    ]
+    assert {form for _, form, _ in found} == {f"{form.name}, divided" for form in FORMS}
+    assert {config.splits for config, _, _ in found} == {2, 4, 8}
+    assert {case.size for _, _, case in found} == set(DIVIDED_SIZES)
+    assert len({case.dtype for _, _, case in found}) == 3
+    assert len({case.masked for _, _, case in found}) == 3
+    # some parts have no key
+    assert any(case.keys <= config.keys for config, _, case in found)
 
 
 def test_windows_and_masks_with_a_period_have_kernels_of_each_type() -> None:

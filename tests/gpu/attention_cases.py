@@ -18,6 +18,7 @@ from onnxbolt.archs import Capability, get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.families import FAMILIES, Family, named
+from onnxbolt.families.attention import feasible
 from onnxbolt.graph.windows import Windows
 from onnxbolt.ops.attention.found import Band, Masked, Masking
 from onnxbolt.problems import AttentionProblem
@@ -76,9 +77,10 @@ PERIODIC = (
 PERIODIC_SIZES = (16, 32, 40, 64, 128)
 PERIODIC_ORDERS = ("rows", "packed", "keys with values", "interleaved")
 _TURNS = 2  # images, or how often a mask begins
-# keys that blocks divide: sizes, queries, keys (some fewer than all parts have), and blocks
+# keys that blocks divide: sizes, queries, keys, and blocks; fewer keys leave parts without any
 DIVIDED_SIZES = (32, 64, 128, 16, 256)
 _QUERIES, _KEYS, _SPLITS = (100, 1, 33, 7), (850, 4096, 77, 1500, 1000), (4, 8, 2)
+_FEW_KEYS = 7
 
 
 def cases(types: Sequence[DType], size: int) -> Iterator[tuple[Form, Case]]:
@@ -248,13 +250,14 @@ def _divided(family: Family[Any], arch: int) -> Iterator[tuple[Instance, str, Ca
     for row, size in enumerate(DIVIDED_SIZES):
         for turn, (form, case) in enumerate(divided(types, size)):
             splits = _SPLITS[(row + turn) % len(_SPLITS)]
-            configs = [
-                made
-                for config in _configs(family, arch, case)
-                if not config.resident and not (made := replace(config, splits=splits)).mismatched()
-            ]
-            config = configs[(row + 5 * turn) % len(configs)]
-            yield Instance(config, case.dtype, case.dtype), f"{form.name}, divided", case
+            found = feasible(problem(case), get(arch), _SPLITS)
+            if not found:  # TF32 with large heads takes too many registers
+                continue
+            configs = [config for config in found if config.splits == splits] or found
+            instance = Instance(configs[(row + 5 * turn) % len(configs)], case.dtype, case.dtype)
+            fewer = replace(case, keys=_FEW_KEYS)
+            for each in (case, replace(fewer, mask_shape=form.shape(fewer))):
+                yield instance, f"{form.name}, divided", each
 
 
 def _configs(family: Family[Any], arch: int, case: Case) -> list[Any]:

@@ -178,13 +178,16 @@ class Visits {
  private:
   // The `count`-th of all blocks' tiles behind `tile`.
   __device__ int following(int tile, int count) const {
-    if constexpr (S::kMask == kUnmasked && !S::kBanded) return tile + count;
-    CUTLASS_PRAGMA_NO_UNROLL
-    for (; count > 0; --count) {
-      ++tile;
-      if (!rest_ && tile < begin_) tile = begin_;
-      while (tile < tiles_ && is_chosen(tile) == rest_)
-        tile = rest_ || tile < end_ ? tile + 1 : tiles_;
+    if constexpr (S::kMask == kUnmasked && !S::kBanded) {
+      tile += count;
+    } else {
+      CUTLASS_PRAGMA_NO_UNROLL
+      for (; count > 0; --count) {
+        ++tile;
+        if (!rest_ && tile < begin_) tile = begin_;
+        while (tile < tiles_ && is_chosen(tile) == rest_)
+          tile = rest_ || tile < end_ ? tile + 1 : tiles_;
+      }
     }
     return tile;
   }

@@ -124,18 +124,17 @@ class Block {
     CUTLASS_PRAGMA_UNROLL
     for (int t = 0; t < Tiles; ++t) {
       const int64_t row = first + 8 * t + lane_ / 4;
+      const int end = row < rows ? static_cast<int>(params_.k) : 0;
+      const Element* const from = static_cast<const Element*>(matrix) + row * pitch;
       CUTLASS_PRAGMA_UNROLL
       for (int s = 0; s < S::kSteps; ++s) {
-        const int64_t begin = int64_t(step + s) * S::kOfStep + lane_ % 4 * S::kOfUnit;
         CUTLASS_PRAGMA_UNROLL
         for (int i = 0; i < S::kOfUnit / S::kWidth; ++i) {
           using Part = cutlass::AlignedArray<Element, S::kWidth>;
+          const int k = (step + s) * S::kOfStep + lane_ % 4 * S::kOfUnit + i * S::kWidth;
           Part& part = reinterpret_cast<Part*>(&to[s][t])[i];
-          const int64_t k = begin + i * S::kWidth;
           part.clear();
-          if (row < rows && k < params_.k)
-            part = *reinterpret_cast<const Part*>(static_cast<const Element*>(matrix) +
-                                                  row * pitch + k);
+          if (k < end) part = *reinterpret_cast<const Part*>(from + k);
         }
       }
     }

@@ -146,7 +146,7 @@ class Attention(Family[AttentionConfig]):
         if largest > _MOST_SIZE or min(problem.keys, problem.queries) < 1:
             return ()
         splits = _SPLITS if self.splits_measured and arch.has(Capability.CLUSTERS) else (1,)
-        found = [c for c in _configs(problem, arch, splits) if _fits(c, problem.dtype, arch)]
+        found = feasible(problem, arch, splits)
         least = min(_LEAST_KEYS, max((config.keys for config in found), default=0))
         found = [config for config in found if config.keys >= min(least, problem.keys)]
         found.sort(key=lambda config: (self.predicted_us(problem, config, arch), config))
@@ -181,6 +181,13 @@ class Attention(Family[AttentionConfig]):
         reading = blocks * loaded / (_L2 * arch.l2_bandwidth) * US
         moving = max(reading, memory_us(problem, arch))
         return arch.launch_us + overlapped(computing, moving, _LOSS)
+
+
+def feasible(
+    problem: AttentionProblem, arch: Arch, splits: tuple[int, ...]
+) -> list[AttentionConfig]:
+    """Every configuration that fits an SM, with those numbers of `splits` that may win."""
+    return [c for c in _configs(problem, arch, splits) if _fits(c, problem.dtype, arch)]
 
 
 def _configs(
