@@ -18,6 +18,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.graph.edit import (
+    SELECTING,
     add_constant,
     add_variable,
     constant_values,
@@ -30,22 +31,8 @@ from onnxbolt.graph.edit import (
 )
 from onnxbolt.graph.embeddings import gather_of
 
-# operators whose result has no other values than their first input
-_SELECTING = frozenset(
-    {
-        "Expand",
-        "Flatten",
-        "Gather",
-        "GatherElements",
-        "Identity",
-        "Reshape",
-        "Slice",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    }
-)
+# operators whose result has no other values than their first input, at any places
+_SELECTING = SELECTING | {"Gather", "GatherElements"}
 
 
 @dataclass(frozen=True, eq=False)

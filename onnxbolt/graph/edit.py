@@ -340,6 +340,21 @@ def conv_attributes(node: gs.Node) -> dict[str, object]:
     }
 
 
+# operators whose result has no other values than their first input
+SELECTING = frozenset(
+    {
+        "Expand",
+        "Flatten",
+        "Identity",
+        "Reshape",
+        "Slice",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
+
 MEANS = ("GlobalAveragePool", "ReduceMean")  # operators that may average images
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from onnxbolt.errors import InputError
+from onnxbolt.graph.edit import SELECTING
 from onnxbolt.graph.element_types import numpy_dtype
 from onnxbolt.graph.importer import tensor_type
 from onnxbolt.spelling import option
@@ -22,18 +23,7 @@ from onnxbolt.verify.session import RUNTIME_ERRORS, Runner
 Feeds: TypeAlias = dict[str, np.ndarray]
 
 # operators that pass an index on unchanged: the operators that read their result bound it
-_PASSING = {
-    "Cast",
-    "Expand",
-    "Flatten",
-    "Identity",
-    "Reshape",
-    "Slice",
-    "Squeeze",
-    "Tile",
-    "Transpose",
-    "Unsqueeze",
-}
+_PASSING = SELECTING | {"Cast"}
 # input 1 selects along an axis of input 0
 _INDEXING = ("Gather", "GatherElements", "ScatterElements")
 
