@@ -116,7 +116,7 @@ struct Description {
   int columns[kMaxProducts];
   float params[kMaxParams];  // the parameters of all layers
   Limits limits;
-  RotationArguments rotation;  // of the only layer; no pointer
+  RotationArguments rotation;  // the only layer has it; no pointer
 
   int64_t rows() const { return int64_t(conv.n) * conv.p * conv.q; }
   int64_t written_rows() const { return layers.means ? conv.n : rows(); }

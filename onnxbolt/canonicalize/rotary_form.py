@@ -70,7 +70,7 @@ class _Expression:
 
 
 class _Written:
-    """What `rotated` appends to the values "x", "table" and "columns"."""
+    """The expressions that `rotated` appends to the values "x", "table" and "columns"."""
 
     def __init__(self) -> None:
         self.expressions: dict[str, _Expression] = {}

@@ -54,8 +54,11 @@ def angles(found: Rotation, by_heads: bool) -> Angles | str:
     table's."""
     if found.scaled:
         return "its operator scales it, or packs batches"
-    if found.positions is not None or found.x.shape is None or len(found.x.shape) == 3:
-        return _of_operator(found)
+    if found.x.shape is None:
+        return "the rank of its input is not known"
+    if found.operator:
+        in_rows = len(found.x.shape) == 3
+        return _of_operator(found) if by_heads != in_rows else "its operator has other axes"
     tables = [_sized(table, len(found.x.shape), by_heads) for table in (found.cos, found.sin)]
     first, second = tables
     if first is None or second is None or first != second:
@@ -69,8 +72,8 @@ def angles(found: Rotation, by_heads: bool) -> Angles | str:
         own -= found.skipped
     if own != length and not found.skipped:
         return "its tables have another length than what it rotates"
-    if found.skipped and (batches != 1 or own != length):
-        return "its tables differ for batches, and its first positions are not rotated"
+    if found.skipped and (batches != 1 or own != length or not by_heads):
+        return "its first positions are not rotated, and it is not known how its tables lie"
     if not found.paired and not all(
         _repeats(table, found.interleaved) for table in (found.cos, found.sin)
     ):
@@ -181,9 +184,11 @@ def _doubles(node: gs.Node, interleaved: bool) -> bool:
     node = producer(node.inputs[0])
     if node is None or not before or before[-1] != 2:
         return False
+    if (node.inputs[0].shape or [0])[-1] != 1:
+        return False
     if node.op == "Concat":
         return len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
-    return node.op in ("Expand", "Tile") and (node.inputs[0].shape or [0])[-1] == 1
+    return node.op in ("Expand", "Tile")
 
 
 # --- made -----------------------------------------------------------------------------------------

@@ -196,6 +196,8 @@ def _rotated(end: _End, left_over: set[gs.Node]) -> Rotated | str:
     if isinstance(table, str):
         return table
     if len(found.x.shape or ()) == 3:
+        if found.heads not in (view.heads, 0) or (not found.heads and view.size != 2 * table.pairs):
+            return "its operator has other heads than attention"
         arrange = views.by_rows(view.heads)
     else:
         arrange = views.by_heads((0, 1, 2, 3) if by_heads else (0, 2, 1, 3))
@@ -232,12 +234,11 @@ def move(graph: gs.Graph) -> list[str]:
     candidates = partition(match(graph).candidates)
     moved = embedded(graph, candidates)
     found = moved.attentions.values()
-    read = _other_reads(candidates, moved)
     users = Counter(name for each in found for name in each.products)
     tables, count = Tables(graph), 0
     for each in found:
         products = [
-            _product(graph, parts, moved.left_over, read) if users[name] == 1 else _SHARED
+            _product(graph, parts, moved.left_over, candidates) if users[name] == 1 else _SHARED
             for name, parts in each.products.items()
         ]
         reason = next((product for product in products if isinstance(product, str)), "")
@@ -259,23 +260,22 @@ def move(graph: gs.Graph) -> list[str]:
 
 
 def _heads(view: View) -> Iterator[np.ndarray]:
-    """The columns of each head; of all that may be heads, where their number is not known."""
-    if not isinstance(view.heads, int):
-        yield np.arange(int(view.tensor.shape[-1]))
-        return
+    """The columns of each head."""
+    assert isinstance(view.heads, int)  # `_rotated` has looked, and `_read_by` looks
     for head in range(view.heads):
         begin = (view.first + head) * view.pitch + view.lead
         yield np.arange(begin, begin + view.size)
 
 
-def _other_reads(candidates: Sequence[Candidate], moved: Moved) -> Mapping[str, set[int]]:
-    """The columns of each tensor that ops read by strides, but for those that are rotated."""
-    found = defaultdict[str, set[int]](set)
-    for candidate in candidates:
-        for view in candidate.anchor.strided:
-            assert isinstance(view, View)  # no other op reads operands by strides
-            for head in _heads(view):
-                found[view.tensor.name].update(head.tolist())
+def _read_by(candidates: Sequence[Candidate], tensor: gs.Tensor, width: int) -> set[int]:
+    """The columns of a tensor that ops read by strides."""
+    found = set[int]()
+    for operand in (each for candidate in candidates for each in candidate.anchor.strided):
+        if operand.tensor is not tensor:
+            continue
+        if not isinstance(operand, View) or not isinstance(operand.heads, int):
+            return set(range(width))
+        found.update(column for head in _heads(operand) for column in head.tolist())
     return found
 
 
@@ -297,7 +297,10 @@ class _Product:
 
 
 def _product(
-    graph: gs.Graph, parts: Sequence[Rotated], inside: set[gs.Node], read: Mapping[str, set[int]]
+    graph: gs.Graph,
+    parts: Sequence[Rotated],
+    inside: set[gs.Node],
+    candidates: Sequence[Candidate],
 ) -> _Product | str:
     """The product whose columns are rotated; a str is the reason why there is none."""
     result = parts[0].view.tensor
@@ -325,7 +328,7 @@ def _product(
         for head in _heads(part.view):
             order[head[: len(part.pairs)]] = head[part.pairs]
             pair[head[: len(part.pairs)]] = np.arange(len(part.pairs)) // 2
-    if read[result.name].intersection(np.flatnonzero(pair >= 0).tolist()):
+    if _read_by(candidates, result, width).intersection(np.flatnonzero(pair >= 0).tolist()):
         return "its columns are read elsewhere, too"
     period = _period(pair)
     if period is None:

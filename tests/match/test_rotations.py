@@ -396,6 +396,26 @@ def _normalized() -> onnx.ModelProto:
     return layer.model(layer.attended(q, k, v))
 
 
+def _values_are_queries() -> onnx.ModelProto:
+    """Attention reads the queries that are not rotated as its values."""
+    layer = Layer()
+    cos, sin = layer.tables()
+    q, k = (layer.by_heads(layer.projected(H * D)) for _ in "qk")
+    rotated, k = (layer.rotated(each, cos, sin) for each in (q, k))
+    return layer.model(layer.attended(rotated, k, q))
+
+
+def _two_attentions() -> onnx.ModelProto:
+    """Two layers share keys."""
+    layer = Layer()
+    cos, sin = layer.tables()
+    first, second, k, v = (layer.by_heads(layer.projected(H * D)) for _ in "qqkv")
+    first, second = (layer.rotated(each, cos, sin) for each in (first, second))
+    keys = (layer.rotated(k, cos, sin) for _ in range(2))
+    y = layer.attended(first, next(keys), v)
+    return layer.model(layer.net.node("Add", y, layer.attended(second, next(keys), v)))
+
+
 def _tables_of_heads() -> onnx.ModelProto:
     layer = Layer()
     angles = np.tile(layer.net.rng.standard_normal((1, H, S, D // 2)), 2)
@@ -431,6 +451,8 @@ def _run_time_weight() -> onnx.ModelProto:
         (_other_tables, "queries and keys are rotated by different tables"),
         (_keys_alone, "queries or keys alone are rotated"),
         (_normalized, "its input is normalized or scaled behind the product"),
+        (_values_are_queries, "its columns are read elsewhere, too"),
+        (_two_attentions, "several attentions read the product"),
         (_tables_of_heads, "its tables are not the same for all heads"),
         (lambda: computed(twice=False), "the elements of a pair may have different angles"),
         (_run_time_weight, "the product's weight is computed at run time"),

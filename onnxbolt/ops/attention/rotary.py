@@ -42,6 +42,8 @@ class Rotation:
     paired: bool = False  # tables have one number for a pair, else one for each element
     positions: gs.Tensor | None = None
     skipped: int = 0
+    operator: bool = False  # one node, whose x is [batch, heads, positions, size] or in rows
+    heads: int = 0  # those of an operator, 0 if the tables tell
     scaled: bool = False  # an operator changes angles or x in a further way
 
     @property
@@ -142,7 +144,8 @@ def _operator(node: gs.Node) -> Rotation:
     rotated = node.attrs.get("rotary_embedding_dim", 0) or None
     scaled = bool(node.attrs.get("is_packed_batching", 0)) or node.attrs.get("scale", 1.0) != 1.0
     interleaved = bool(node.attrs.get("interleaved", 0))
-    return Rotation(_uncast(x), cos, sin, interleaved, rotated, True, positions, scaled=scaled)
+    found = Rotation(_uncast(x), cos, sin, interleaved, rotated, True, positions, scaled=scaled)
+    return replace(found, operator=True, heads=int(node.attrs.get("num_heads", 0)))
 
 
 def _sum(node: gs.Node) -> Rotation | None:
