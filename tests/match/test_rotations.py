@@ -4,6 +4,7 @@ compute, and why others stay."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -473,3 +474,24 @@ def test_nothing_is_moved_before_kernels_have_run(monkeypatch: pytest.MonkeyPatc
     graph = prepare(separate())
     assert projections.merge(graph) == []
     assert rotations.move(graph) == []
+
+
+def test_a_lock_file_repeats_the_plan(tmp_path: Path) -> None:
+    lock = str(tmp_path / "model.lock")
+    first, again = (
+        onnxbolt.optimize(
+            separate(),
+            tmp_path / f"{frozen}.onnx",
+            precision="fp16",
+            archs=("sm_90a", "sm_80"),
+            fuse="all",
+            lock=lock,
+            frozen=frozen,
+            library=False,
+            verify=False,
+        )
+        for frozen in (False, True)
+    )
+    assert "rotary 24x192x48, 128 columns by 12x16" in Path(lock).read_text()
+    assert [node.rule for node in again.fused] == [node.rule for node in first.fused]
+    assert (tmp_path / "True.onnx").read_bytes() == (tmp_path / "False.onnx").read_bytes()
