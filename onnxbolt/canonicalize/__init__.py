@@ -31,6 +31,7 @@ from onnxbolt.canonicalize import (
     norm_form,
     pad_form,
     patch_form,
+    position_form,
     rearranged_activations,
     reshaped_sums,
     resize_form,
@@ -78,6 +79,8 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     # a BatchNormalization between Conv and Mul hides them from scale_shift
     (batchnorm.run, "BatchNormalization folded into weights"),
     (scale_shift.run, "constant factors and summands folded into weights"),
+    # a row that is added everywhere has become a bias
+    (position_form.run, "products of constant rows computed"),
     # scale_shift folds the normalization of pixels into the convolution
     (patch_form.run, "patch embeddings written as matrix products"),
     # each branch is now one Conv, or a BatchNormalization that no Conv could take

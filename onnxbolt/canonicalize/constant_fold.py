@@ -59,10 +59,11 @@ _MOST_GROWTH = 2  # weights stored in fp16 and cast to fp32 are weights all the 
 # a result up to here, or up to this share of the model's constants, is folded whatever it is made
 # of: shapes, masks, position indices and embeddings
 _FREE_BYTES, _FREE_SHARE = 1 << 18, 1 / 64
-# every element of the result is one of the first operand's, converted by Cast
+# every element of the result is one of the first operand's, converted by Cast, or one number
 _KEEPING = frozenset(
     {
         "Cast",
+        "ConstantOfShape",
         "Expand",
         "Flatten",
         "Gather",
@@ -219,14 +220,21 @@ def _uniform(node: gs.Node, free: int) -> np.ndarray | None:
     while source is not None and not source.domain and _keeps(source):
         if source.op == "Cast":
             conversions.append(source.outputs[0].dtype)
-        first = source.inputs[0]
-        number = constant_values(first) if source.op == "Expand" else None
-        if number is not None and number.size == 1:
+        if (number := _number(source)) is not None:
             for dtype in reversed(conversions):
                 number = number.astype(dtype)
             return np.broadcast_to(number.reshape(()), tensor.shape).copy()
-        source = producer(first)
+        source = producer(source.inputs[0])
     return None
+
+
+def _number(node: gs.Node) -> np.ndarray | None:
+    """The only number of a tensor that Expand or ConstantOfShape makes; None for others."""
+    if node.op == "ConstantOfShape":
+        value = node.attrs.get("value")
+        return np.zeros(1, np.float32) if value is None else getattr(value, "values", value)
+    values = constant_values(node.inputs[0]) if node.op == "Expand" else None
+    return values if values is not None and values.size == 1 else None
 
 
 def _keeps(node: gs.Node) -> bool:

@@ -30,6 +30,7 @@ from onnxbolt.epilogues.layers import (
     tensor_operands,
 )
 from onnxbolt.epilogues.registry import (
+    ADD,
     BIAS,
     CASTS,
     EPILOGUES,
@@ -53,6 +54,7 @@ from onnxbolt.epilogues.registry import (
 from onnxbolt.epilogues.step import EpilogueStep
 
 __all__ = [
+    "ADD",
     "BIAS",
     "CASTS",
     "EPILOGUES",

@@ -80,7 +80,8 @@ def _check(step: EpilogueStep, others: Iterable[EpilogueStep]) -> None:
 
 EPILOGUES: Registry[str, EpilogueStep] = _Steps("epilogue step", _OWN, "name")
 
-BIAS, SCALE, MUL = operands.BIAS.name, operands.SCALE.name, operands.MUL.name
+BIAS, SCALE = operands.BIAS.name, operands.SCALE.name
+ADD, MUL = operands.ADD.name, operands.MUL.name
 PRODUCT, STORE, MEAN = structure.GEMM.name, structure.STORE.name, structure.MEAN.name
 GATE, GATE_BIAS = structure.GATE.name, structure.GATE_BIAS.name
 ROTATE = structure.ROTATE.name

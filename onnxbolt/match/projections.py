@@ -2,6 +2,8 @@
 
     x U + a,  x V + b,  x W + c   =   columns of   x [U V W] + [a b c]
 
+for vectors or constant matrices a, b and c.
+
 One product reads x once and is launched once. Its result holds the projections' tensors side by
 side; a Split gives them their names. An op that finds its operands behind the Split reads the
 result itself (Anchor.strided), and nothing is left to read the Split. That merges Q, K and V of an
@@ -24,7 +26,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Candidate, Strided
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import BIAS, CASTS
+from onnxbolt.epilogues import ADD, BIAS, CASTS
 from onnxbolt.graph import promises, weights
 from onnxbolt.graph.edit import Derived, add_constant, insert, pinned, remove
 from onnxbolt.graph.names import fresh
@@ -36,8 +38,8 @@ from onnxbolt.match.partition import partition
 
 @dataclass(frozen=True, eq=False)
 class _Projection:
-    """A product of x and a constant [K, N], plus a bias [N] if there is one, and how its result is
-    read."""
+    """A product of x and a constant [K, N], plus a bias [N] or rows [.., N] of the result's shape
+    if there are any, and how its result is read."""
 
     product: gs.Node
     x: gs.Tensor
@@ -105,6 +107,8 @@ def _projection(candidate: Candidate | None, reads: Sequence[Strided]) -> _Proje
         return None
     anchor = candidate.anchor
     bias = candidate.links[0].operand if candidate.links else None
+    if bias is not None and not isinstance(bias, gs.Constant):
+        return None
     return _Projection(
         anchor.node,
         anchor.x,
@@ -117,7 +121,7 @@ def _projection(candidate: Candidate | None, reads: Sequence[Strided]) -> _Proje
     )
 
 
-_STEPS = ((), (BIAS,))
+_STEPS = ((), (BIAS,), (ADD,))
 
 
 def _can_be_read(group: Sequence[_Projection]) -> bool:
@@ -174,9 +178,12 @@ def _replace(graph: gs.Graph, group: Sequence[_Projection], weight: gs.Constant)
 
 
 def _biases(group: Sequence[_Projection]) -> np.ndarray:
-    """The biases side by side, zeros where there is none."""
+    """The biases side by side, zeros where there is none; rows of one for each row if some have
+    these."""
+    values = [np.zeros(each.width) if each.bias is None else each.bias.values for each in group]
+    rows = next((value.shape[:-1] for value in values if value.size > value.shape[-1]), ())
     parts = [
-        np.zeros(each.width) if each.bias is None else each.bias.values.reshape(-1)
-        for each in group
+        value if value.size > value.shape[-1] else np.broadcast_to(value.reshape(-1), (*rows, n))
+        for value, n in zip(values, (each.width for each in group), strict=True)
     ]
-    return np.concatenate(parts).astype(group[0].dtype.numpy)
+    return np.concatenate(parts, axis=-1).astype(group[0].dtype.numpy)

@@ -112,7 +112,7 @@ def _tensor(
     entry: EpilogueStep, pattern: Tensor, node: gs.Node, tensor: gs.Tensor, anchor: Anchor
 ) -> _Match:
     other = _other(node, tensor)
-    if other is None or isinstance(other, gs.Constant):
+    if other is None or (isinstance(other, gs.Constant) and not _has_rows(other, tensor)):
         return None
     if other.shape is None or list(other.shape) != list(tensor.shape) or None in tensor.shape:
         return (
@@ -122,6 +122,12 @@ def _tensor(
     if other.dtype != tensor.dtype:
         return f"its other operand has another element type: {other.name} {other.dtype}"
     return Link(Step(entry.name), other, (node,), node.outputs[0])
+
+
+def _has_rows(constant: gs.Constant, tensor: gs.Tensor) -> bool:
+    """True if a constant of the tensor's shape has more than a vector."""
+    shape = list(constant.shape)
+    return shape == list(tensor.shape) and np.prod(shape) > max(shape, default=1)
 
 
 def _conversion(

@@ -13,6 +13,7 @@ import pytest
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 import onnxbolt
+from onnxbolt.canonicalize import position_form
 from onnxbolt.dtypes import DType
 from onnxbolt.graph import weights
 from onnxbolt.inspection import inspect_model
@@ -117,6 +118,27 @@ def test_three_projections_of_one_input_become_one(precision: str, tmp_path: Pat
     if precision == "keep":
         feeds = feeds_of(model)
         np.testing.assert_allclose(run(new, feeds)[0], run(model, feeds)[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["keep", "fp16", "bf16"])
+def test_positions_of_queries_and_keys_are_rows_of_the_merged_bias(
+    precision: str, tmp_path: Path
+) -> None:
+    """DETR adds them in front of the projections, and not to values."""
+    layers = Layers(batch=1)
+    moved = layers.net.node("Add", "x", layers.net.normal(1, S, WIDTH))
+    parts = (layers.projected(x, bias=x == "x") for x in (moved, moved, "x"))
+    model = layers.model(layers.attended(*parts))
+    new = optimized(model, tmp_path / "out.onnx", precision)
+    kinds = [op.rpartition("_")[0] for op in ops(new) if op not in ("Cast", "Relu")]
+    assert kinds == ["FusedGemm_Add", "FusedAttention_qkv_packed"]
+    merged = next(node for node in new.graph.node if node.op_type.startswith("FusedGemm"))
+    (rows,) = (t for t in new.graph.initializer if t.name == merged.input[2])
+    values = numpy_helper.to_array(rows) if precision != "bf16" else None
+    assert list(rows.dims) == [1, S, 3 * WIDTH]
+    if values is not None:  # the values' bias is the same in all rows
+        assert np.ptp(values[..., 2 * WIDTH :], axis=1).max() == 0
+        assert np.ptp(values[..., : 2 * WIDTH], axis=1).min() > 0
 
 
 def test_reports_name_the_merge(tmp_path: Path) -> None:
@@ -338,6 +360,20 @@ def test_a_merged_product_is_never_predicted_to_be_slower(arch: int, dtype: DTyp
             for m in (1, 16, 40, 197, 1280, 6304, 16384):
                 apart = sum(us(m, n, k) for n in parts)
                 assert us(m, sum(parts), k) <= apart, (m, parts, k)
+
+
+@pytest.mark.parametrize("arch", [75, 80, 86, 89, 90])
+def test_a_merged_product_with_rows_is_never_predicted_to_be_slower(arch: int) -> None:
+    """Up to the rows that canonicalization makes; values have rows of their bias then."""
+
+    def us(m: int, n: int, k: int, step: str) -> float:
+        return predict(GemmProblem(m, n, k, DType.F16, DType.F16, (step,)), arch)[1]
+
+    for k in (32, 256, 512, 1024):
+        for m in (16, 100, 300, 1050, 4096):
+            if m * k * 4 <= position_form.MOST_BYTES:
+                apart = 2 * us(m, k, k, "Add") + us(m, k, k, "Bias")
+                assert us(m, 3 * k, k, "Add") <= apart, (m, k)
 
 
 # --- faults ---------------------------------------------------------------------------------------
