@@ -163,7 +163,8 @@ def _gates(graph: _Graph, product: NodeProto) -> bool:
 def reasons(model: ModelProto, report: Report) -> Iterator[tuple[Part, str]]:
     """Each part of a model and why it is not fused: "" if it is, OVERLOOKED if nothing says so."""
     fused = {name for node in report.fused for name in node.source_nodes}
-    refused = {refusal.node: refusal.reason for refusal in report.refusals}
+    refused = {kept.node: f"it stays in fp32: {kept.reason}" for kept in report.kept}
+    refused |= {refusal.node: refusal.reason for refusal in report.refusals}
     for part in parts(model):
         yield part, "" if part.node in fused else refused.get(part.node, OVERLOOKED)
 

@@ -27,6 +27,7 @@ from onnxbolt.patterns.types import AnchorPattern, Match
 
 OPERATOR = "GroupNormalization"
 _ORDINARY = (OPERATOR, "InstanceNormalization")
+_SOURCES = (*_ORDINARY, "LayerNormalization")
 _UNMEASURED = "no kernel for groups of channels has run on a GPU yet"
 _UNKNOWN = "its input is no image [N, C, H, W] of known channels, or its factors are no constants"
 
@@ -87,11 +88,12 @@ def _matched(
     nodes: tuple[gs.Node, ...],
 ) -> Match:
     """The anchor of the normalization `node` and the `nodes` in front of it."""
+    source = _source(node)
     if op.problem_type not in problem_types().values():
-        return Refusal(node.name, node.op, _UNMEASURED, x.name)
+        return Refusal(source, node.op, _UNMEASURED, x.name)
     dtype = DType.of(x.dtype)
     if dtype is None:
-        return Refusal(node.name, node.op, f"no kernel for its element type: {x.dtype}", x.name)
+        return Refusal(source, node.op, f"no kernel for its element type: {x.dtype}", x.name)
     behind, modulation = _modulated(node.outputs[0])
     first, *others = (*nodes, *behind)
     constants = tuple(node.inputs[1:])
@@ -100,6 +102,13 @@ def _matched(
         GroupNormAnchor(op, first, x, None, dtype, constants, tuple(others), before, modulation),
         links,
     )
+
+
+def _source(node: gs.Node) -> str:
+    """The name of the operator of the source that normalizes, rather than of the last node that
+    was recognized with it: a Reshape, or the Add of factors."""
+    names = (each.name for each in node.expansion if each.op_type in _SOURCES)
+    return next(names, node.name)
 
 
 def _modulated(y: gs.Tensor) -> tuple[Sequence[gs.Node], tuple[gs.Tensor, ...]]:
