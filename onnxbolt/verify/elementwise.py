@@ -147,7 +147,8 @@ def _within_range(values: np.ndarray, limit: np.ndarray, dtype: np.dtype | None)
         or float(np.abs(values).max(initial=0.0)) + float(limit.max(initial=0.0)) < largest
     ):
         return limit
-    return np.where(np.abs(values) + limit > largest, np.inf, limit)
+    with np.errstate(over="ignore"):  # sums beyond the range are the point
+        return np.where(np.abs(values) + limit > largest, np.inf, limit)
 
 
 def failed(models: Models, name: str, reason: str, level: str, node: str = "") -> Row:

@@ -92,7 +92,8 @@ class Standard:
 def _as(value: np.ndarray, kind: np.dtype) -> np.ndarray:
     """`value` in C order, with floats as `kind`. (np.ascontiguousarray would give a scalar an
     axis.)"""
-    return np.asarray(value, kind if value.dtype.kind in "fV" else None, order="C")
+    with np.errstate(over="ignore"):  # a sum of two masks may be below float32's lowest number
+        return np.asarray(value, kind if value.dtype.kind in "fV" else None, order="C")
 
 
 def _slice(x: np.ndarray, starts: np.ndarray, ends: np.ndarray, axes: np.ndarray) -> np.ndarray:

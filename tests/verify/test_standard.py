@@ -7,6 +7,7 @@ from onnx import helper
 
 from onnxbolt.precision import rounded_original
 from onnxbolt.verify import verify
+from onnxbolt.verify.elementwise import _within_range
 from onnxbolt.verify.session import CPU
 from onnxbolt.verify.standard import Standard
 from tests.test_verify import drawn, model_of
@@ -40,3 +41,15 @@ def test_the_class_token_of_a_vision_transformer_is_judged() -> None:
     result = verify(model, rounded, providers=[CPU])
     assert result.passed, result.text()
     assert "g" in {row.name for row in result.at("segment")}
+
+
+def test_numbers_beyond_the_range_are_infinite_without_a_warning() -> None:
+    """Two masks of float32's lowest number, summed in float64; pytest makes errors of warnings."""
+    node = helper.make_node("Relu", ["x"], ["y"])
+    model = model_of("(float[1] x) => (float[1] y)", "y = Relu(x)")
+    (y,) = Standard(model).run(node, [np.array([6.8e38])], {}, np.float32)
+    assert y.dtype == np.float32
+    assert y[0] == np.inf
+    values, limits = np.array([-3e38, -3e38], np.float32), np.array([3e38, 1], np.float32)
+    found = _within_range(values, limits, np.dtype(np.float32))
+    np.testing.assert_array_equal(found, np.array([np.inf, 1], np.float32))
