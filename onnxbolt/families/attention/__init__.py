@@ -38,7 +38,8 @@ _HELD_REGISTERS, _HELD_REGISTERS_MASKED = 176, 152
 # addresses; and keys of a tile for which one more is needed
 _BASE_REGISTERS, _MASK_REGISTERS, _KEYS_OF_REGISTER = 50, 27, 16
 _BAND_REGISTERS, _WINDOW_REGISTERS = 12, 12  # bounds of a band; places of a window's rows
-_SPLIT_REGISTERS = 30  # for blocks that divide keys; near the limit ptxas spills at random
+# for blocks that divide keys, without a mask, and with one, whose registers leave room
+_SPLIT_REGISTERS, _SPLIT_REGISTERS_MASKED = 34, 6
 # threads of an SM whose blocks take several batches, by the rows of a warp (shape.h)
 _RESIDENT_THREADS = {16: 512, 32: 256}
 _SAVED = 1.3  # registers as counted here, relative to those that such blocks have
@@ -328,7 +329,8 @@ def _registers(config: AttentionConfig, dtype: DType) -> int:
     if masked:  # its addresses, and later its values
         others += tiles * max(_MASK_REGISTERS, config.keys // (2 if config.resident else 4))
     others += config.banded * _BAND_REGISTERS + config.windows * _WINDOW_REGISTERS
-    others += (config.splits > 1) * _SPLIT_REGISTERS
+    if config.splits > 1:
+        others += _SPLIT_REGISTERS_MASKED if masked else _SPLIT_REGISTERS
     return tiles * (fragments + (queries if held else 0)) + others
 
 
