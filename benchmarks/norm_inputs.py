@@ -1,4 +1,4 @@
-"""What the norms of benchmarks/norms.py read: rows, tokens or embeddings, as random tensors, as
+"""Inputs of the norms of benchmarks/norms.py: rows, tokens or embeddings, as random tensors, as
 PyTorch adds them up, and as fields of a kernel's arguments."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from benchmarks import peers
 from onnxbolt.problems import EmbeddingNormProblem, NormProblem, TokenNormProblem
 from tests.gpu.device import Embedding, Epilogue, Norm
 
-Total = Callable[..., Any]  # of the tensors of one set
+Total = Callable[..., Any]  # takes the tensors of one set
 # rows of the first, second and third table: words, positions and types of RoBERTa
 _TABLES = (50265, 514, 2)
 
@@ -32,7 +32,7 @@ class Rows:
         return [(x[i], residual[i]) for i in range(sets)]
 
     def total(self) -> Total:
-        """What is normalized, by PyTorch's functions: a function that torch.compile can read."""
+        """The sum that is normalized, by PyTorch's functions: torch.compile can read it."""
 
         def added(x: Any, *residuals: Any) -> Any:
             for residual in residuals:

@@ -33,7 +33,7 @@ from onnxbolt.graph.edit import (
 # The sum reads and writes x's columns and reads P's; the products read as many rows of P W as they
 # have columns. One launch is saved besides.
 _MOST_WIDTHS = 4
-MOST_BYTES = 1 << 22  # of one constant P W
+MOST_BYTES = 1 << 22  # one constant P W has at the most
 
 
 @dataclass(frozen=True, eq=False)

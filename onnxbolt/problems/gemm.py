@@ -8,7 +8,16 @@ from functools import cached_property
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import BIAS, EPILOGUES, GATE_BIAS, MUL, ROTATE, layers
+from onnxbolt.epilogues import (
+    BIAS,
+    EPILOGUES,
+    FOLDED_NORMS,
+    GATE_BIAS,
+    MOMENTS,
+    MUL,
+    ROTATE,
+    layers,
+)
 from onnxbolt.onnxruntime_time import CUBLAS, elementwise_us
 from onnxbolt.problems.base import Computed, Reference
 from onnxbolt.problems.product import Product
@@ -25,6 +34,16 @@ class MatrixProduct(Product):
     m: int
     n: int
     k: int
+
+    @property
+    def reads(self) -> bool:
+        """True if A's rows are normalized by statistics of theirs."""
+        return self.chain[:1] != () and self.chain[0] in FOLDED_NORMS
+
+    @property
+    def writes(self) -> bool:
+        """True if the statistics of D's rows are an output."""
+        return self.chain[-1:] == (MOMENTS,)
 
     @property
     def rows(self) -> int:

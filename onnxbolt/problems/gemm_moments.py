@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, FOLDED_NORMS, MOMENTS
+from onnxbolt.epilogues import EPILOGUES, FOLDED_NORMS
 from onnxbolt.problems.gemm import GemmProblem, MatrixProduct
 from onnxbolt.problems.norm import NormProblem
 
@@ -32,16 +32,6 @@ class GemmMomentsProblem(MatrixProduct):
     dtype: DType
     out: DType
     chain: tuple[str, ...]
-
-    @property
-    def reads(self) -> bool:
-        """True if A's rows are normalized."""
-        return self.chain[0] in FOLDED_NORMS
-
-    @property
-    def writes(self) -> bool:
-        """True if the statistics of D's rows are an output."""
-        return self.chain[-1] == MOMENTS
 
     @property
     def product(self) -> GemmProblem:

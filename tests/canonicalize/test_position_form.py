@@ -74,5 +74,5 @@ def test_rows_that_several_rows_of_x_share_stay(
 
 
 def test_wide_products_would_read_more_than_the_sum() -> None:
-    wide = {name: random(WIDTH, 3 * WIDTH) for name in "uvw"}
-    unchanged(layer(**wide, a=random(3 * WIDTH)), run)
+    u, v, w = (random(WIDTH, 3 * WIDTH) for _ in "uvw")
+    unchanged(layer(u=u, v=v, w=w, a=random(3 * WIDTH)), run)

@@ -41,7 +41,7 @@ class GemmSm90(Family[GemmSm90Config]):
         if problem.inner:
             return ()
         found = sm90.candidates(GemmSm90Config, problem, arch, _BAND)
-        if not isinstance(problem, GemmMomentsProblem):
+        if not problem.reads and not problem.writes:
             return found
         return tuple(config for config in found if _has_parts(config, problem))
 
@@ -54,7 +54,7 @@ class GemmSm90(Family[GemmSm90Config]):
         """Cooperative warpgroups wait for the statistics of A's rows where these are normalized:
         nothing hides that."""
         product = sm90.predicted_us(problem, config, arch, memory_us(problem, arch))
-        if not isinstance(problem, GemmMomentsProblem) or not problem.reads:
+        if not problem.reads:
             return product
         tiles = ceil_divide(sm90.tiles(config, problem) * config.split_k, arch.sm_count)
         return product + _ROWS_US * (tiles if config.schedule is Schedule.COOPERATIVE else 1)
@@ -63,7 +63,7 @@ class GemmSm90(Family[GemmSm90Config]):
         return [sm90.launch_swizzles(config), sm90.launch_splits(config)]
 
 
-def _has_parts(config: GemmSm90Config, problem: GemmMomentsProblem) -> bool:
+def _has_parts(config: GemmSm90Config, problem: _Served) -> bool:
     """True if rows with statistics consist of whole parts, and those of a tile's results, too."""
     read, written = problem.k * problem.reads, problem.n * problem.writes
     if problem.dtype.bytes != 2 or problem.out is not problem.dtype or config.swapped:
