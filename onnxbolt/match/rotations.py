@@ -43,7 +43,6 @@ from onnxbolt.graph.promises import stage
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.match.rotary_tables import Angles, Tables, angles
-from onnxbolt.ops import rotary
 from onnxbolt.ops.attention import views
 from onnxbolt.ops.attention.found import AttentionAnchor
 from onnxbolt.ops.attention.rotary import Rotation, behind
@@ -115,7 +114,7 @@ class Moved:
 
 def embedded(graph: gs.Graph, candidates: Sequence[Candidate]) -> Moved:
     """The rotations that can be moved, as far as that does not depend on their projections."""
-    ends = {each: _ends(each) if rotary.MEASURED else [] for each in candidates}
+    ends = {each: _ends(each) for each in candidates}
     results = {end.result.name for found in ends.values() for end in found}
     readers = [each for each in candidates if each.anchor.strided or ends[each]]
     nodes = _left_over(graph, readers, results)

@@ -11,7 +11,7 @@ import pytest
 from onnxbolt.archs import ARCHS, get
 from onnxbolt.dtypes import DType
 from onnxbolt.families import config_from, named
-from onnxbolt.families.attention import Attention, AttentionConfig, MaskKind
+from onnxbolt.families.attention import AttentionConfig, MaskKind
 from onnxbolt.problems import AttentionProblem
 
 FAMILY = named("attention")
@@ -125,18 +125,6 @@ def test_windows_of_images_have_kernels_of_their_own() -> None:
 DETR = AttentionProblem(1, 8, 8, 100, 850, 32, 32, DType.F16, DType.F16)  # cross attention
 
 
-def test_no_blocks_divide_keys_before_they_have_run_on_a_gpu() -> None:
-    assert isinstance(FAMILY, Attention)
-    assert not FAMILY.splits_measured
-    assert {config.splits for config in _candidates(DETR)} == {1}
-
-
-@pytest.fixture
-def divides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FAMILY, "splits_measured", True)
-
-
-@pytest.mark.usefixtures("divides")
 @pytest.mark.parametrize(
     "change",
     [
@@ -158,7 +146,6 @@ def test_blocks_divide_long_keys_of_few_queries(change: dict[str, Any]) -> None:
     assert {config.splits for config in _candidates(problem, 80)} <= {1}
 
 
-@pytest.mark.usefixtures("divides")
 @pytest.mark.parametrize(
     "change",
     [

@@ -3,7 +3,6 @@ by segments and nodes; indices out of range. The tests switch on what no plan ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,6 @@ import pytest
 from onnx import ModelProto
 
 import onnxbolt
-from onnxbolt.match.patterns import anchors
-from onnxbolt.ops.norm import embeddings, tokens
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CUDA
 from tests.gpu.prepared import ARCH
@@ -23,16 +20,6 @@ from tests.ops.test_embeddings import LENGTH, SHAPE, WORDS
 
 pytestmark = pytest.mark.gpu
 PRECISIONS = ("keep", "fp16", "bf16")
-
-
-@pytest.fixture(autouse=True)
-def measured() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        for module in (tokens, embeddings):
-            patched.setattr(module, "MEASURED", True)
-        anchors.cache_clear()
-        yield
-    anchors.cache_clear()
 
 
 def _optimized(source: ModelProto, out: Path, precision: str) -> set[str]:

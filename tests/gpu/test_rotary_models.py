@@ -9,7 +9,6 @@ import onnx
 import pytest
 
 import onnxbolt
-from onnxbolt.ops import rotary
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CUDA
 from tests.gpu.prepared import ARCH
@@ -20,10 +19,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("precision", ["keep", "fp16", "bf16"])
 @pytest.mark.parametrize("form", FORMS)
-def test_rotations_are_right(
-    form: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rotary, "MEASURED", True)
+def test_rotations_are_right(form: str, precision: str, tmp_path: Path) -> None:
     source, out = FORMS[form](), tmp_path / "out.onnx"
     sizes = sizes_of(source)
     onnxbolt.optimize(

@@ -14,10 +14,10 @@ import onnxbolt
 from onnxbolt.canonicalize import rotary_form
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.domains import CONTRIB
+from onnxbolt.families import named
 from onnxbolt.graph.exporter import export_model
 from onnxbolt.match import projections, rotations
 from onnxbolt.measurements.timings import NOTHING
-from onnxbolt.ops import rotary
 from onnxbolt.options import Options
 from onnxbolt.plan.regions import regions
 from onnxbolt.problems import RotaryProblem
@@ -30,8 +30,9 @@ B, S, H, D, WIDTH = 2, 12, 4, 16, 48
 
 
 @pytest.fixture(autouse=True)
-def measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotary, "MEASURED", True)
+def older_architectures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans have their kernels, too, which have not run on a GPU."""
+    monkeypatch.setattr(named("gemm_2x"), "rotations_measured", True)
 
 
 class Layer:
@@ -469,11 +470,17 @@ def test_others_stay_where_they_are(made: Callable[[], onnx.ModelProto], reason:
     assert report.passed
 
 
-def test_nothing_is_moved_before_kernels_have_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotary, "MEASURED", False)
-    graph = prepare(separate())
-    assert projections.merge(graph) == []
-    assert rotations.move(graph) == []
+def test_no_older_architecture_has_a_kernel_before_it_has_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(named("gemm_2x"), "rotations_measured", False)
+    source, out = separate(), tmp_path / "out.onnx"
+    for arch, expected in (("sm_80", 0), ("sm_90a", 1)):
+        report = onnxbolt.optimize(
+            source, out, precision="fp16", archs=arch, fuse="all", library=False
+        )
+        assert report.passed
+        assert sum("FusedRotary" in node.op for node in report.fused) == expected
 
 
 def test_a_lock_file_repeats_the_plan(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ them on."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +18,6 @@ import onnxbolt
 from onnxbolt import Report
 from onnxbolt.errors import InputError
 from onnxbolt.inspection import inspect_model
-from onnxbolt.match.patterns import anchors
-from onnxbolt.ops.norm import embeddings
 from onnxbolt.opspec import OpSpec, ops_from_json, ops_to_json
 from tests.support import Net
 
@@ -27,16 +25,6 @@ BATCH, LENGTH, WIDTH = 3, 6, 64
 WORDS, TYPES, POSITIONS = 20, 2, 9
 SHAPE = (BATCH, LENGTH)
 Build = Callable[[Net], str]
-
-
-@pytest.fixture(autouse=True)
-def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Plans have the kernels."""
-    with monkeypatch.context() as patched:
-        patched.setattr(embeddings, "MEASURED", True)
-        anchors.cache_clear()
-        yield
-    anchors.cache_clear()
 
 
 def source_of(
@@ -227,17 +215,6 @@ def test_damaged_metadata_are_refused(changed: dict[str, str | None], reason: st
     damaged = {key: value for key, value in (row | changed).items() if value is not None}
     with pytest.raises(InputError, match=reason):
         ops_from_json(json.dumps([damaged]))
-
-
-def test_no_plan_has_them_before_they_are_measured(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(embeddings, "MEASURED", False)
-        anchors.cache_clear()
-        report = _optimized(tmp_path / "out.onnx", source_of(_bert))
-    assert "Embedding" not in " ".join(node.op for node in report.fused)
-    assert not any("embedding" in refusal.reason for refusal in report.refusals)
 
 
 def _computed(net: Net) -> str:

@@ -16,7 +16,6 @@ from onnxbolt.dtypes import DType
 from onnxbolt.errors import FrozenError, InputError
 from onnxbolt.graph import weights
 from onnxbolt.measurements.timings import Choice, Timings
-from onnxbolt.ops import glu
 from onnxbolt.opspec import OpSpec
 from onnxbolt.plan.cost import predict
 from onnxbolt.plan.cuts import cover, cover_as, segments
@@ -25,11 +24,6 @@ from tests.support import Net, assert_same, ops, prepare
 
 K, N = 64, 256
 Activation = Callable[[Net, str], str]
-
-
-@pytest.fixture(autouse=True)
-def measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(glu, "MEASURED", True)
 
 
 def silu(net: Net, x: str) -> str:
@@ -187,12 +181,6 @@ def test_all_architectures_need_a_kernel() -> None:
     rules, (refusal,) = found(net.model(y), archs=(80, 90))
     assert rules == ["gemm+Silu+Mul", "gemm"]
     assert "no kernel computes both: glu 320x2x256x64, f16 to f32, Silu+Gate" in refusal.reason
-
-
-def test_nothing_is_planned_before_kernels_have_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(glu, "MEASURED", False)
-    net, y = unit(silu)
-    assert found(net.model(y)) == (["gemm+Silu+Mul", "gemm"], [])
 
 
 def test_measured_times_decide() -> None:

@@ -233,27 +233,3 @@ def test_a_sum_that_others_read_stays(tmp_path: Path) -> None:
     nodes = [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node]
     assert not any("Shifted" in node for node in nodes)
     assert any(node.startswith("GroupNorm_Add") for node in nodes)
-
-
-@pytest.mark.parametrize("precision", ["keep", "fp16", "bf16"])
-@pytest.mark.parametrize("form", ["opset 18", "opset 21", "instance", "reshaped", "whole images"])
-def test_before_it_is_measured_models_keep_their_nodes(
-    tmp_path: Path, form: str, precision: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The very operators of the source, in the type that ONNX Runtime computes."""
-    monkeypatch.setattr(named("group_norm"), "measured", False)
-    build, opset, _ = FORMS[form]
-    source, out = _net(build, opset), tmp_path / "out.onnx"
-    report = _optimized(out, source, precision)
-    (refused,) = (r for r in report.refusals if r.op == "GroupNormalization")
-    assert refused.reason == "no kernel for groups of channels has run on a GPU yet"
-    assert [refused.node] == [n.name for n in source.graph.node if "Normalization" in n.op_type]
-    norms = {"GroupNormalization", "InstanceNormalization", "LayerNormalization"}
-    before, after = (
-        [node.op_type for node in model.graph.node if node.op_type in norms]
-        for model in (source, onnx.load(out))
-    )
-    assert before == after
-    if precision != "bf16":
-        expected = _run(source)
-        assert np.linalg.norm(_run(out) - expected) <= 5e-3 * np.linalg.norm(expected)

@@ -4,7 +4,7 @@ that the tests switch them on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,22 +15,10 @@ from onnx import helper
 import onnxbolt
 from onnxbolt import Report
 from onnxbolt.inspection import inspect_model
-from onnxbolt.match.patterns import anchors
-from onnxbolt.ops.norm import tokens
 from tests.support import Net, run
 
 BATCH, LENGTH, WIDTH = 3, 6, 64
 Build = Callable[[Net], str]
-
-
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Plans have the kernels."""
-    with monkeypatch.context() as patched:
-        patched.setattr(tokens, "MEASURED", True)
-        anchors.cache_clear()
-        yield
-    anchors.cache_clear()
 
 
 def source_of(
@@ -94,13 +82,6 @@ def _rms(net: Net) -> str:
     return net.node("Mul", net.node("Div", total, root), net.normal(WIDTH))
 
 
-def _embeddings(net: Net) -> str:
-    """Words and positions, as in GPT-2."""
-    ids = net.node("Cast", net.node("ArgMax", "x", axis=2, keepdims=0), to=7)
-    total = net.node("Add", net.node("Gather", net.normal(WIDTH, WIDTH), ids), _rows(net, LENGTH))
-    return net.node("Sub", _layer(net, total), net.node("Exp", total))
-
-
 FORMS: dict[str, tuple[Build, int | str, list[str]]] = {
     "positions": (_positions, BATCH, ["TokenLayerNorm_Add_Scale_Bias"]),
     "positions, symbolic": (_positions, "batch", ["TokenLayerNorm_Add_Scale_Bias"]),
@@ -108,11 +89,9 @@ FORMS: dict[str, tuple[Build, int | str, list[str]]] = {
     "class token": (_class_token, BATCH, ["TokenLayerNorm_prefix1_Add_Scale_Bias"]),
     "expanded tokens": (_expanded, "batch", ["TokenLayerNorm_prefix2_Add_Store_Scale_Bias"]),
     "RMS": (_rms, BATCH, ["TokenRmsNorm_Add_Scale"]),
-    "embeddings": (_embeddings, BATCH, ["TokenLayerNorm_Add_Store_Scale_Bias"]),
 }
 
 
-@pytest.mark.usefixtures("measured")
 @pytest.mark.parametrize("precision", ["keep", "fp16"])
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_is_one_node_and_verified(form: str, precision: str, tmp_path: Path) -> None:
@@ -130,7 +109,6 @@ def test_each_form_is_one_node_and_verified(form: str, precision: str, tmp_path:
     np.testing.assert_allclose(_run(out), _run(source), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.usefixtures("measured")
 @pytest.mark.parametrize("opset", [17, 18])
 def test_bfloat16_is_verified(opset: int, tmp_path: Path) -> None:
     report = _optimized(tmp_path / "out.onnx", source_of(_expanded, "batch", opset), "bf16")
@@ -138,7 +116,6 @@ def test_bfloat16_is_verified(opset: int, tmp_path: Path) -> None:
     assert "TokenLayerNorm_prefix2_Add_Store_Scale_Bias_bf16" in [node.op for node in report.fused]
 
 
-@pytest.mark.usefixtures("measured")
 def test_the_node_has_the_rows_of_all_tokens(tmp_path: Path) -> None:
     """The head is added to the first rows, and the kernels are those for tokens."""
     source, out = source_of(_class_token), tmp_path / "out.onnx"
@@ -156,11 +133,6 @@ def test_the_node_has_the_rows_of_all_tokens(tmp_path: Path) -> None:
     np.testing.assert_array_equal(held[node.input[1]], expected)
     (described,) = inspect_model(model).nodes[-1:]
     assert [config.named()["tokens"] for config in described.configs] == [True]
-
-
-def test_no_plan_has_them_before_they_are_measured(tmp_path: Path) -> None:
-    report = _optimized(tmp_path / "out.onnx", source_of(_class_token))
-    assert [node.op for node in report.fused] == ["LayerNorm_Scale_Bias_f16"]
 
 
 def _row(net: Net) -> str:
@@ -196,7 +168,6 @@ def _other_columns(net: Net) -> str:
     return _layer(net, net.node("Add", x, _rows(net, LENGTH)))
 
 
-@pytest.mark.usefixtures("measured")
 @pytest.mark.parametrize("build", [_row, _broadcast, _other_columns])
 def test_other_sums_are_computed_before(build: Build, tmp_path: Path) -> None:
     source, out = source_of(build), tmp_path / "out.onnx"
@@ -206,7 +177,6 @@ def test_other_sums_are_computed_before(build: Build, tmp_path: Path) -> None:
     np.testing.assert_allclose(_run(out), _run(source), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.usefixtures("measured")
 @pytest.mark.parametrize("build", [_each_its_own, _behind, _read_twice])
 def test_other_tokens_are_joined_before(build: Build, tmp_path: Path) -> None:
     """Those are no head of each sequence, or others read them, too."""

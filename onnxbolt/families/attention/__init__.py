@@ -135,8 +135,6 @@ class Attention(Family[AttentionConfig]):
     problems, kinds = (AttentionProblem,), frozenset({"attention"})
     needs = frozenset({Capability.MMA_SYNC})
     compile_seconds = 2.0
-    # False: no kernel whose blocks divide keys has run on a GPU yet, so that none is a candidate
-    splits_measured = False
 
     def candidates(self, problem: AttentionProblem, arch: Arch) -> tuple[AttentionConfig, ...]:
         """The fastest predicted ones of all that fit an SM; none for results of another type than
@@ -146,7 +144,7 @@ class Attention(Family[AttentionConfig]):
             return ()
         if largest > _MOST_SIZE or min(problem.keys, problem.queries) < 1:
             return ()
-        splits = _SPLITS if self.splits_measured and arch.has(Capability.CLUSTERS) else (1,)
+        splits = _SPLITS if arch.has(Capability.CLUSTERS) else (1,)
         found = feasible(problem, arch, splits)
         least = min(_LEAST_KEYS, max((config.keys for config in found), default=0))
         found = [config for config in found if config.keys >= min(least, problem.keys)]

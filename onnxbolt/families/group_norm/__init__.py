@@ -60,7 +60,6 @@ class GroupNorm(Family[GroupNormConfig]):
     number, name, config = 28, "group_norm", GroupNormConfig
     problems, kinds = (GroupNormProblem,), frozenset({"group_norm"})
     tensor_cores = False
-    measured = False
 
     def candidates(self, problem: GroupNormProblem, arch: Arch) -> tuple[GroupNormConfig, ...]:
         """Both ways, with parts of whole groups."""

@@ -20,7 +20,6 @@ import onnx_graphsurgeon as gs
 from onnxbolt import domains
 from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.dtypes import DType
-from onnxbolt.families import problem_types
 from onnxbolt.graph.edit import producer, scalar
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import AnchorPattern, Match
@@ -28,7 +27,6 @@ from onnxbolt.patterns.types import AnchorPattern, Match
 OPERATOR = "GroupNormalization"
 _ORDINARY = (OPERATOR, "InstanceNormalization")
 _SOURCES = (*_ORDINARY, "LayerNormalization")
-_UNMEASURED = "no kernel for groups of channels has run on a GPU yet"
 _UNKNOWN = "its input is no image [N, C, H, W] of known channels, or its factors are no constants"
 
 
@@ -89,8 +87,6 @@ def _matched(
 ) -> Match:
     """The anchor of the normalization `node` and the `nodes` in front of it."""
     source = _source(node)
-    if op.problem_type not in problem_types().values():
-        return Refusal(source, node.op, _UNMEASURED, x.name)
     dtype = DType.of(x.dtype)
     if dtype is None:
         return Refusal(source, node.op, f"no kernel for its element type: {x.dtype}", x.name)

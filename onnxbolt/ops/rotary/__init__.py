@@ -32,9 +32,6 @@ from onnxbolt.ops.products import ProductOp
 from onnxbolt.patterns.types import AnchorPattern, Match
 from onnxbolt.problems import RotaryProblem
 
-# False until its kernels have run on a GPU: planning makes none of these nodes before.
-MEASURED = False
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RotaryAnchor(Anchor):
@@ -74,7 +71,7 @@ class Rotary(ProductOp):
                 return None
             links.insert(0, Link(Step(BIAS), biases[0], (product,), columns))
             product = next(p for each in product.inputs if (p := producer(each)) is not None)
-        if not MEASURED or product is None or product.op != "MatMul" or product.domain:
+        if product is None or product.op != "MatMul" or product.domain:
             return None
         x, weight = product.inputs
         dtype = DType.of(weight.dtype)
