@@ -3,7 +3,7 @@ compute, and why others stay."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from onnxbolt.measurements.timings import NOTHING
 from onnxbolt.options import Options
 from onnxbolt.plan.regions import regions
 from onnxbolt.problems import RotaryProblem
+from onnxbolt.registry import empty_caches
 from onnxbolt.report import Report
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.submodels import Original, fuse
@@ -30,9 +31,12 @@ B, S, H, D, WIDTH = 2, 12, 4, 16, 48
 
 
 @pytest.fixture(autouse=True)
-def older_architectures(monkeypatch: pytest.MonkeyPatch) -> None:
+def older_architectures(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Plans have their kernels, too, which have not run on a GPU."""
     monkeypatch.setattr(named("gemm_2x"), "rotations_measured", True)
+    empty_caches()
+    yield
+    empty_caches()
 
 
 class Layer:
@@ -474,6 +478,7 @@ def test_no_older_architecture_has_a_kernel_before_it_has_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(named("gemm_2x"), "rotations_measured", False)
+    empty_caches()
     source, out = separate(), tmp_path / "out.onnx"
     for arch, expected in (("sm_80", 0), ("sm_90a", 1)):
         report = onnxbolt.optimize(
