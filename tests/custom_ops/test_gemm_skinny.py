@@ -191,7 +191,7 @@ def test_values_that_are_not_finite_stay_in_their_row(kernels: HostGemm) -> None
         ({"k": 1 << 30}, "exceeds the kernel's range"),
         ({"epilogue": Epilogue()}, "an epilogue vector is missing"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "+".join(value),
 )
 def test_refusals(kernels: HostGemm, change: dict[str, object], text: str) -> None:
     case, row = _case(INSTANCES[0], (1, 4, 20), 0), INSTANCES[0].config.row()
