@@ -134,7 +134,8 @@ class Family(Generic[C]):
     # the target of nvidia-matmul-heuristics for kernels with these tiles (`config.tile`); empty if
     # it knows none
     heuristics_target: str = ""
-    # False: no kernel of the family has run on a GPU yet, so that planning chooses none
+    # False: no kernel of the family has run on a GPU yet, or others were faster there, so that
+    # planning chooses none
     measured: bool = True
     generation: int = 2  # the tuner tries few of a problem's families of earlier generations
 
