@@ -15,10 +15,10 @@ from benchmarks.documents import RESULTS, SCHEMA, digest, is_sealed, write_resul
 from onnxbolt.errors import InputError
 from tests.conftest import ROOT
 
-# committed before result files had digests: pages show them as not renewed. No file of a later
-# schema belongs here.
 # modules that write a result file of another name, or that share one
 WRITERS = {"profile": ("profile_kernels",), "norms": ("norms", "norm_products")}
+# committed before result files had digests: pages show them as not renewed. No file of a later
+# schema belongs here.
 NOT_RENEWED = {
     path.name for path in RESULTS.glob("*.json") if "schema" not in json.loads(path.read_text())
 }
