@@ -55,6 +55,11 @@ def test_each_two_choices_meet(family: Family[Any], pair: tuple[str, str]) -> No
     assert met == set(itertools.product(first, second))
 
 
+@pytest.mark.parametrize("arch", [75, 80, 86, 89, 90])
+def test_every_architecture_has_cases_of_every_size(arch: int) -> None:
+    assert {case.size for each in served(arch) for _, case in each.cases} >= set(SIZES)
+
+
 def test_the_choices_are_those_of_the_lists() -> None:
     for family, types in ((ATTENTION, 3), (ATTENTION_SM90, 2)):
         cases = of(family)

@@ -18,7 +18,7 @@ from onnxbolt.archs import Capability, get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.families import FAMILIES, Family, named
-from onnxbolt.families.attention import feasible
+from onnxbolt.families.attention import Attention, feasible
 from onnxbolt.graph.windows import Windows
 from onnxbolt.ops.attention.found import Band, Masked, Masking
 from onnxbolt.problems import AttentionProblem
@@ -214,7 +214,8 @@ def instances(arch: int) -> list[Instance]:
 
 
 def _plain(family: Family[Any], arch: int) -> Iterator[tuple[Instance, str, Case]]:
-    """The cases of heads of all sizes, in the types that the family serves."""
+    """The cases of heads of all sizes, in the types and forms that the family serves: an SM of
+    sm_75 has no room for the largest heads with every mask."""
     for row, size in enumerate(SIZES):
         types = [t for t in DType if _configs(family, arch, _chosen_for(FORMS[0], t, size))]
         chosen: dict[str, Instance] = {}
@@ -223,9 +224,11 @@ def _plain(family: Family[Any], arch: int) -> Iterator[tuple[Instance, str, Case
             configs = _configs(family, arch, _chosen_for(form, dtype, size))
             offered = [Instance(config, dtype, dtype) for config in configs]
             shared = [instance for instance in chosen.values() if instance in offered]
-            chosen[form.name] = shared[0] if shared else offered[(row + 3 * turn) % len(offered)]
+            if offered:
+                chosen[form.name] = (shared or offered[(row + 3 * turn) % len(offered) :])[0]
         for form, case in cases(types, size) if types else ():
-            yield chosen[form.name], form.name, case
+            if form.name in chosen:
+                yield chosen[form.name], form.name, case
 
 
 def _periodic(family: Family[Any], arch: int) -> Iterator[tuple[Instance, str, Case]]:
@@ -261,7 +264,12 @@ def _divided(family: Family[Any], arch: int) -> Iterator[tuple[Instance, str, Ca
 
 
 def _configs(family: Family[Any], arch: int, case: Case) -> list[Any]:
-    return [config.instance() for config in family.candidates(problem(case), get(arch))]
+    """The candidates whose blocks do not divide keys."""
+    asked = problem(case), get(arch)
+    found = (
+        family.fastest(*asked, (1,)) if isinstance(family, Attention) else family.candidates(*asked)
+    )
+    return [config.instance() for config in found]
 
 
 def _chosen_for(form: Form, dtype: DType, size: int) -> Case:

@@ -139,12 +139,17 @@ class Attention(Family[AttentionConfig]):
     def candidates(self, problem: AttentionProblem, arch: Arch) -> tuple[AttentionConfig, ...]:
         """The fastest predicted ones of all that fit an SM; none for results of another type than
         the operands."""
+        return self.fastest(problem, arch, _SPLITS if arch.has(Capability.CLUSTERS) else (1,))
+
+    def fastest(
+        self, problem: AttentionProblem, arch: Arch, splits: tuple[int, ...]
+    ) -> tuple[AttentionConfig, ...]:
+        """The candidates with these numbers of blocks that divide the keys."""
         largest = max(problem.size, problem.value_size)
         if not arch.supports(problem.dtype) or problem.out is not problem.dtype:
             return ()
         if largest > _MOST_SIZE or min(problem.keys, problem.queries) < 1:
             return ()
-        splits = _SPLITS if arch.has(Capability.CLUSTERS) else (1,)
         found = feasible(problem, arch, splits)
         least = min(_LEAST_KEYS, max((config.keys for config in found), default=0))
         found = [config for config in found if config.keys >= min(least, problem.keys)]
