@@ -66,7 +66,7 @@ def _sum(graph: gs.Graph, node: gs.Node) -> _Sum | None:
         or not is_float(rows)
         or pinned(graph, y)
         or not products
-        or len(set(map(id, x.outputs))) < 2
+        or len(dict.fromkeys(x.outputs)) < 2
         or not _has_all_rows(rows, x.shape)
         or not all(_is_product(product, y) for product in products)
     ):

@@ -25,7 +25,7 @@ def traced(beyond: Callable[..., Any]) -> Callable[[_F], _F]:
         @functools.wraps(function)
         def call(tensor: Any, *others: Any) -> Any:
             nonlocal depth
-            key = id(tensor), others  # graphsurgeon's tensors are equal by name
+            key = tensor.name, others  # a graph has one tensor of each name
             if key in known:
                 return known[key]
             if depth == DEEPEST:

@@ -572,7 +572,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         (
             "projections that others read are merged",
-            "inside.issuperset(found.result.outputs)",
+            "moved.left_over.issuperset(found.result.outputs)",
             "True",
         ),
     ),

@@ -174,13 +174,13 @@ def _nearest(
     tensors: Callable[[gs.Node], Iterable[gs.Tensor]],
 ) -> gs.Node | None:
     """The nearest product in one direction, over nodes that rearrange or change values."""
-    pending, seen = [tensor], set[int]()
+    pending, seen = [tensor], set[gs.Node]()
     while pending and len(seen) < _FAR:
         for node in nodes(pending.pop(0)):
             if node.op in _PRODUCTS:
                 return node
-            if id(node) not in seen and node.op in _REARRANGES | _CHANGES | _REPEATS:
-                seen.add(id(node))
+            if node not in seen and node.op in _REARRANGES | _CHANGES | _REPEATS:
+                seen.add(node)
                 pending += tensors(node)
     return None
 

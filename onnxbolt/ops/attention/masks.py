@@ -90,7 +90,7 @@ def operand(node: gs.Node) -> Operand | None:
 
 def leads_to_product(tensor: gs.Tensor) -> bool:
     """True if the tensor is a product of two variables, cast, scaled, reshaped or masked."""
-    pending, seen = [tensor], {id(tensor)}
+    pending, seen = [tensor], {tensor.name}
     while pending:
         node = producer(pending.pop())
         if node is None or node.domain not in (None, "", "com.microsoft"):
@@ -104,8 +104,8 @@ def leads_to_product(tensor: gs.Tensor) -> bool:
         else:
             source = node.inputs[0] if node.op in REFOLDS else before(node)
             sources = [] if source is None else [source]
-        pending += [source for source in sources if id(source) not in seen]
-        seen.update(map(id, sources))
+        pending += [source for source in sources if source.name not in seen]
+        seen.update(source.name for source in sources)
     return False
 
 
