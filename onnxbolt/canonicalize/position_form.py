@@ -72,7 +72,7 @@ def _sum(graph: gs.Graph, node: gs.Node) -> _Sum | None:
     ):
         return None
     widths = [int(product.inputs[1].shape[1]) for product in products]
-    count, depth = rows.values.size // rows.shape[-1], rows.shape[-1]
+    count, depth = math.prod(rows.shape[:-1]), rows.shape[-1]
     if sum(widths) > _MOST_WIDTHS * depth or any(
         count * width * rows.dtype.itemsize > MOST_BYTES for width in widths
     ):
@@ -126,8 +126,9 @@ def _bias(reader: gs.Node, y: gs.Tensor) -> np.ndarray | None:
         return None
     other = reader.inputs[1 if reader.inputs[0] is y else 0]
     values = constant_values(other)
-    is_vector = values is not None and values.size == y.shape[-1] == values.shape[-1]
-    return values.reshape(-1) if is_vector and values is not None else None
+    if values is None or not 0 < values.ndim <= len(y.shape):
+        return None
+    return values.reshape(-1) if values.size == y.shape[-1] == values.shape[-1] else None
 
 
 def _summand(found: _Sum, weight: gs.Constant, bias: np.ndarray | None) -> np.ndarray | Derived:

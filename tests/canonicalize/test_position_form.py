@@ -28,8 +28,10 @@ def layer(
     """Projections of x + P and of x."""
     constants = {name: random(WIDTH, WIDTH) for name in "uvw"}
     constants |= {"a": random(WIDTH), "positions": random(ROWS, WIDTH)}
-    outputs = {"y": (*shape[:-1], (constants | changed)["w"].shape[1])}
-    return model(nodes, {"x": shape}, outputs, constants | changed)
+    constants |= changed
+    further = (1,) * (constants["a"].ndim - len(shape))  # axes that the bias adds
+    outputs = {"y": (*further, *shape[:-1], constants["w"].shape[1])}
+    return model(nodes, {"x": shape}, outputs, constants)
 
 
 @pytest.mark.parametrize("shape", [(ROWS, WIDTH), (1, ROWS, WIDTH)])
@@ -40,6 +42,15 @@ def test_positions_become_summands_of_the_products(shape: tuple[int, ...]) -> No
     assert {node.inputs[0].name for node in products} == {"x"}
     constants = [t for node in graph.nodes for t in node.inputs if isinstance(t, gs.Constant)]
     assert [list(t.shape) for t in constants if len(t.shape) > 2] == [[1, ROWS, WIDTH]] * 2
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1, 1)])
+def test_a_bias_of_any_rank_behind_a_single_column(shape: tuple[int, ...]) -> None:
+    """One that the product's rows do not have room for stays behind them."""
+    u, v, w = (random(WIDTH, 1) for _ in "uvw")
+    source = layer(u=u, v=v, w=w, a=random(*shape))
+    graph = applied(source, run, 1)
+    assert operators(graph).count("Add") == (4 if shape == (1,) else 5)
 
 
 def test_a_sum_that_only_products_need_is_left_to_what_computes_x() -> None:
