@@ -23,6 +23,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.canonicalize.evaluator import differs
 from onnxbolt.graph.edit import (
+    SELECTING,
     Derived,
     Weight,
     constant_values,
@@ -60,31 +61,13 @@ _MOST_GROWTH = 2  # weights stored in fp16 and cast to fp32 are weights all the 
 # of: shapes, masks, position indices and embeddings
 _FREE_BYTES, _FREE_SHARE = 1 << 18, 1 / 64
 # every element of the result is one of the first operand's, converted by Cast, or one number
-_KEEPING = frozenset(
-    {
-        "Cast",
-        "ConstantOfShape",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Reshape",
-        "Slice",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    }
-)
+_KEEPING = SELECTING | {"Cast", "ConstantOfShape", "Gather", "GatherElements", "GatherND"}
 
 
 def run(graph: gs.Graph) -> int:
     """Fold all nodes that can be folded; returns how many."""
-    count, free = (
-        0,
-        max(_FREE_BYTES, int(_FREE_SHARE * sum(map(_bytes, used_constants(graph).values())))),
-    )
+    count, size = 0, sum(map(_bytes, used_constants(graph).values()))
+    free = max(_FREE_BYTES, int(_FREE_SHARE * size))
     for node in list(graph.nodes):  # in topological order, so that one sweep is enough
         results = list(_results(graph, node, free))
         for tensor, values in results:
