@@ -14,6 +14,7 @@ from onnx import ModelProto
 from onnxbolt import extensions, gpu, library, precision
 from onnxbolt.archs import by_name
 from onnxbolt.canonicalize import canonicalize
+from onnxbolt.canonicalize.known_conditions import resolved
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.errors import AccuracyError, CoverageError, LiftError
 from onnxbolt.extra_ops import registered
@@ -80,7 +81,8 @@ def optimize(
         Output(source, out, None if options.frozen else options.lock) as output,
         opened(source) as given,
     ):
-        original, notes = frozen(given, options.freeze_initializers)
+        given, notes = frozen(given, options.freeze_initializers)
+        original, branches = resolved(given)
         try:
             graph = import_model(original)
         except LiftError as reason:
@@ -91,7 +93,7 @@ def optimize(
                 options,
             )
         infer(graph)
-        changes = [*inlining.left(original), *notes, *graph.notes, *canonicalize(graph)]
+        changes = [*inlining.left(original), *notes, *branches, *graph.notes, *canonicalize(graph)]
         changes += preparation.prepare(graph)
         kept = precision.convert(graph, options.precision, kernels)
         changes += [*projections.merge(graph), *rotations.move(graph), *windows.move(graph)]
@@ -147,7 +149,7 @@ def optimize(
             report = dataclasses.replace(report, library_sha256=sha256_of(output.library))
         if options.verify:
             found = verify(
-                original,
+                given,
                 output.model,
                 inputs=options.inputs,
                 atol=options.atol,
@@ -203,7 +205,7 @@ def tune(
     options = dataclasses.replace(options or Options(), **choices)
     archs = [by_name(name).number for name in options.archs or default_archs()]
     with registered(options.custom_ops), opened(source) as given:
-        original, _ = frozen(given, options.freeze_initializers)
+        original, _ = resolved(frozen(given, options.freeze_initializers)[0])
         return tuned(Subject.of(original, options), archs, options, NOTHING, progress, watch)[1]
 
 

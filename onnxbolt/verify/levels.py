@@ -45,6 +45,7 @@ def rows(models: Models, feeds: Feeds) -> Iterator[Row]:
 
     Raises InputError if the original does not run on the inputs.
     """
+    models = models.resolved
     for name, why in undeclared(models.original, models.optimized):
         yield failed(models, name, why, "segment")
     found = plan(

@@ -3,6 +3,7 @@ inputs."""
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import TypeAlias
 from onnx import ModelProto, TensorProto
 
 from onnxbolt import tolerances
+from onnxbolt.canonicalize.known_conditions import resolved
 from onnxbolt.dtypes import DType
 from onnxbolt.graph.weights import Weights
 from onnxbolt.precision import LOW, rounded_apart
@@ -49,6 +51,17 @@ class Models:
     inputs_given: bool = False  # True if the user gave inputs, so that none are drawn
     memory_limit: int = MEMORY_LIMIT
     notes: dict[str, None] = field(default_factory=dict)
+
+    @cached_property
+    def resolved(self) -> Models:
+        """The same with an original that lacks Ifs of known conditions: fused nodes name tensors of
+        this form."""
+        original, _ = resolved(self.original)
+        if original is self.original:
+            return self
+        return dataclasses.replace(
+            self, original=original, reference=reference(original, self.provider, self.notes)
+        )
 
     @property
     def provider(self) -> str:

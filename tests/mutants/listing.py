@@ -587,6 +587,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # deployment and verification
     *_mutants(
+        "onnxbolt/canonicalize/known_conditions.py",
+        "tests/canonicalize/test_known_conditions.py",
+        ("a name of a branch twice in the graph", "while taken[free] > 0:", "while False:"),
+        ("readers inside of bodies keep old names", "_rename(graph.node, new)", "pass"),
+    ),
+    *_mutants(
         "onnxbolt/runtime.py",
         "tests/test_runtime.py",
         ("another model's library is taken", "    if found.digest != digest:\n", "    if False:\n"),
