@@ -1,7 +1,7 @@
 """Fold y = scale * x + shift, per output channel, into the weight and bias that x is computed with.
 
     Conv:    scale * (W * x + b) + shift  =  (scale W) * x + (scale b + shift)
-             W [K, C/groups, ..], one scale per K
+             W [K, C/groups, ..], one scale per K; of ConvTranspose W [C, K/groups, ..]
     MatMul:  scale * (x W + b) + shift    =  x (W scale) + (scale b + shift)
              W [K, N], one scale per N
 
@@ -24,15 +24,22 @@ from onnxbolt.graph.edit import (
     sole_use,
 )
 
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
+
 
 def channels(graph: gs.Graph, x: gs.Tensor) -> tuple[int, int, int] | None:
-    """(rank, channel axis, channels) of x if a Conv, MatMul or MatMul+Add with constant weights
-    computes it; else None."""
+    """(rank, channel axis, channels) of x if a Conv, ConvTranspose, MatMul or MatMul+Add with
+    constant weights computes it; else None."""
     node = producer(x)
     if node is None or node.domain:
         return None
-    if node.op == "Conv" and is_float(node.inputs[1]) and isinstance(node.inputs[1], gs.Constant):
-        return len(node.inputs[1].shape), 1, node.inputs[1].shape[0]
+    if node.op in _CONVOLUTIONS:
+        weight = node.inputs[1]
+        if not (isinstance(weight, gs.Constant) and is_float(weight)):
+            return None
+        groups, width = _outputs(node)
+        whole = groups > 0 and weight.shape[0] % groups == 0
+        return (len(weight.shape), 1, groups * width) if whole else None
     product = _product(graph, node)
     if product is None:
         return None
@@ -66,7 +73,7 @@ def fold(
     maker = x.inputs[0]
     return (
         _into_conv(graph, maker, node, scale, shift)
-        if maker.op == "Conv"
+        if maker.op in _CONVOLUTIONS
         else _into_product(graph, maker, node, scale, shift)
     )
 
@@ -79,10 +86,14 @@ def _into_conv(
     old = np.zeros(len(scale)) if given is None else constant_values(given)
     if old is None:
         return False
-    scaled = rounded(
-        weight,
-        weight.values.astype(np.float64) * scale.reshape(-1, *[1] * (weight.values.ndim - 1)),
-    )
+    values = weight.values.astype(np.float64)
+    if conv.op == "Conv":
+        scaled = rounded(weight, values * scale.reshape(-1, *[1] * (values.ndim - 1)))
+    else:
+        groups, width = _outputs(conv)
+        apart = values.reshape(groups, -1, width, *values.shape[2:])
+        factors = scale.reshape(groups, 1, width, *[1] * (values.ndim - 2))
+        scaled = rounded(weight, (apart * factors).reshape(values.shape))
     shifted = rounded(weight, old.astype(np.float64) * scale + shift)
     if scaled is None or shifted is None:
         return False
@@ -93,6 +104,14 @@ def _into_conv(
         conv.inputs = [*conv.inputs[:2], bias]
     _take_over(graph, conv, node)
     return True
+
+
+def _outputs(conv: gs.Node) -> tuple[int, int]:
+    """Groups of a convolution with a constant weight, and output channels of each."""
+    groups, weight = int(conv.attrs.get("group", 1)), conv.inputs[1]
+    if conv.op == "ConvTranspose":
+        return groups, int(weight.shape[1])
+    return 1, int(weight.shape[0])
 
 
 def _into_product(

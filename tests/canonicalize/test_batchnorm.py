@@ -39,6 +39,23 @@ def test_after_conv(inputs: str, group: int, spatial: tuple[int, ...]) -> None:
     assert graph.nodes[0].provenance == ("node_h", "node_z")
 
 
+@pytest.mark.parametrize("inputs", ["x w", "x w b"])
+@pytest.mark.parametrize(("group", "spatial"), [(1, (7, 7)), (2, (7, 7)), (2, (7,))])
+def test_after_a_transposed_conv(inputs: str, group: int, spatial: tuple[int, ...]) -> None:
+    rank = len(spatial)
+    nodes = [
+        ("ConvTranspose", inputs, "h", {"group": group, "strides": [2] * rank}),
+        ("BatchNormalization", "h g e m v", "y", {"epsilon": 0.01}),
+    ]
+    source = model(
+        nodes,
+        {"x": (2, 4, *spatial)},
+        {"y": (2, 6, *("pq"[:rank]))},
+        {"w": random(4, 6 // group, *[3] * rank), "b": random(6, seed=9), **parameters(6)},
+    )
+    assert operators(applied(source, run, 1)) == ["ConvTranspose"]
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_after_a_product(bias: bool) -> None:
     nodes = [("MatMul", "x w", "p"), ("Add", "p b", "h")] if bias else [("MatMul", "x w", "h")]

@@ -298,6 +298,39 @@ MUTANTS: tuple[Mutant, ...] = (
         ("SAME ignores strides", "if stride == 1:", "if stride >= 1:"),
     ),
     *_mutants(
+        "onnxbolt/canonicalize/conv_transpose_form.py",
+        "tests/canonicalize/test_conv_transpose_form.py",
+        (
+            "a transposed convolution's odd pad is at the other end",
+            'mode == "SAME_UPPER" else',
+            'mode == "SAME_LOWER" else',
+        ),
+        (
+            "output_shape ignores strides",
+            "totals.append(stride * (size - 1)",
+            "totals.append((size - 1)",
+        ),
+        (
+            "a transposed convolution's filter is not reversed",
+            "np.flip(apart, tuple(range(2, 2 + rank)))",
+            "apart",
+        ),
+        (
+            "groups of a transposed convolution are one",
+            "values.reshape(groups, c, k, *values.shape[2:]).swapaxes(1, 2)",
+            "values.swapaxes(0, 1)",
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/canonicalize/affine.py",
+        "tests/canonicalize/test_batchnorm.py",
+        (
+            "factors of a transposed convolution are those of its inputs",
+            "scale.reshape(groups, 1, width,",
+            "scale.reshape(groups, width, 1,",
+        ),
+    ),
+    *_mutants(
         "onnxbolt/canonicalize/scale_shift.py",
         "tests/canonicalize/test_scale_shift.py",
         (
