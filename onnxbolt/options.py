@@ -165,12 +165,8 @@ class Options:
             )
         if self.budget is not None and not self.budget > 0:
             raise InputError(f"{option('budget', self.budget)}: give a time above zero")
-        for name in ("min_shapes", "opt_shapes", "max_shapes"):
-            if not all(
-                1 <= size <= LONGEST
-                for shape in (getattr(self, name) or {}).values()
-                for size in shape
-            ):
+        for name, shapes in self.asked_shapes.items():
+            if not all(1 <= size <= LONGEST for shape in shapes.values() for size in shape):
                 raise InputError(f"{option(name)}: sizes must be from 1 to {LONGEST}")
         if self.require_fused is not None and not 0 <= self.require_fused <= 100:
             raise InputError(
@@ -186,6 +182,16 @@ class Options:
                 f"{option('trials', self.trials)}: try at least one kernel per problem"
             )
         check_comparison(self.atol, self.rtol, self.seed)
+
+    @property
+    def asked_shapes(self) -> dict[str, Shapes]:
+        """The shapes that were given, by the name of the option."""
+        asked = {
+            "min_shapes": self.min_shapes,
+            "opt_shapes": self.opt_shapes,
+            "max_shapes": self.max_shapes,
+        }
+        return {name: shapes for name, shapes in asked.items() if shapes is not None}
 
 
 def check_comparison(atol: float | None, rtol: float | None, seed: int) -> None:

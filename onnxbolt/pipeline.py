@@ -29,7 +29,7 @@ from onnxbolt.match import preparation, projections, rotations, windows
 from onnxbolt.measurements.timings import NOTHING
 from onnxbolt.options import Choices, Options, takes_options
 from onnxbolt.output import Output
-from onnxbolt.plan.ranges import ranges_of
+from onnxbolt.plan.ranges import ranges_of, unshared
 from onnxbolt.plan.whole import estimates
 from onnxbolt.precision.kernel_table import kernels_of
 from onnxbolt.precision.widen import widen
@@ -81,7 +81,7 @@ def optimize(
         Output(source, out, None if options.frozen else options.lock) as output,
         opened(source) as given,
     ):
-        given, notes = frozen(given, options.freeze_initializers)
+        given, notes = _promised(given, options)
         original, branches = resolved(given)
         try:
             graph = import_model(original)
@@ -205,8 +205,16 @@ def tune(
     options = dataclasses.replace(options or Options(), **choices)
     archs = [by_name(name).number for name in options.archs or default_archs()]
     with registered(options.custom_ops), opened(source) as given:
-        original, _ = resolved(frozen(given, options.freeze_initializers)[0])
+        original, _ = resolved(_promised(given, options)[0])
         return tuned(Subject.of(original, options), archs, options, NOTHING, progress, watch)[1]
+
+
+def _promised(model: ModelProto, options: Options) -> tuple[ModelProto, list[str]]:
+    """The model that promises no more and no less about its inputs than the options say, with lines
+    for the report."""
+    model, fixed = frozen(model, options.freeze_initializers)
+    model, unequal = unshared(model, options)
+    return model, [*fixed, *unequal]
 
 
 def default_archs() -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from onnxbolt.graph.edit import Constant, Node
 from onnxbolt.graph.element_types import numpy_dtype
 from onnxbolt.graph.lift import Lifted, default_opset, lifted
 from onnxbolt.graph.scopes import captured, names, subgraphs
-from onnxbolt.graph.sizes import open_negative
+from onnxbolt.graph.sizes import open_unknown, size_of
 
 WORKING_OPSET = (
     13  # the opset that the stages work on; operators of older opsets are converted to it
@@ -62,7 +62,7 @@ def load_model(path: Path | str) -> ModelProto:
         if onnx.external_data_helper.uses_external_data(tensor):
             apart = place < initializers and weights.stored_bytes(tensor) >= weights.LARGE
             (_find_data if apart else _load_data)(tensor, path)
-    open_negative(model)
+    open_unknown(model)
     return model
 
 
@@ -339,13 +339,7 @@ def tensor_type(kind: onnx.TypeProto) -> tuple[Any, list[int | str | None] | Non
     tensor = kind.tensor_type
     if not tensor.HasField("shape"):
         return numpy_dtype(tensor.elem_type), None
-    return numpy_dtype(tensor.elem_type), [_size(dim) for dim in tensor.shape.dim]
-
-
-def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
-    if not dim.HasField("dim_value"):
-        return dim.dim_param or None
-    return dim.dim_value if dim.dim_value >= 0 else None  # -1: a size that is open (sizes.py)
+    return numpy_dtype(tensor.elem_type), [size_of(dim) for dim in tensor.shape.dim]
 
 
 def _constant_node(node: NodeProto, position: int) -> Iterator[tuple[str, Constant]]:

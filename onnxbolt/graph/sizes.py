@@ -1,31 +1,108 @@
-"""Negative dimensions: older exporters write -1 for an unknown size, and ONNX Runtime reads it
-so."""
+"""Sizes that a model leaves open: unknown ones, and names that stand for one size wherever they are
+written.
+
+Exporters write an unknown size in several ways, and two unknown sizes need not be equal. A name is
+a promise that the model's author may have made by mistake; shapes that the user gives count more.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from onnx import GraphProto, ModelProto, TensorShapeProto
 
+from onnxbolt.graph.fields import copy_fields
 from onnxbolt.graph.scopes import subgraphs
 
+Dimension: TypeAlias = TensorShapeProto.Dimension
+Given: TypeAlias = Mapping[str, Sequence[int]]  # the shapes of graph inputs, by name
 
-def has_negative(model: ModelProto) -> bool:
-    """True if a declared size is negative."""
-    return next(_negative(model.graph), None) is not None
-
-
-def open_negative(model: ModelProto) -> None:
-    """Remove negative sizes, which onnx's inference and numpy would take for numbers."""
-    for dim in list(_negative(model.graph)):
-        dim.ClearField("dim_value")
+# written for an unknown size; two dimensions with such a "name" need not be equal
+_NAMELESS = frozenset({"", "?", "*", "-1", "None"})
 
 
-def _negative(graph: GraphProto) -> Iterator[TensorShapeProto.Dimension]:
+def size_of(dimension: Dimension) -> int | str | None:
+    """A declared size: a number, a name, or None if it is unknown."""
+    if dimension.HasField("dim_value"):
+        # older exporters write -1 for an unknown size, and ONNX Runtime reads it so
+        return int(dimension.dim_value) if dimension.dim_value >= 0 else None
+    name: str = dimension.dim_param
+    return None if name.strip() in _NAMELESS else name
+
+
+def open_unknown(model: ModelProto) -> None:
+    """Remove what is written for unknown sizes, which onnx's inference and numpy would take for
+    numbers or for names."""
+    for dimension in _dimensions(model.graph, _is_unknown):
+        dimension.ClearField(dimension.WhichOneof("value"))
+
+
+def without_unknown(model: ModelProto) -> ModelProto:
+    """The model as `open_unknown` leaves it; `model` itself, which belongs to the caller, if that
+    changes nothing."""
+    return _opened(model, _is_unknown)
+
+
+def without_names(model: ModelProto, names: Collection[str]) -> ModelProto:
+    """The model without these names of sizes, and without expressions of them ("2*height")."""
+    if not names:
+        return model
+    wanted = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, sorted(names)))})(?![\w.])")
+    return _opened(model, lambda dimension: wanted.search(dimension.dim_param) is not None)
+
+
+def contradicted(
+    declared: Mapping[str, Sequence[int | str | None] | None], given: Iterable[Given]
+) -> dict[str, str]:
+    """The names to which one of `given` gives several sizes, with these as text: "8 in x, 7 in
+    y"."""
+    found: dict[str, str] = {}
+    for shapes in given:
+        sizes: dict[str, dict[int, str]] = {}
+        for name, shape in shapes.items():
+            dims = declared.get(name) or ()
+            if len(dims) == len(shape):
+                for dim, size in zip(dims, shape, strict=True):
+                    if isinstance(dim, str):
+                        sizes.setdefault(dim, {}).setdefault(size, name)
+        for dim, inputs in sizes.items():
+            if len(inputs) > 1:
+                found.setdefault(dim, ", ".join(f"{size} in {x}" for size, x in inputs.items()))
+    return found
+
+
+def _is_unknown(dimension: Dimension) -> bool:
+    return size_of(dimension) is None
+
+
+def _opened(model: ModelProto, is_open: Callable[[Dimension], bool]) -> ModelProto:
+    """The model without the declared sizes for which `is_open` holds."""
+    if not _dimensions(model.graph, is_open):
+        return model
+    result = ModelProto()
+    copy_fields(model, result, skip=("graph",))
+    copy_fields(model.graph, result.graph, skip=())
+    for dimension in _dimensions(result.graph, is_open):
+        dimension.ClearField(dimension.WhichOneof("value"))
+    return result
+
+
+def _dimensions(graph: GraphProto, wanted: Callable[[Dimension], bool]) -> list[Dimension]:
+    """The dimensions that declare a size or a name, and for which `wanted` holds."""
+    return [
+        dimension
+        for dimension in _declared(graph)
+        if dimension.WhichOneof("value") is not None and wanted(dimension)
+    ]
+
+
+def _declared(graph: GraphProto) -> Iterator[Dimension]:
     for value in (*graph.input, *graph.output, *graph.value_info):
         if value.type.HasField("tensor_type"):
-            yield from (dim for dim in value.type.tensor_type.shape.dim if dim.dim_value < 0)
+            yield from value.type.tensor_type.shape.dim
     for node in graph.node:
         for attribute in node.attribute:
             for inner in subgraphs(attribute):
-                yield from _negative(inner)
+                yield from _declared(inner)

@@ -14,10 +14,9 @@ from onnx import ModelProto, TensorProto
 from onnxbolt import extra_ops
 from onnxbolt.errors import InputError, OnnxboltError
 from onnxbolt.graph.exporter import FUSED_DOMAIN
-from onnxbolt.graph.fields import copy_fields
 from onnxbolt.graph.importer import all_tensors, check_versions, load_model
 from onnxbolt.graph.inlining import inlined
-from onnxbolt.graph.sizes import has_negative, open_negative
+from onnxbolt.graph.sizes import without_unknown
 from onnxbolt.graph.weights import complete
 
 Source: TypeAlias = "str | Path | ModelProto"
@@ -47,7 +46,7 @@ def _read(source: Source) -> ModelProto:
     if isinstance(source, ModelProto):
         check_versions(source)
         _require_data(source)
-        model = _with_open_sizes(source)
+        model = without_unknown(source)
     else:
         model = load_model(Path(source))
     if any(node.domain == FUSED_DOMAIN for node in model.graph.node):
@@ -77,18 +76,6 @@ def _require_data(model: ModelProto) -> None:
             " a model in memory: pass the model's path, or load the model with its external"
             " data"
         )
-
-
-def _with_open_sizes(model: ModelProto) -> ModelProto:
-    """The model as `load_model` would read it, without negative sizes; `model` itself, which
-    belongs to the caller, if it has none."""
-    if not has_negative(model):
-        return model
-    result = ModelProto()
-    copy_fields(model, result, skip=("graph",))
-    copy_fields(model.graph, result.graph, skip=())
-    open_negative(result)
-    return result
 
 
 def _fault(model: ModelProto) -> str:

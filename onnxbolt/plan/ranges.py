@@ -14,9 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
+from onnx import ModelProto
 
 from onnxbolt.errors import InputError
+from onnxbolt.graph.importer import tensor_type
 from onnxbolt.graph.shapes import Shape, infer_at
+from onnxbolt.graph.sizes import contradicted, without_names
 from onnxbolt.measurements.timings import Choice
 from onnxbolt.options import Options, Shapes
 from onnxbolt.problems import UNBOUNDED
@@ -145,22 +148,23 @@ def _batches(inputs: Mapping[str, Shape | None], batch: int, length: int = UNKNO
 # --- the user's request ---------------------------------------------------------------------------
 
 
+# the first one that is given replaces the others that are not given
+_MEANT = ("opt_shapes", "max_shapes", "min_shapes")
+
+
 def asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> list[Shapes] | None:
     """Least, opt and largest shapes of all inputs; None if no option gives any. As in trtexec, the
     opt shapes stand for those that are not given, and the largest ones for missing opt shapes."""
-    asked = {
-        "opt_shapes": options.opt_shapes,
-        "max_shapes": options.max_shapes,
-        "min_shapes": options.min_shapes,
-    }
-    given = {
-        name: _complete(name, shapes, inputs)
-        for name, shapes in asked.items()
-        if shapes is not None
-    }
-    if not given:
+    asked = options.asked_shapes
+    if not asked:
         return None
-    opt = next(iter(given.values()))
+    unequal = contradicted(inputs, asked.values())
+    inputs = {
+        name: dims and [None if dim in unequal else dim for dim in dims]
+        for name, dims in inputs.items()
+    }
+    given = {name: _complete(name, shapes, inputs) for name, shapes in asked.items()}
+    opt = next(given[name] for name in _MEANT if name in given)
     least, middle, most = (
         given.get(name, opt) for name in ("min_shapes", "opt_shapes", "max_shapes")
     )
@@ -169,7 +173,7 @@ def asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> list[Shap
         if len({len(shapes.get(name, ())) for shapes in (least, middle, most)}) > 1:
             raise InputError(
                 f"input {name}: give as many dimensions with each of"
-                f" {', '.join(map(option, given))}"
+                f" {', '.join(option(argument) for argument in _MEANT if argument in given)}"
             )
         if not all(
             a <= b <= c for a, b, c in zip(least[name], middle[name], most[name], strict=True)
@@ -180,6 +184,17 @@ def asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> list[Shap
                 " in this order in every dimension"
             )
     return [least, middle, most]
+
+
+def unshared(model: ModelProto, options: Options) -> tuple[ModelProto, list[str]]:
+    """The model without names of sizes that the options' shapes contradict, and a line for the
+    report on each."""
+    declared = {value.name: tensor_type(value.type)[1] for value in model.graph.input}
+    names = contradicted(declared, options.asked_shapes.values())
+    return without_names(model, names), [
+        f"sizes: the name {name} is not shared, because the given shapes contradict it ({sizes})"
+        for name, sizes in names.items()
+    ]
 
 
 def _complete(argument: str, given: Shapes, inputs: Mapping[str, Shape | None]) -> Shapes:
@@ -193,12 +208,16 @@ def _complete(argument: str, given: Shapes, inputs: Mapping[str, Shape | None]) 
                 f" are {', '.join(inputs)}"
             )
         declared = inputs[name]
-        if declared is not None and not _fits(shape, declared, known):
-            bound = "".join(f", with {dim} = {size}" for dim, size in known.items())
+        if declared is not None and not _fits(shape, declared):
             raise InputError(
                 f"{option(argument)} {name}:{_text(shape)} does not fit: the model says"
-                f" {_text(declared)}{bound}"
+                f" {_text(declared)}"
             )
+        known |= {
+            dim: size
+            for size, dim in zip(shape, declared or (), strict=False)
+            if isinstance(dim, str)
+        }
     complete = {name: tuple(shape) for name, shape in given.items()}
     for name, dims in inputs.items():
         if name not in given and dims is not None:
@@ -212,15 +231,11 @@ def _complete(argument: str, given: Shapes, inputs: Mapping[str, Shape | None]) 
     return complete
 
 
-def _fits(shape: Sequence[int], declared: Shape, known: dict[str, int]) -> bool:
-    """True if the model allows the shape; `known` gets the sizes of named dimensions."""
-    if len(shape) != len(declared):
-        return False
-    wanted = [
-        known.setdefault(dim, size) if isinstance(dim, str) else dim
-        for size, dim in zip(shape, declared, strict=True)
-    ]
-    return all(dim is None or dim == size for size, dim in zip(shape, wanted, strict=True))
+def _fits(shape: Sequence[int], declared: Shape) -> bool:
+    """True if the model allows the shape."""
+    return len(shape) == len(declared) and all(
+        dim == size for size, dim in zip(shape, declared, strict=True) if isinstance(dim, int)
+    )
 
 
 def _text(shape: Sequence[int | str | None]) -> str:

@@ -244,17 +244,11 @@ def open_for(options: Options) -> Lock:
 
 def shapes_of(options: Options) -> str:
     """The options for shapes as on a command line, inputs sorted; empty if there are none."""
-    flags = {
-        "--min-shapes": options.min_shapes,
-        "--opt-shapes": options.opt_shapes,
-        "--max-shapes": options.max_shapes,
-    }
     texts = {
-        flag: ",".join(
+        f"--{name.replace('_', '-')}": ",".join(
             f"{name}:[{','.join(map(str, shape))}]" for name, shape in sorted(shapes.items())
         )
-        for flag, shapes in flags.items()
-        if shapes is not None
+        for name, shapes in options.asked_shapes.items()
     }
     return " ".join(f"{flag} {text}" for flag, text in texts.items())
 

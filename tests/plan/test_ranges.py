@@ -325,10 +325,6 @@ def test_what_is_no_list_of_shapes_is_one_clear_line(
             "x:[8,4,256] does not fit: the model says [batch,sequence,512]",
         ),
         (
-            ("--max-shapes", "x:[8,4,512],y:[7,3]"),
-            "y:[7,3] does not fit: the model says [batch,?], with batch = 8",
-        ),
-        (
             ("--max-shapes", "x:[8,4,512]"),
             "--max-shapes: the input y is [batch,?]; give its shape, too",
         ),
