@@ -59,7 +59,7 @@ struct ChainNode : cutlass::epilogue::fusion::detail::Sm90VisitorImpl<> {
         const cutlass::Array<Accumulator, N>& accumulator, int, int, int,
         const cutlass::Array<Inputs, N>&... inputs) {
       typename Chain::template Operands<N> operands;
-      collect(operands, std::index_sequence_for<Inputs...>{}, inputs...);
+      collect<N>(operands, std::index_sequence_for<Inputs...>{}, inputs...);
       return Chain::template finish<Output>(accumulator, operands, params->params);
     }
 
