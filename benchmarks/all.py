@@ -110,17 +110,17 @@ TASKS = (
     *(
         _exported(model, seconds, budget, forms)
         for model, seconds, budget, forms in (
-            ("vit_base-32", 170, 60, ""),
-            ("bert_base-32x40", 130, 45, ""),
-            ("swin_tiny-32", 180, 60, ""),
-            ("vit_base-1", 150, 45, "--plain "),
-            ("convnext_tiny-32", 180, 60, "--plain "),
-            ("segformer_b0-4", 180, 60, "--plain "),
-            ("gpt2-4x1024", 160, 45, "--plain "),
-            ("whisper_small_encoder-4", 160, 45, "--plain "),
-            ("detr_r50_e6-1", 180, 60, "--plain "),
-            ("setr_naive-1", 180, 60, "--plain "),
-            ("bert_large-32x512", 200, 45, "--plain "),
+            ("vit_base-32", 120, 30, ""),
+            ("bert_base-32x40", 110, 25, ""),
+            ("swin_tiny-32", 120, 30, ""),
+            ("vit_base-1", 75, 25, "--plain "),
+            ("convnext_tiny-32", 80, 30, "--plain "),
+            ("segformer_b0-4", 80, 30, "--plain "),
+            ("gpt2-4x1024", 80, 25, "--plain "),
+            ("whisper_small_encoder-4", 80, 25, "--plain "),
+            ("detr_r50_e6-1", 90, 30, "--plain "),
+            ("setr_naive-1", 80, 30, "--plain "),
+            ("bert_large-32x512", 110, 25, "--plain "),
         )
     ),
     Task("norms", 120, "--append"),

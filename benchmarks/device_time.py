@@ -22,7 +22,12 @@ class DeviceTime:
 
 
 def device_times(
-    found: Mapping[str, Found], feeds: Arrays, stream: Stream | None, rounds: int, runs: int
+    found: Mapping[str, Found],
+    feeds: Arrays,
+    stream: Stream | None,
+    rounds: int,
+    runs: int,
+    settle: float = 0.0,
 ) -> dict[str, DeviceTime]:
     """That of each side.
 
@@ -37,7 +42,7 @@ def device_times(
                     side.source, dataclasses.replace(side.setting, graph=True), feeds, stream
                 )
                 sessions[name, True] = captured.session
-    samples = interleave({p: s.measure_queued for p, s in sessions.items()}, rounds, runs)
+    samples = interleave({p: s.measure_queued for p, s in sessions.items()}, rounds, runs, settle)
     times = dict[str, DeviceTime]()
     for place in sorted(sessions, key=lambda p: samples[p].median):
         times.setdefault(place[0], DeviceTime(samples[place].median, sessions[place].queues))

@@ -45,7 +45,7 @@ from benchmarks.device_time import DeviceTime, device_times
 from benchmarks.documents import write_results
 from benchmarks.floors import floor_us
 from benchmarks.forms import FUSED, PLAIN, exported_by_pytorch, fused_by_onnxruntime
-from benchmarks.pytorch_peer import Tried, fastest_way, whole_model
+from benchmarks.pytorch_peer import Raced, fastest_way, whole_model
 from benchmarks.targets import TARGETS, Target
 from benchmarks.whole_models import error_of, exact_outputs, seeded_feeds, stream_for
 from models import build
@@ -68,17 +68,19 @@ class Measured(Protocol):
 
 @dataclass(frozen=True)
 class Effort:
-    """The length of a measurement."""
+    """The length of a measurement. In each round a side runs for `settle` seconds before its runs
+    are timed."""
 
     search_runs: int
     rounds: int
     runs: int
+    settle: float
 
 
 PEER, PYTORCH = "ONNX Runtime", "PyTorch"  # sides beside the forms that onnxbolt is given
 # those beside the plain export, by the name of their values
 _ALSO = {FUSED: "transformers", "PyTorch's export, opset 23": "opset23"}
-FULL, QUICK = Effort(20, 10, 20), Effort(2, 2, 3)
+FULL, QUICK = Effort(20, 10, 20, 0.2), Effort(2, 2, 3, 0.0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -154,12 +156,9 @@ def _measure(
                 raise
             missing[form] = f"{type(error).__name__}: {error}"[:300]
     found[PEER] = search(_peers(target, models), feeds, stream, effort.search_runs)
-    with _pytorch(target, feeds, stream, chosen) as (pytorch, tried), ClockSampler() as clock:
-        measures: dict[str, Measure] = {name: best.session.measure for name, best in found.items()}
-        samples = interleave(
-            measures | ({PYTORCH: pytorch} if pytorch else {}), effort.rounds, effort.runs
-        )
-        device = device_times(found, feeds, stream, effort.rounds, effort.runs)
+    with _pytorch(target, feeds, stream, chosen) as raced:
+        pytorch, tried = raced()
+        samples, device, clock_mhz = in_turns(found, pytorch, feeds, stream, effort)
     # PyTorch's export has weights of its own: its reference is ONNX Runtime's answer in fp16
     errors = {
         form: error_of(
@@ -179,7 +178,25 @@ def _measure(
         **({"tuning": {form: told(tuning) for form, tuning in tunings.items()}} if tunings else {}),
     }
     floor = floor_us(exact, by_name(_arch(chosen)))
-    return dataclasses.replace(row, floor_us=round(floor, 2), clock_mhz=clock.mhz, values=values)
+    return dataclasses.replace(row, floor_us=round(floor, 2), clock_mhz=clock_mhz, values=values)
+
+
+def in_turns(
+    found: Mapping[str, Found],
+    pytorch: Measure | None,
+    feeds: Arrays,
+    stream: Stream | None,
+    effort: Effort,
+) -> tuple[dict[str, Sample], dict[str, DeviceTime], int | None]:
+    """The samples of each side, measured in turns, the device times of ONNX Runtime's sessions, and
+    the median clock in MHz."""
+    measures: dict[str, Measure] = {name: best.session.measure for name, best in found.items()}
+    if pytorch is not None:
+        measures[PYTORCH] = pytorch
+    with ClockSampler() as clock:
+        samples = interleave(measures, effort.rounds, effort.runs, effort.settle)
+        device = device_times(found, feeds, stream, effort.rounds, effort.runs, effort.settle)
+    return samples, device, clock.mhz
 
 
 def compared(
@@ -268,9 +285,9 @@ def _forms(
 
 def _pytorch(
     target: Target, feeds: Arrays, stream: Stream | None, chosen: argparse.Namespace
-) -> contextlib.AbstractContextManager[tuple[Measure | None, Tried]]:
+) -> contextlib.AbstractContextManager[Raced]:
     if stream is None:
-        return contextlib.nullcontext((None, {}))
+        return contextlib.nullcontext(lambda: (None, {}))
     return whole_model(
         target.model, feeds, chosen.compile_within, thorough=not chosen.quick_compile
     )

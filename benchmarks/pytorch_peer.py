@@ -4,17 +4,19 @@ of them for the race.
 PyTorch runs in a process of its own: its CUDA libraries may be of other versions than those that
 ONNX Runtime has loaded. A compilation that does not end in time is ended with its process; a new
 one goes on with what is left. What inductor has compiled and measured stays in its cache directory,
-so that the same way is quick to have again.
+so that the same way is quick to have again. Nothing is timed before all ways are ready, so that a
+benchmark can do other work meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -28,6 +30,8 @@ THOROUGH = ("torch.compile max-autotune", "torch.compile max-autotune, freezing"
 QUICK = "torch.compile reduce-overhead"  # used if no thorough one ends in its time
 
 Tried = dict[str, float | str]  # microseconds, or why there are none
+# waits for PyTorch: a function that times its fastest way, and what was tried
+Raced = Callable[[], tuple[Measure | None, Tried]]
 
 
 def fastest_way(tried: Tried) -> str | None:
@@ -41,8 +45,8 @@ class LostError(Exception):
 
 
 class Server:
-    """A process that runs one model in some ways, one after the other, and then times whichever
-    it is asked for."""
+    """A process that prepares one model in some ways, one after the other, from now on, and then
+    times whichever it is asked for. It tells of each way when it is ready, or why it failed."""
 
     def __init__(self, model: str, feeds: Arrays, ways: Sequence[str]) -> None:
         context = multiprocessing.get_context("spawn")
@@ -78,102 +82,97 @@ class Server:
 @contextlib.contextmanager
 def whole_model(
     model: str, feeds: Arrays, compile_seconds: float, thorough: bool = True
-) -> Iterator[tuple[Measure | None, Tried]]:
-    """The fastest way in which PyTorch runs a model of benchmarks/pytorch.py, and the median of
-    each that was tried.
+) -> Iterator[Raced]:
+    """PyTorch with a model of benchmarks/pytorch.py. Its process begins at once; the function that
+    is returned waits until all ways are ready, and gives the fastest of them and the median of each
+    that was tried.
 
     torch.compile has `compile_seconds` for each of its ways, and is left out with 0; unless
-    `thorough` it has reduce-overhead alone.
+    `thorough` it has reduce-overhead alone. A thorough compilation measures kernels: nothing else
+    may use the GPU meanwhile.
     """
-    race = _Race(model, feeds, compile_seconds, THOROUGH if thorough else ())
+    race = _Race(model, feeds, compile_seconds, THOROUGH if thorough else (QUICK,))
     try:
-        best = race.run()
-        yield (None if best is None else lambda count: race.measure(best, count)), race.tried
+        yield functools.cache(race.result)
     finally:
         race.end()
 
 
 class _Race:
     def __init__(
-        self, model: str, feeds: Arrays, compile_seconds: float, thorough: Sequence[str]
+        self, model: str, feeds: Arrays, compile_seconds: float, compiled: Sequence[str]
     ) -> None:
-        self._model, self._feeds, self._seconds, self._thorough = (
-            model,
-            feeds,
-            compile_seconds,
-            thorough,
-        )
-        self._server: Server | None = None
-        self._served: set[str] = set()  # by the process that runs now
-        self.tried: Tried = {}
+        self._model, self._feeds, self._seconds = model, feeds, compile_seconds
+        self._compiled = tuple(compiled) if compile_seconds else ()
+        self._tried: Tried = {}
+        self._server = self._started((*PLAIN, *self._compiled))
 
-    def run(self) -> str | None:
-        """Try all ways; the fastest, ready to be measured, None where none ran."""
-        compiled = (self._thorough or (QUICK,)) if self._seconds else ()
-        self._try((*PLAIN, *compiled))
-        if (
-            compiled
-            and QUICK not in compiled
-            and fastest_way({way: self.tried[way] for way in compiled}) is None
-        ):
-            self._try((QUICK,))
-        while (best := fastest_way(self.tried)) is not None:
-            if best not in self._served:
-                self._try((best,))
-            if best in self._served:
-                return best
-        return None
+    def _started(self, ways: Sequence[str]) -> Server:
+        return Server(self._model, self._feeds, ways)
 
-    def _try(self, ways: Sequence[str]) -> None:
-        """Each way in turn; one that is lost ends the process, and the next ones get a new one."""
-        left = list(ways)
+    def result(self) -> tuple[Measure | None, Tried]:
+        """A function that times the fastest way, None where none ran; the median of each, or why
+        there is none."""
+        left = [*PLAIN, *self._compiled]
         while left:
+            lost = self._run(left)
+            if lost == THOROUGH[0] and THOROUGH[1] in left:  # freezing adds to the same search
+                self._tried[THOROUGH[1]] = f"not tried, since {lost} did not end"
+            left = [way for way in left if not isinstance(self._tried.get(way), str)]
+            if self._compiled and QUICK not in self._tried and set(left) <= set(PLAIN):
+                left.append(QUICK)
+            elif not lost:
+                break
             self.end()
-            self._server = Server(self._model, self._feeds, left)
-            try:
-                while left:
-                    way, us = self._server.told(self._allowed(left[0]))
-                    self.tried[way] = us
-                    self._served |= {way} if isinstance(us, float) else set()
-                    left.remove(way)
-            except LostError as lost:
-                self.tried[way := left.pop(0)] = str(lost)
-                if way == THOROUGH[0] and left:  # freezing adds to the same search
-                    self.tried[left.pop(0)] = f"not tried, since {way} did not end"
-                self.end()
+            self._server = self._started(left)
+        best = fastest_way(self._tried)
+        measure = functools.partial(self._server.measure, best) if best else None
+        return measure, self._tried
+
+    def _run(self, ways: Sequence[str]) -> str | None:
+        """Wait until `ways` are ready in the process that runs now, and time each. Returns the one
+        that ended the process, None if none did."""
+        way = ""
+        try:
+            for way in ways:
+                if failure := self._server.told(self._allowed(way)):
+                    self._tried[way] = failure
+            for way in ways:
+                if not isinstance(self._tried.get(way), str):
+                    times = self._server.measure(way, _TRIAL_RUNS)
+                    self._tried[way] = round(statistics.median(times), 1)
+        except LostError as lost:
+            self._tried[way] = str(lost)
+            return way
+        return None
 
     def _allowed(self, way: str) -> float:
         """The seconds that a way gets; compiling begins when PyTorch has started."""
         return _PLAIN_SECONDS if way in PLAIN else self._seconds
 
-    def measure(self, way: str, count: int) -> list[float]:
-        assert self._server is not None
-        return self._server.measure(way, count)
-
     def end(self) -> None:
-        if self._server:
-            self._server.end()
-        self._server, self._served = None, set()
+        self._server.end()
 
 
 def serve(pipe: Connection, model: str, feeds: Arrays, ways: Sequence[str]) -> None:
-    """Try `ways`, tell the median of each or why it failed, then time those that are asked for."""
+    """Prepare `ways`, tell of each when it is ready ("") or why it failed, then time those that are
+    asked for."""
     with contextlib.suppress(OSError):
         os.setsid()
-    measured: dict[str, Measure] = {}
+    prepared: dict[str, Measure] = {}
     try:
         from benchmarks.pytorch import measures
     except ImportError as error:
-        for way in ways:
-            pipe.send((way, f"failed: {error}"))
+        for _ in ways:
+            pipe.send(f"failed: {error}")
         return
     for way, measure in measures(model, feeds, ways):
         if isinstance(measure, str):
-            pipe.send((way, measure))
+            pipe.send(measure)
             continue
-        measured[way] = measure
-        pipe.send((way, round(statistics.median(measure(_TRIAL_RUNS)), 1)))
+        prepared[way] = measure
+        pipe.send("")
     with contextlib.suppress(EOFError):
         while True:
             way, count = pipe.recv()
-            pipe.send(measured[way](count))
+            pipe.send(prepared[way](count))

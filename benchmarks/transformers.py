@@ -30,16 +30,15 @@ from pathlib import Path
 from onnx import ModelProto
 
 import onnxbolt
-from benchmarks.common import ClockSampler, Row, time_argument
-from benchmarks.device_time import device_times
+from benchmarks.common import Row, time_argument
 from benchmarks.documents import write_results
 from benchmarks.end_to_end import (
     FULL,
     PEER,
-    PYTORCH,
     QUICK,
     Effort,
     compared,
+    in_turns,
     print_rows,
     told,
 )
@@ -55,12 +54,12 @@ from benchmarks.exports import (
     write,
 )
 from benchmarks.forms import FUSED, fused
-from benchmarks.pytorch_peer import OF_ZOO, Tried, fastest_way, whole_model
+from benchmarks.pytorch_peer import OF_ZOO, Raced, fastest_way, whole_model
 from benchmarks.whole_models import error_of, exact_outputs, stream_for
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.gpu import local_arch
 from onnxbolt.tune.cuda import Stream
-from onnxbolt.tune.sessions import Arrays, Found, Measure, Source, interleave, search
+from onnxbolt.tune.sessions import Arrays, Found, Source, search
 from onnxbolt.tune.summary import Tuning
 
 # the other forms have nearly the same kernels, which the plain export's tuning has measured
@@ -120,22 +119,21 @@ def _measure(
     reference = exact_outputs(exact, feeds, stream)
     others = _fused(target, models, missing)
     tunings, found = dict[str, Tuning](), dict[str, Found]()
-    for form in (PLAIN, *(form for form in _ALSO if form in models and not chosen.plain)):
-        try:
-            source = _optimized(form, models[form], scratch, stream, chosen, tunings)
-            found[form] = search([source], feeds, stream, effort.search_runs)
-        except (OnnxboltError, RuntimeError) as error:
-            if form == PLAIN:
-                raise
-            missing[form] = f"{type(error).__name__}: {error}"[:300]
-    peers = [Source(form, model.SerializeToString()) for form, model in (models | others).items()]
-    found[PEER] = search(peers, feeds, stream, effort.search_runs)
-    with _pytorch(target, feeds, stream, chosen) as (pytorch, tried), ClockSampler() as clock:
-        measures: dict[str, Measure] = {name: best.session.measure for name, best in found.items()}
-        samples = interleave(
-            measures | ({PYTORCH: pytorch} if pytorch else {}), effort.rounds, effort.runs
-        )
-        device = device_times(found, feeds, stream, effort.rounds, effort.runs)
+    with _pytorch(target, feeds, stream, chosen) as raced:
+        if not chosen.quick_compile:
+            raced()  # max-autotune measures kernels: tuning would disturb it
+        for form in (PLAIN, *(form for form in _ALSO if form in models and not chosen.plain)):
+            try:
+                source = _optimized(form, models[form], scratch, stream, chosen, tunings)
+                found[form] = search([source], feeds, stream, effort.search_runs)
+            except (OnnxboltError, RuntimeError) as error:
+                if form == PLAIN:
+                    raise
+                missing[form] = f"{type(error).__name__}: {error}"[:300]
+        pytorch, tried = raced()
+        peers = [Source(f, model.SerializeToString()) for f, model in (models | others).items()]
+        found[PEER] = search(peers, feeds, stream, effort.search_runs)
+        samples, device, clock_mhz = in_turns(found, pytorch, feeds, stream, effort)
     errors = {PLAIN: error_of(found[PLAIN].session, reference)}
     row = compared(target, samples, device, found, errors, _ALSO, PLAIN)
     row.values.update(
@@ -145,14 +143,14 @@ def _measure(
         **({"missing": missing} if missing else {}),
         **({"tuning": {form: told(tuning) for form, tuning in tunings.items()}} if tunings else {}),
     )
-    return dataclasses.replace(row, clock_mhz=clock.mhz)
+    return dataclasses.replace(row, clock_mhz=clock_mhz)
 
 
 def _pytorch(
     target: Exported, feeds: Arrays, stream: Stream | None, chosen: argparse.Namespace
-) -> contextlib.AbstractContextManager[tuple[Measure | None, Tried]]:
+) -> contextlib.AbstractContextManager[Raced]:
     if stream is None:
-        return contextlib.nullcontext((None, {}))
+        return contextlib.nullcontext(lambda: (None, {}))
     name, thorough = OF_ZOO + target.subject, not chosen.quick_compile
     return whole_model(name, feeds, chosen.compile_within, thorough)
 

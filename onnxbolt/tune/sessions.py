@@ -261,14 +261,23 @@ class Sample:
         return (deciles[-1] - deciles[0]) / self.median
 
 
-def interleave(measures: Mapping[Name, Measure], rounds: int, runs: int) -> dict[Name, Sample]:
+def interleave(
+    measures: Mapping[Name, Measure], rounds: int, runs: int, settle: float = 0.0
+) -> dict[Name, Sample]:
     """`rounds` times `runs` measurements of each in turn, so that drifts of clock and temperature
-    affect all alike. Rounds begin with another side each, and run forwards and backwards in turn:
-    a GPU at its power limit favors the side that follows a pause, or a light one."""
+    affect all alike. Rounds begin with another side each, and run forwards and backwards in turn.
+
+    A GPU at its power limit favors the side that follows a pause, or a light one. With `settle`,
+    each side runs for so many seconds by itself before its measurements of a round, so that the
+    clock is that of its own steady load.
+    """
     times: dict[Name, list[float]] = {name: [] for name in measures}
     for turn in range(rounds):
         for name in _order(tuple(measures), turn):
             measures[name](1)  # the first run after a change of session does not count
+            end = time.perf_counter() + settle
+            while time.perf_counter() < end:
+                measures[name](runs)
             times[name] += measures[name](runs)
     return {name: Sample(tuple(values)) for name, values in times.items()}
 

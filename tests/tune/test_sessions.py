@@ -112,6 +112,23 @@ def test_rounds_are_interleaved_and_their_first_runs_dropped() -> None:
     assert samples["a"].times == (2.0,) * 3 + (8.0,) * 3
 
 
+def test_a_side_runs_by_itself_until_its_clock_is_steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr("time.perf_counter", lambda: float(len(calls)))  # a second for each call
+
+    def side(name: str) -> Measure:
+        def measure(count: int) -> list[float]:
+            calls.append(name)
+            return [1.0] * count
+
+        return measure
+
+    samples = interleave({name: side(name) for name in "ab"}, rounds=1, runs=3, settle=2.0)
+    # the first run, two seconds that do not count, and the runs that do
+    assert calls == ["a"] * 4 + ["b"] * 4
+    assert len(samples["a"].times) == len(samples["b"].times) == 3
+
+
 def test_every_side_has_each_place_and_each_neighbor_as_often() -> None:
     order = list[str]()
 
