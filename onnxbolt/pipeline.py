@@ -81,8 +81,8 @@ def optimize(
         Output(source, out, None if options.frozen else options.lock) as output,
         opened(source) as given,
     ):
-        given, notes = _promised(given, options)
-        original, branches = resolved(given)
+        whole, notes = _promised(given, options)
+        original, branches = resolved(whole)
         try:
             graph = import_model(original)
         except LiftError as reason:
@@ -149,7 +149,7 @@ def optimize(
             report = dataclasses.replace(report, library_sha256=sha256_of(output.library))
         if options.verify:
             found = verify(
-                given,
+                whole,
                 output.model,
                 inputs=options.inputs,
                 atol=options.atol,
