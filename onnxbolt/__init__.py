@@ -3,8 +3,8 @@ single CUDA kernels for ONNX Runtime.
 
 - `optimize(source, out=None, *, precision="fp16", ..)` does what the command line does. Its
   keywords are the fields of `Options`. It returns a `Report`.
-- `session_options(model, ..)` and `get_library_path(model)` are for deployment: they import neither
-  onnx nor the optimizer.
+- `session_options(model, ..)`, `cuda_provider(model, ..)` and `get_library_path(model)` are for
+  deployment: they import neither onnx nor the optimizer.
 - The errors are those of `onnxbolt.errors`.
 """
 
@@ -28,7 +28,12 @@ if TYPE_CHECKING:
     from onnxbolt.options import Options
     from onnxbolt.pipeline import optimize
     from onnxbolt.report import Report
-    from onnxbolt.runtime import OnnxboltWarning, get_library_path, session_options
+    from onnxbolt.runtime import (
+        OnnxboltWarning,
+        cuda_provider,
+        get_library_path,
+        session_options,
+    )
     from onnxbolt.version import __version__
 
 __all__ = [
@@ -45,6 +50,7 @@ __all__ = [
     "Report",
     "ToolchainError",
     "__version__",
+    "cuda_provider",
     "get_library_path",
     "optimize",
     "session_options",
@@ -55,6 +61,7 @@ _MODULES = {
     "optimize": "pipeline",
     "Report": "report",
     "OnnxboltWarning": "runtime",
+    "cuda_provider": "runtime",
     "get_library_path": "runtime",
     "session_options": "runtime",
     "__version__": "version",

@@ -10,3 +10,7 @@ NODE_FORMAT = 1  # attribute `format` of a fused node
 ENABLE, DEVICE = "onnxbolt.enable", "onnxbolt.device"
 # the entry-point group of extensions, and the metadata entry by which a model names those it needs
 EXTENSIONS = "onnxbolt.extensions"
+# metadata entries for `runtime.cuda_provider`: the sizes of the inputs of the convolutions that are
+# left to ONNX Runtime, and of the graph's inputs
+CONVOLUTIONS, INPUTS = "onnxbolt.convolutions", "onnxbolt.inputs"
+NONE, FIXED, OPEN = "none", "fixed", "open"  # there is none; all are numbers; some vary

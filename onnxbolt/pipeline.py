@@ -19,7 +19,8 @@ from onnxbolt.canonicalize.restore import restore
 from onnxbolt.errors import AccuracyError, CoverageError, LiftError
 from onnxbolt.extra_ops import registered
 from onnxbolt.graph import inlining
-from onnxbolt.graph.exporter import export_apart
+from onnxbolt.graph.convolutions import facts_of
+from onnxbolt.graph.exporter import export_apart, used_variables
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.overridable import frozen
 from onnxbolt.graph.shapes import infer
@@ -110,6 +111,8 @@ def optimize(
             list(rewriter.functions.values()),
             library.metadata_of(manifest, options.precision, archs),
         )
+        shapes = {name: tensor.shape for name, tensor in used_variables(graph).items()}
+        onnx.helper.set_model_props(model, library.metadata(model) | facts_of(model, shapes))
         point = {
             value.name: shape
             for value in original.graph.input
@@ -180,7 +183,7 @@ def _written_as_it_is(
     model = ModelProto()
     model.CopyFrom(original)
     metadata = library.metadata_of(library.make_manifest([], []), report.precision, report.archs)
-    onnx.helper.set_model_props(model, library.metadata(original) | metadata)
+    onnx.helper.set_model_props(model, library.metadata(original) | metadata | facts_of(model))
     output.write(model, {}, options.save_as_external_data)
     output.commit()
     return report

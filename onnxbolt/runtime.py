@@ -1,5 +1,5 @@
 """Deployment: session options that use a model's library where this machine can, with one script
-for every machine.
+for every machine, and the CUDA provider with options that suit the model.
 
 - If the library holds kernels for this GPU, `session_options` registers it.
 - Without a library or a GPU, with an old driver or an architecture that the library does not hold,
@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxbolt.errors import LibraryError
+from onnxbolt.errors import InputError, LibraryError
 from onnxbolt.library_file import Library, given_sum
 from onnxbolt.metadata import Source, read_metadata
-from onnxbolt.names import DEVICE, ENABLE
+from onnxbolt.names import CONVOLUTIONS, DEVICE, ENABLE, FIXED, INPUTS, NONE, OPEN
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -46,8 +46,15 @@ _SMALLEST = (
 Provider = str | tuple[str, dict[str, Any]]
 
 
+# kinds of search for algorithms by what `optimize` noted of the convolutions that are left to ONNX
+# Runtime. EXHAUSTIVE measures every algorithm for every new size: 38 ms a run of a text detector at
+# a new size with two convolutions left on an H200, 7.2 ms with HEURISTIC and 4.1 ms with DEFAULT.
+_SEARCH = {FIXED: "EXHAUSTIVE", OPEN: "DEFAULT"}
+
+
 class OnnxboltWarning(UserWarning):
-    """The fused kernels are not used here; the nodes run as their ONNX functions instead."""
+    """The model runs slower than it could: the fused kernels are not used here, so that the nodes
+    run as their ONNX functions, or `optimize` has not written the model."""
 
 
 def get_library_path(model: Path | str) -> Path:
@@ -103,6 +110,55 @@ def session_options(
             stacklevel=2,
         )
     return options
+
+
+def cuda_provider(
+    model: Source, device_id: int = 0, **options: str | int
+) -> tuple[str, dict[str, str]]:
+    """ONNX Runtime's CUDA provider with the options that suit the model, as sessions and
+    `session_options` take it in `providers`.
+
+    `model` is a path or the bytes of the file, of which only the metadata are read. `options` are
+    further ones by ONNX Runtime's names, such as prefer_nhwc=True, gpu_mem_limit=2**31 or
+    user_compute_stream=stream.ptr, and replace those that are chosen here (docs/deploy.md). Gives
+    an OnnxboltWarning, and ONNX Runtime's defaults, for a model that `optimize` has not written.
+    Raises InputError for a file that is no ONNX model, and for metadata and options that are none.
+    """
+    chosen: dict[str, str | int] = {"device_id": device_id}
+    metadata = read_metadata(model)
+    if CONVOLUTIONS in metadata:
+        chosen["cudnn_conv_algo_search"] = _SEARCH[_sizes_to_suit(metadata, model)]
+    elif "cudnn_conv_algo_search" not in options:
+        warnings.warn(
+            f"{_name(model)} does not say which convolutions ONNX Runtime runs in it, so its"
+            " defaults are used, which are slow where sizes vary. Run: onnxbolt optimize",
+            OnnxboltWarning,
+            stacklevel=2,
+        )
+    return CUDA, {name: _option(name, value) for name, value in {**chosen, **options}.items()}
+
+
+def _sizes_to_suit(metadata: Mapping[str, str], model: Source) -> str:
+    """FIXED or OPEN: the sizes of the convolutions that are left to ONNX Runtime. Where none is
+    left, those of the inputs, since function bodies convolve where there is no library."""
+    left, inputs = (metadata.get(name, "") for name in (CONVOLUTIONS, INPUTS))
+    for name, value, known in (
+        (CONVOLUTIONS, left, (NONE, FIXED, OPEN)),
+        (INPUTS, inputs, (FIXED, OPEN)),
+    ):
+        if value not in known:
+            raise InputError(
+                f"{_name(model)}: the metadata entry {name} is {value[:40]!r}, none of"
+                f" {', '.join(known)}. Run: onnxbolt optimize"
+            )
+    return inputs if left == NONE else left
+
+
+def _option(name: str, value: object) -> str:
+    """A provider option as ONNX Runtime takes it: True is 1."""
+    if not isinstance(value, str | int):
+        raise InputError(f"{name}={value!r} is no provider option: give a text or a whole number")
+    return value if isinstance(value, str) else str(int(value))
 
 
 def keep_channels(options: ort.SessionOptions) -> None:

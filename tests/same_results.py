@@ -49,6 +49,7 @@ from onnxbolt.families import config_from
 from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.measurements.timings import Timings
+from onnxbolt.names import CONVOLUTIONS, INPUTS
 from onnxbolt.plan.cost import ranked
 from onnxbolt.plan.regions import Region
 from onnxbolt.problems import Problem
@@ -64,7 +65,8 @@ RECORD = Path(__file__).with_suffix(".json")
 MEASUREMENTS, LOCK = RECORD.with_suffix(".jsonl"), RECORD.with_suffix(".lock")
 MEASURED = ("models/repvgg_a0_deploy", "models/dcn_v2")  # the lock file is the first one's
 PRECISIONS, ARCHS = ("fp16", "keep"), ("sm_80", "sm_90a")
-SOURCES = ("onnxbolt.digest", "onnxbolt.version")  # metadata entries that name what made the model
+# metadata entries that name what made the model, and what is left to ONNX Runtime
+NOT_COMPARED = ("onnxbolt.digest", "onnxbolt.version", CONVOLUTIONS, INPUTS)
 TOLERANCE = 1e-9  # relative, of predicted times
 _COMPILATIONS = 12  # most compilations of one unit
 
@@ -86,7 +88,7 @@ def exported(
             frozen=frozen,
         )
         model = onnx.load(out)
-    kept = [entry for entry in model.metadata_props if entry.key not in SOURCES]
+    kept = [entry for entry in model.metadata_props if entry.key not in NOT_COMPARED]
     del model.metadata_props[:]
     model.metadata_props.extend(kept)
     model.producer_version = ""

@@ -27,6 +27,7 @@ def test_public_names() -> None:
             "Report",
             "ToolchainError",
             "__version__",
+            "cuda_provider",
             "get_library_path",
             "optimize",
             "session_options",

@@ -19,7 +19,13 @@ import pytest
 import onnxbolt
 from onnxbolt import runtime
 from onnxbolt.errors import InputError, LibraryError
-from onnxbolt.runtime import CUDA, OnnxboltWarning, get_library_path, session_options
+from onnxbolt.runtime import (
+    CUDA,
+    OnnxboltWarning,
+    cuda_provider,
+    get_library_path,
+    session_options,
+)
 from tests import library_fixtures as fx
 from tests.conftest import ROOT
 
@@ -321,3 +327,118 @@ def test_a_sum_that_is_none_is_refused_on_every_machine(
     ):
         with pytest.raises(InputError, match=r"is not a SHA-256 sum \(64 hexadecimal digits\)"):
             session_options(path, providers=providers, library_sha256=wrong)  # type: ignore[arg-type]
+
+
+# --- the provider
+
+
+def noted(path: Path, **entries: str) -> Path:
+    """A model with these metadata entries of onnxbolt."""
+    model = onnx.helper.make_model(onnx.helper.make_graph([], "empty", [], []))
+    onnx.helper.set_model_props(model, {f"onnxbolt.{key}": value for key, value in entries.items()})
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("convolutions", "inputs", "search"),
+    [
+        ("fixed", "fixed", "EXHAUSTIVE"),
+        ("fixed", "open", "EXHAUSTIVE"),  # behind a resizing to one size, say
+        ("open", "open", "DEFAULT"),
+        ("open", "fixed", "DEFAULT"),  # behind a selection of boxes, say
+        # function bodies convolve where there is no library
+        ("none", "fixed", "EXHAUSTIVE"),
+        ("none", "open", "DEFAULT"),
+    ],
+)
+def test_the_search_for_algorithms_suits_what_is_left(
+    convolutions: str, inputs: str, search: str, tmp_path: Path
+) -> None:
+    path = noted(tmp_path / "out.onnx", convolutions=convolutions, inputs=inputs)
+    for model in (path, str(path), path.read_bytes()):
+        assert cuda_provider(model, 2) == (
+            CUDA,
+            {"device_id": "2", "cudnn_conv_algo_search": search},
+        )
+
+
+def test_options_of_the_caller_count(tmp_path: Path) -> None:
+    path = noted(tmp_path / "out.onnx", convolutions="open", inputs="open")
+    name, options = cuda_provider(
+        path, prefer_nhwc=True, gpu_mem_limit=2**31, cudnn_conv_algo_search="HEURISTIC"
+    )
+    assert (name, options) == (
+        CUDA,
+        {
+            "device_id": "0",
+            "cudnn_conv_algo_search": "HEURISTIC",
+            "prefer_nhwc": "1",
+            "gpu_mem_limit": "2147483648",
+        },
+    )
+    with pytest.raises(InputError, match=r"gpu_mem_limit=2000000000\.0 is no provider option"):
+        cuda_provider(path, gpu_mem_limit=2e9)  # type: ignore[arg-type]
+
+
+def test_an_original_gets_the_defaults_of_onnx_runtime(small_model: Path) -> None:
+    with pytest.warns(OnnxboltWarning, match="does not say which convolutions") as caught:
+        assert cuda_provider(small_model) == (CUDA, {"device_id": "0"})
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the caller has chosen
+        _, options = cuda_provider(small_model, cudnn_conv_algo_search="DEFAULT")
+    assert options["cudnn_conv_algo_search"] == "DEFAULT"
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"convolutions": "some", "inputs": "open"}, "onnxbolt.convolutions is 'some', none of"),
+        ({"convolutions": "none"}, "onnxbolt.inputs is '', none of fixed, open. Run: onnxbolt"),
+    ],
+)
+def test_damaged_entries_are_an_error(
+    entries: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        cuda_provider(noted(tmp_path / "out.onnx", **entries))
+
+
+def test_what_is_no_model_has_no_provider(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        cuda_provider(tmp_path / "missing.onnx")
+
+
+@pytest.mark.usefixtures("_cuda")
+def test_the_provider_names_the_device_of_the_library(
+    deployed: Path, library: fx.HostLibrary
+) -> None:
+    with pytest.warns(OnnxboltWarning):
+        provider = cuda_provider(deployed, 0)
+    options = session_options(deployed, providers=[provider], strict=True)
+    assert options.get_session_config_entry("onnxbolt.device") == "0"
+    assert uses_kernels(deployed, options, library)
+
+
+DEPLOYED = """
+import sys
+import onnxbolt
+path = sys.argv[1]
+name, options = onnxbolt.cuda_provider(path)
+assert (name, options["cudnn_conv_algo_search"]) == ("CUDAExecutionProvider", "DEFAULT")
+heavy = {"click", "jinja2", "numpy", "onnx", "onnx_graphsurgeon", "onnxruntime", "rich"}
+print(*sorted(heavy & {name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+def test_the_provider_is_chosen_without_onnx_and_the_optimizer(tmp_path: Path) -> None:
+    path = noted(tmp_path / "out.onnx", convolutions="open", inputs="open")
+    printed = subprocess.run(
+        [sys.executable, "-c", DEPLOYED, str(path)],
+        check=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert printed == "\n"

@@ -16,6 +16,7 @@ from onnx import GraphProto, ModelProto, TensorShapeProto
 from onnxbolt.graph.fields import copy_fields
 from onnxbolt.graph.scopes import subgraphs
 
+Size: TypeAlias = "int | str | None"
 Dimension: TypeAlias = TensorShapeProto.Dimension
 Given: TypeAlias = Mapping[str, Sequence[int]]  # the shapes of graph inputs, by name
 
@@ -23,7 +24,7 @@ Given: TypeAlias = Mapping[str, Sequence[int]]  # the shapes of graph inputs, by
 _NAMELESS = frozenset({"", "?", "*", "-1", "None"})
 
 
-def size_of(dimension: Dimension) -> int | str | None:
+def size_of(dimension: Dimension) -> Size:
     """A declared size: a number, a name, or None if it is unknown."""
     if dimension.HasField("dim_value"):
         # older exporters write -1 for an unknown size, and ONNX Runtime reads it so
@@ -54,7 +55,7 @@ def without_names(model: ModelProto, names: Collection[str]) -> ModelProto:
 
 
 def contradicted(
-    declared: Mapping[str, Sequence[int | str | None] | None], given: Iterable[Given]
+    declared: Mapping[str, Sequence[Size] | None], given: Iterable[Given]
 ) -> dict[str, str]:
     """The names to which one of `given` gives several sizes, with these as text: "8 in x, 7 in
     y"."""

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import onnx_graphsurgeon as gs
 
 from onnxbolt.graph.edit import auto_pad, constant_values
+from onnxbolt.graph.sizes import Size
 
-Size: TypeAlias = "int | str | None"
 _GENERATED = "unk__"
 _MOVED = re.compile(r"\((\w+)([+-]\d+)\)")
 _WINDOWS = frozenset({"AveragePool", "Conv", "LpPool", "MaxPool"})

@@ -23,7 +23,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from onnxbolt import domains, extra_ops
+from onnxbolt import extra_ops
+from onnxbolt.graph.convolutions import convolutions
 from onnxbolt.measurements.records import median_and_deviation
 from onnxbolt.runtime import session_options
 from onnxbolt.tune.cuda import Stream
@@ -97,10 +98,7 @@ class Source:
             model = onnx.load_model(self.model, load_external_data=False)
         else:
             model = onnx.load_model_from_string(self.model)
-        return any(
-            node.op_type in ("Conv", "ConvTranspose", "FusedConv") and node.domain != domains.FUSED
-            for node in model.graph.node
-        )
+        return next(convolutions(model), None) is not None
 
     def settings(self, graphs: Sequence[bool] = (False, True)) -> Iterator[Setting]:
         """Every combination that can matter: layout and algorithm search matter only for
