@@ -58,7 +58,8 @@ def sized(function: Callable[..., Any]) -> Callable[..., Any]:
                 "Smallest shapes of inputs with symbolic dimensions, e.g."
                 " x:1x3x224x224,y:1x10 or x:[1,3,224,224],y:[1,10]. Default: as"
                 " --opt-shapes. If none of the three options is given: batches of 1 to 64,"
-                " optimized for 8, and images of 224x224."
+                " optimized for 8, and images of 224x224; images of open height and width: of"
+                " 224x224 to 1792x1792, optimized for 448x896."
             ),
         ),
     ):

@@ -1,5 +1,5 @@
 """Sizes that a model leaves open: unknown ones, and names that stand for one size wherever they are
-written.
+written; and numbers for them, where some are needed.
 
 Exporters write an unknown size in several ways, and two unknown sizes need not be equal. A name is
 a promise that the model's author may have made by mistake; shapes that the user gives count more.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from onnx import GraphProto, ModelProto, TensorShapeProto
@@ -19,9 +20,23 @@ from onnxbolt.graph.scopes import subgraphs
 Size: TypeAlias = "int | str | None"
 Dimension: TypeAlias = TensorShapeProto.Dimension
 Given: TypeAlias = Mapping[str, Sequence[int]]  # the shapes of graph inputs, by name
+Declared: TypeAlias = Mapping[str, "Sequence[Size] | None"]  # likewise; None: of unknown rank
 
 # written for an unknown size; two dimensions with such a "name" need not be equal
 _NAMELESS = frozenset({"", "?", "*", "-1", "None"})
+
+
+# channels of a picture: where they are last, an input of rank 4 is NHWC
+_CHANNELS = (1, 3, 4)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers for open dimensions."""
+
+    batch: int  # the first dimension, and others of its name
+    image: tuple[int, int]  # height and width of an image
+    other: int
 
 
 def size_of(dimension: Dimension) -> Size:
@@ -54,9 +69,7 @@ def without_names(model: ModelProto, names: Collection[str]) -> ModelProto:
     return _opened(model, lambda dimension: wanted.search(dimension.dim_param) is not None)
 
 
-def contradicted(
-    declared: Mapping[str, Sequence[Size] | None], given: Iterable[Given]
-) -> dict[str, str]:
+def contradicted(declared: Declared, given: Iterable[Given]) -> dict[str, str]:
     """The names to which one of `given` gives several sizes, with these as text: "8 in x, 7 in
     y"."""
     found: dict[str, str] = {}
@@ -71,6 +84,62 @@ def contradicted(
         for dim, inputs in sizes.items():
             if len(inputs) > 1:
                 found.setdefault(dim, ", ".join(f"{size} in {x}" for size, x in inputs.items()))
+    return found
+
+
+def filled(declared: Declared, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    """The shapes of inputs, except those of unknown rank, with `sizes` for open dimensions;
+    dimensions of one name are equal."""
+    ranked = {name: shape for name, shape in declared.items() if shape is not None}
+    named = {
+        shape[0]: sizes.batch for shape in ranked.values() if shape and isinstance(shape[0], str)
+    }
+    axes = _image_axes(ranked)
+
+    def size(name: str, axis: int, known: Size) -> int:
+        if isinstance(known, int):
+            return known
+        number = sizes.batch if axis == 0 else sizes.other
+        if axis in axes.get(name, ()):
+            number = sizes.image[axes[name].index(axis)]
+        return number if known is None else named.setdefault(known, number)
+
+    return {
+        name: tuple(size(name, axis, known) for axis, known in enumerate(shape))
+        for name, shape in ranked.items()
+    }
+
+
+def open_images(declared: Declared) -> dict[str, tuple[int, int]]:
+    """The axes of height and width of inputs, both of which are open. There is none where another
+    dimension than these and the first is open, too, as in a model of images and texts."""
+    ranked = {name: shape for name, shape in declared.items() if shape is not None}
+    found = {
+        name: axes
+        for name, axes in _image_axes(ranked).items()
+        if not any(isinstance(ranked[name][axis], int) for axis in axes)
+    }
+    others = (
+        isinstance(size, int) or axis == 0 or axis in found.get(name, ())
+        for name, shape in ranked.items()
+        for axis, size in enumerate(shape)
+    )
+    return found if all(others) else {}
+
+
+def _image_axes(ranked: Mapping[str, Sequence[Size]]) -> dict[str, tuple[int, int]]:
+    """The axes of height and width of inputs that may be images: those of rank 4 but for masks,
+    whose sizes are those of sequences."""
+    sequences = {
+        size for shape in ranked.values() if len(shape) != 4 for size in shape if size is not None
+    }
+    found = {}
+    for name, shape in ranked.items():
+        if len(shape) == 4:
+            last = shape[3] in _CHANNELS and not any(isinstance(size, int) for size in shape[1:3])
+            axes = (1, 2) if last else (2, 3)
+            if not any(isinstance(shape[a], str) and shape[a] in sequences for a in axes):
+                found[name] = axes
     return found
 
 

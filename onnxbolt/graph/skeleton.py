@@ -9,22 +9,22 @@ values.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from onnxbolt.graph.order import protos_in_order
 from onnxbolt.graph.scopes import subgraphs
+from onnxbolt.graph.sizes import Sizes, filled, size_of
 
 LARGE = 1024  # elements; a tensor that holds a shape has a handful
 LEAST_IR = 8  # the first with model-local functions
-Sizes = Callable[[int, int], int]  # (axis, rank) -> a size for a dimension of an input that is open
 
 
 def inferred_types(model: ModelProto, sizes: Sizes | None = None) -> dict[str, TypeProto]:
     """The type of each tensor that inference knows, by name, including those of subgraphs; symbolic
-    dimensions of inputs get the sizes `sizes`.
+    dimensions of inputs get the numbers `sizes`.
 
     Raises onnx's InferenceError or ValidationError where the model contradicts itself so much that
     onnx gives up, ValueError where its nodes read one another in a cycle.
@@ -88,14 +88,16 @@ def _large_constant(node: NodeProto) -> TensorProto | None:
 
 
 def _give_sizes(graph: GraphProto, sizes: Sizes) -> None:
-    """Replace open dimensions of inputs by numbers, those of one name by the same number."""
-    named: dict[str, int] = {}
-    for value in graph.input:
-        dims = value.type.tensor_type.shape.dim
-        for axis, dim in enumerate(dims):
-            if not dim.HasField("dim_value"):
-                size = sizes(axis, len(dims))
-                dim.dim_value = named.setdefault(dim.dim_param, size) if dim.dim_param else size
+    """Replace open dimensions of inputs by numbers."""
+    tensors = {
+        value.name: value.type.tensor_type.shape.dim
+        for value in graph.input
+        if value.type.tensor_type.HasField("shape")
+    }
+    shapes = filled({name: [size_of(d) for d in dims] for name, dims in tensors.items()}, sizes)
+    for name, dims in tensors.items():
+        for dim, size in zip(dims, shapes[name], strict=True):
+            dim.dim_value = size
 
 
 def _all_values(graph: GraphProto) -> Iterator[ValueInfoProto]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import onnx
 from onnx import ModelProto, TypeProto, ValueInfoProto
 
+from onnxbolt.graph.sizes import Sizes
 from onnxbolt.graph.skeleton import inferred_types
 
 # tried for open dimensions; an image is divisible by 32, as networks expect
-_BATCH, _IMAGE, _OTHER = 3, 352, 52
+_SIZES = Sizes(3, (352, 352), 52)
 
 
 def contradictions(model: ModelProto) -> list[str]:
@@ -27,7 +28,7 @@ def contradictions(model: ModelProto) -> list[str]:
     if not stored:
         return []
     try:
-        found = inferred_types(model, _size)
+        found = inferred_types(model, _SIZES)
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError):
         return []  # shapes.infer says so
     return [
@@ -35,10 +36,6 @@ def contradictions(model: ModelProto) -> list[str]:
         for value in stored
         if value.name in found and (line := _contradiction(value, found[value.name]))
     ]
-
-
-def _size(axis: int, rank: int) -> int:
-    return _BATCH if axis == 0 else _IMAGE if rank == 4 and axis > 1 else _OTHER
 
 
 def _contradiction(value: ValueInfoProto, found: TypeProto) -> str:

@@ -19,7 +19,7 @@ from onnx import ModelProto
 from onnxbolt.errors import InputError
 from onnxbolt.graph.importer import tensor_type
 from onnxbolt.graph.shapes import Shape, infer_at
-from onnxbolt.graph.sizes import contradicted, without_names
+from onnxbolt.graph.sizes import Sizes, contradicted, filled, open_images, without_names
 from onnxbolt.measurements.timings import Choice
 from onnxbolt.options import Options, Shapes
 from onnxbolt.problems import UNBOUNDED
@@ -29,6 +29,9 @@ from onnxbolt.spelling import option
 # mean of both.
 LEAST, OPT, MOST = 1, 8, 64
 IMAGE = 224  # height and width of an input of rank 4
+# height and width where both are open, of a single image. These have 1, 8 and 64 times the pixels
+# of IMAGE, as the batches have.
+LEAST_IMAGE, OPT_IMAGE, MOST_IMAGE = (224, 224), (448, 896), (1792, 1792)
 UNKNOWN = 8  # any other unknown dimension; multiplied by 8 while a tensor would be empty
 _LONGEST = UNKNOWN * 8**5  # 6 s of sound
 
@@ -76,34 +79,80 @@ def ranges_of(graph: gs.Graph, options: Options) -> Ranges:
     Raises InputError if the options' shapes do not fit the inputs, or each other.
     """
     inputs: dict[str, Shape | None] = {tensor.name: tensor.shape for tensor in graph.inputs}
-    least, opt, most = asked_for(options, inputs) or usual(graph, inputs)
-    if all(list(shape) == inputs[name] for name, shape in opt.items()):
+    extent = asked_for(options, inputs) or usual(graph, inputs)
+    if all(list(shape) == inputs[name] for name, shape in extent.opt.items()):
         return FIXED
-    others = [point for point in doubling(least, most) if point != opt]
-    first, *rest = (Point(shapes) for shapes in infer_at(graph, [opt, *others]))
+    first, *rest = (Point(shapes) for shapes in infer_at(graph, extent.points))
     return Ranges(first, tuple(rest))
 
 
-def doubling(least: Shapes, most: Shapes) -> Iterator[Shapes]:
-    """Points from `least` to `most`: all dimensions double at once, each up to its largest size."""
-    point = least
-    yield point
-    while point != most:
-        point = {
-            name: tuple(min(2 * size, end) for size, end in zip(shape, most[name], strict=True))
-            for name, shape in point.items()
-        }
+@dataclass(frozen=True)
+class Extent:
+    """The shapes of all inputs from the least to the largest ones, which need not fit into memory
+    together: `others` are beside the way from one to the other."""
+
+    least: Shapes
+    opt: Shapes
+    most: Shapes
+    images: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # axes of height and width
+    others: tuple[Shapes, ...] = ()
+
+    @property
+    def points(self) -> list[Shapes]:
+        """The points without repetition, the opt one first."""
+        found: list[Shapes] = []
+        for point in (self.opt, *self._doubling(), *self.others):
+            if point not in found:
+                found.append(point)
+        return found
+
+    def _doubling(self) -> Iterator[Shapes]:
+        """Points from `least` to `most`: all dimensions double at once, but the width and the
+        height of images in turn, each up to its largest size."""
+        point, held = self.least, 0
         yield point
+        while point != self.most:
+            point = {name: self._doubled(name, shape, held) for name, shape in point.items()}
+            held = 1 - held
+            yield point
+
+    def _doubled(self, name: str, shape: tuple[int, ...], held: int) -> tuple[int, ...]:
+        """The doubled shape of an input; of height and width (0 and 1) the one that is `held` stays
+        unless the other has reached its end."""
+        ends, axes = self.most[name], self.images.get(name)
+        grows = axes is not None and all(shape[axis] < ends[axis] for axis in axes)
+        return tuple(
+            size if grows and axes and axis == axes[held] else min(2 * size, ends[axis])
+            for axis, size in enumerate(shape)
+        )
 
 
-def usual(graph: gs.Graph, inputs: Mapping[str, Shape | None]) -> list[Shapes]:
-    """Least, opt and largest batches. Other unknown dimensions are long enough for no tensor to be
+def usual(graph: gs.Graph, inputs: Mapping[str, Shape | None]) -> Extent:
+    """Batches from LEAST to MOST; where height and width are open, single images of several sizes,
+    and the larger batches beside them. Other unknown dimensions are long enough for no tensor to be
     empty: eight samples of sound, for example, are less than one window of a spectrogram."""
+
+    def at(batch: int, image: tuple[int, int] = (IMAGE, IMAGE), other: int = UNKNOWN) -> Shapes:
+        return filled(inputs, Sizes(batch, image, other))
+
     length = UNKNOWN
-    if _batches(inputs, OPT) != _batches(inputs, OPT, _LONGEST):
-        while length < _LONGEST and _empty(graph, _batches(inputs, OPT, length)):
+    if at(OPT) != at(OPT, other=_LONGEST):
+        while length < _LONGEST and _empty(graph, at(OPT, other=length)):
             length *= 8
-    return [_batches(inputs, batch, length) for batch in (LEAST, OPT, MOST)]
+    least, opt, most = batches = tuple(at(n, other=length) for n in (LEAST, OPT, MOST))
+    if not open_images(inputs):
+        return Extent(least, opt, most)
+    least, opt, most = (at(LEAST, image) for image in (LEAST_IMAGE, OPT_IMAGE, MOST_IMAGE))
+    return Extent(least, opt, most, _in_turn(inputs), batches)
+
+
+def _in_turn(inputs: Mapping[str, Shape | None]) -> dict[str, tuple[int, int]]:
+    """The axes of height and width of images that need not be squares."""
+    return {
+        name: axes
+        for name, axes in open_images(inputs).items()
+        if (shape := inputs[name]) and len({shape[axis] or axis for axis in axes}) == 2
+    }
 
 
 def _empty(graph: gs.Graph, at: Shapes) -> bool:
@@ -122,29 +171,6 @@ def _empty(graph: gs.Graph, at: Shapes) -> bool:
     )
 
 
-def _batches(inputs: Mapping[str, Shape | None], batch: int, length: int = UNKNOWN) -> Shapes:
-    """Shapes with `batch` for the first dimension and others of its name, the size of an image for
-    the last two dimensions of inputs of rank 4, and `length` for other unknown dimensions."""
-    ranked = {name: shape for name, shape in inputs.items() if shape is not None}
-    names = {shape[0] for shape in ranked.values() if shape and isinstance(shape[0], str)}
-
-    # an input of rank 4 with these dimensions is a mask, and no image
-    sequences = {dim for shape in ranked.values() if len(shape) != 4 for dim in shape}
-
-    def size(axis: int, known: int | str | None, rank: int) -> int:
-        other = (
-            IMAGE
-            if rank == 4 and axis > 1 and (known is None or known not in sequences)
-            else length
-        )
-        return known if isinstance(known, int) else batch if axis == 0 or known in names else other
-
-    return {
-        name: tuple(size(axis, known, len(shape)) for axis, known in enumerate(shape))
-        for name, shape in ranked.items()
-    }
-
-
 # --- the user's request ---------------------------------------------------------------------------
 
 
@@ -152,7 +178,7 @@ def _batches(inputs: Mapping[str, Shape | None], batch: int, length: int = UNKNO
 _MEANT = ("opt_shapes", "max_shapes", "min_shapes")
 
 
-def asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> list[Shapes] | None:
+def asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> Extent | None:
     """Least, opt and largest shapes of all inputs; None if no option gives any. As in trtexec, the
     opt shapes stand for those that are not given, and the largest ones for missing opt shapes."""
     asked = options.asked_shapes
@@ -183,7 +209,7 @@ def asked_for(options: Options, inputs: Mapping[str, Shape | None]) -> list[Shap
                 f" {_text(middle[name])} and {option('max_shapes')} {_text(most[name])} have to be"
                 " in this order in every dimension"
             )
-    return [least, middle, most]
+    return Extent(least, middle, most, _in_turn(inputs))
 
 
 def unshared(model: ModelProto, options: Options) -> tuple[ModelProto, list[str]]:

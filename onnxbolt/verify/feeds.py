@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,6 +15,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.graph.edit import SELECTING
 from onnxbolt.graph.element_types import numpy_dtype
 from onnxbolt.graph.importer import tensor_type
+from onnxbolt.graph.sizes import Sizes, filled
 from onnxbolt.spelling import option
 from onnxbolt.verify.draws import NORMAL, Draw
 from onnxbolt.verify.session import RUNTIME_ERRORS, Runner
@@ -28,21 +28,17 @@ _PASSING = SELECTING | {"Cast"}
 _INDEXING = ("Gather", "GatherElements", "ScatterElements")
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Values for symbolic dimensions."""
-
-    batch: int  # the first dimension
-    image: int  # height and width of a rank-4 input
-    other: int
-
-
 # bytes of all arrays of an .npz, whose compressed file may be only a few kilobytes
 _LARGEST_INPUTS = 2**34
 _MAGIC = (b"PK", b"\x93NUMPY")  # first bytes of .npz and .npy
-# a batch of two shows faults that a batch of one hides; the others are for models that work only
-# with the usual sizes
-ATTEMPTS = (Sizes(2, 64, 16), Sizes(1, 64, 16), Sizes(1, 224, 128))
+# a batch of two and images that are no squares show faults that others hide; the rest is for models
+# that work only with the usual sizes
+ATTEMPTS = (
+    Sizes(2, (64, 96), 16),
+    Sizes(2, (64, 64), 16),
+    Sizes(1, (64, 64), 16),
+    Sizes(1, (224, 224), 128),
+)
 
 
 def graph_inputs(model: ModelProto) -> list[ValueInfoProto]:
@@ -169,8 +165,15 @@ def shapes_for(model: ModelProto, sizes: Sizes) -> dict[str, tuple[int, ...]]:
     """The shapes of all graph inputs, with `sizes` for symbolic dimensions; dimensions of the same
     name get the same size."""
     _require_tensors(model)
-    symbols: dict[str, int] = {}
-    return {value.name: _shape(value, sizes, symbols) for value in graph_inputs(model)}
+    declared = {value.name: tensor_type(value.type)[1] for value in graph_inputs(model)}
+    for name, shape in declared.items():
+        if shape is None:
+            raise _no_rank(name)
+    return filled(declared, sizes)
+
+
+def _no_rank(name: str) -> InputError:
+    return InputError(f"input {name} has no rank; give inputs with {option('inputs', 'x.npz')}")
 
 
 def drawn(
@@ -185,9 +188,7 @@ def drawn(
     _require_tensors(model)
     for value in graph_inputs(model):
         if value.name not in shapes:
-            raise InputError(
-                f"input {value.name} has no rank; give inputs with {option('inputs', 'x.npz')}"
-            )
+            raise _no_rank(value.name)
         _require_memory(value.name, shapes[value.name])
     rng, bounds = np.random.default_rng(seed), Bounds(model)
     return {
@@ -206,27 +207,6 @@ def _require_memory(name: str, shape: Sequence[int]) -> None:
             f" values, and this machine has {memory / 2**30:,.0f} GiB of memory; correct the"
             f" model's shape, or skip the comparison with {option('verify', False)}"
         )
-
-
-def _shape(value: ValueInfoProto, sizes: Sizes, symbols: dict[str, int]) -> tuple[int, ...]:
-    dims = tensor_type(value.type)[1]
-    if dims is None:
-        raise InputError(
-            f"input {value.name} has no rank; give inputs with {option('inputs', 'x.npz')}"
-        )
-    shape = []
-    for axis, dim in enumerate(dims):
-        default = (
-            sizes.batch
-            if axis == 0
-            else sizes.image
-            if len(dims) == 4 and axis > 1
-            else sizes.other
-        )
-        shape.append(
-            dim if isinstance(dim, int) else symbols.setdefault(dim, default) if dim else default
-        )
-    return tuple(shape)
 
 
 def _draw(

@@ -7,9 +7,8 @@ the CPU, where one function body serves all sizes, they are the least and odd on
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx import NodeProto
@@ -19,13 +18,13 @@ from onnxbolt.errors import InputError
 from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.importer import import_model, tensor_type
 from onnxbolt.graph.shapes import Shape, infer, infer_at
+from onnxbolt.graph.sizes import Sizes
 from onnxbolt.library import weighted_ops
 from onnxbolt.opspec import OpSpec, configs_of_node
 from onnxbolt.options import Options, Shapes
-from onnxbolt.plan.ranges import asked_for, doubling, usual
+from onnxbolt.plan.ranges import Extent, asked_for, usual
 from onnxbolt.verify.feeds import (
     Feeds,
-    Sizes,
     drawn,
     graph_inputs,
     require_loads,
@@ -37,9 +36,16 @@ from onnxbolt.verify.session import CPU, RUNTIME_ERRORS
 
 # on the CPU, where the user names no shapes: of each point the first sizes that the model takes
 _SMALL = (
-    (Sizes(1, 64, 16), Sizes(1, 224, 128)),
-    (Sizes(3, 64, 17), Sizes(3, 64, 16), Sizes(2, 64, 16), Sizes(3, 224, 128)),
+    (Sizes(1, (64, 96), 16), Sizes(1, (64, 64), 16), Sizes(1, (224, 224), 128)),
+    (
+        Sizes(3, (96, 64), 17),
+        Sizes(3, (96, 64), 16),
+        Sizes(3, (64, 64), 16),
+        Sizes(2, (64, 64), 16),
+        Sizes(3, (224, 224), 128),
+    ),
 )
+_STEP = 32
 # shapes of all inputs; the first that the model takes
 Alternatives = list[dict[str, tuple[int, ...]]]
 
@@ -60,13 +66,11 @@ def points(models: Models, seed: int, options: Options) -> Iterator[Point]:
     at none.
     """
     inputs = {value.name: tensor_type(value.type)[1] for value in graph_inputs(models.original)}
-    extremes = asked_for(options, inputs)
+    asked = asked_for(options, inputs)
     found = False
-    if extremes or any(
-        not isinstance(size, int) for dims in inputs.values() for size in dims or ()
-    ):
+    if asked or any(not isinstance(size, int) for dims in inputs.values() for size in dims or ()):
         require_loads(models.reference)
-        for alternatives in _wanted(models, inputs, extremes):
+        for alternatives in _wanted(models, inputs, asked):
             feeds = next(
                 filter(None, (_running(models, shapes, seed) for shapes in alternatives)), None
             )
@@ -103,25 +107,21 @@ def _name(shapes: Mapping[str, Sequence[int]], inputs: Mapping[str, Shape | None
 
 
 def _wanted(
-    models: Models, inputs: Mapping[str, Shape | None], extremes: Sequence[Shapes] | None
+    models: Models, inputs: Mapping[str, Shape | None], asked: Extent | None
 ) -> list[Alternatives]:
     """The points to try, without repetition."""
-    if models.provider == CPU and extremes is None:
+    if models.provider == CPU and asked is None:
         wanted = [
             [shapes_for(models.original, sizes) for sizes in alternatives]
             for alternatives in _SMALL
         ]
     else:
-        least, opt, most = extremes or _usual(models, inputs)
-        wanted = [[dict(least)], odd(least, most)]
+        extent = asked or _usual(models, inputs)
+        wanted = [[dict(extent.least)], between(extent.least, extent.most)]
         if models.provider != CPU:
-            wanted += [[dict(opt)], [dict(most)]]
-            wanted += [
-                [shapes]
-                for shapes in unmet(
-                    models, [shapes for first, *_ in wanted for shapes in [first]], least, most
-                )
-            ]
+            wanted += [[dict(shapes)] for shapes in (extent.opt, extent.most, *extent.others)]
+            met = [first for first, *_ in wanted]
+            wanted += [[shapes] for shapes in unmet(models, met, extent.points)]
     return [
         alternatives
         for place, alternatives in enumerate(wanted)
@@ -129,34 +129,48 @@ def _wanted(
     ]
 
 
-def _usual(models: Models, inputs: Mapping[str, Shape | None]) -> list[Shapes]:
+def _usual(models: Models, inputs: Mapping[str, Shape | None]) -> Extent:
     graph = import_model(models.original)
     infer(graph)
     return usual(graph, inputs)
 
 
-def odd(least: Shapes, most: Shapes) -> Alternatives:
-    """Odd sizes near the geometric mean in all dimensions that vary; as a second choice, in the
-    batch only."""
+def between(least: Shapes, most: Shapes) -> Alternatives:
+    """Odd sizes near the geometric mean in all dimensions that vary; as a second choice, multiples
+    of _STEP, which networks expect of an image; as a third one, in the batch only."""
 
-    def between(low: int, high: int) -> int:
-        middle = math.isqrt(low * high) | 1
-        return middle if low < middle < high else high
+    def middle(low: int, high: int) -> int:
+        found = math.isqrt(low * high) | 1
+        return found if low < found < high else high
 
-    everywhere = {
-        name: tuple(itertools.starmap(between, zip(shape, most[name], strict=True)))
-        for name, shape in least.items()
-    }
-    batch = {name: (*everywhere[name][:1], *shape[1:]) for name, shape in least.items()}
-    return [everywhere, batch]
+    def whole(low: int, high: int) -> int:
+        found = math.isqrt(low * high) // _STEP * _STEP
+        return found if low < found < high else middle(low, high)
+
+    def everywhere(
+        first: Callable[[int, int], int], rest: Callable[[int, int], int]
+    ) -> dict[str, tuple[int, ...]]:
+        return {
+            name: tuple(
+                (rest if axis else first)(low, high)
+                for axis, (low, high) in enumerate(zip(shape, most[name], strict=True))
+            )
+            for name, shape in least.items()
+        }
+
+    return [
+        everywhere(middle, middle),
+        everywhere(middle, whole),
+        everywhere(middle, lambda low, high: low),
+    ]
 
 
 def unmet(
-    models: Models, at: Sequence[Shapes], least: Shapes, most: Shapes
+    models: Models, at: Sequence[Shapes], points: Sequence[Shapes]
 ) -> list[dict[str, tuple[int, ...]]]:
-    """Points from `least` to `most` that run every kernel for this GPU's architecture that no point
-    of `at` runs."""
-    others = [dict(shapes) for shapes in doubling(least, most)]
+    """Those of `points` that run every kernel for this GPU's architecture that no point of `at`
+    runs."""
+    others = [dict(shapes) for shapes in points]
     try:
         shapes = infer_at(import_model(models.optimized), [*at, *others])
     except InputError:

@@ -9,8 +9,9 @@ import onnx
 from onnx import ModelProto
 
 import onnxbolt
+from onnxbolt.graph.sizes import Sizes
 from onnxbolt.tolerances import error, is_float, same_non_finite
-from onnxbolt.verify.feeds import Feeds, Sizes, random_feeds, working_feeds
+from onnxbolt.verify.feeds import Feeds, random_feeds, working_feeds
 from onnxbolt.verify.session import CPU, RUNTIME_ERRORS, Runner
 
 ARCHS = ("sm_80", "sm_90a")
@@ -19,7 +20,7 @@ HOPPER = ("sm_90a",)  # the only one with b2b GEMMs, and with stem convolutions 
 # Verification judges rounding.
 LIMITS = {"keep": 1e-4, "fp16": 0.05}
 # sizes that verification does not draw for symbolic dimensions
-OTHER_SIZES = Sizes(batch=3, image=40, other=7)
+OTHER_SIZES = Sizes(batch=3, image=(40, 40), other=7)
 
 
 def check(

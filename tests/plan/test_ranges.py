@@ -157,10 +157,66 @@ def test_without_options_batches_are_powers_of_two_and_eight_decides() -> None:
     assert rows_of(planned(net.model(net.linear("x", 512, 256)))) == [[8, 1, 2, 4, 16, 32, 64]]
 
 
+def shapes_at(*shapes: tuple[int | str, ...], **options: Any) -> list[tuple[int, ...]]:
+    """The points of the first of the inputs."""
+    net = Net({f"x{i}": shape for i, shape in enumerate(shapes)})
+    graph = prepare(net.model(*(net.node("Relu", f"x{i}") for i in range(len(shapes)))))
+    given = {name: {"x0": shape} for name, shape in options.items()}
+    return [tuple(point.shapes["x0"]) for point in ranges_of(graph, Options(**given)).points]  # type: ignore[arg-type]
+
+
 def test_without_options_images_have_a_usual_size() -> None:
-    net = Net({"x": ("N", 16, "H", "W")})
-    pixels = [batch * 112 * 112 for batch in (8, 1, 2, 4, 16, 32, 64)]
+    net = Net({"x": ("N", 16, 32, "W")})
+    pixels = [batch * 16 * 112 for batch in (8, 1, 2, 4, 16, 32, 64)]
     assert rows_of(planned(net.model(net.conv("x", 16, 16, 2, strides=[2, 2]))))[0] == pixels
+
+
+IMAGES = [(448, 896), (224, 224), (224, 448), (448, 448), (896, 896), (896, 1792), (1792, 1792)]
+
+
+@pytest.mark.parametrize("shape", [(1, 3, "H", "W"), (1, 3, "?", "?"), (1, 3, -1, -1)])
+def test_without_options_open_images_have_several_sizes(shape: tuple[int | str, ...]) -> None:
+    """As many pixels as 1, 2, 4, .. 64 images of the usual size."""
+    assert shapes_at(shape) == [(1, 3, *image) for image in IMAGES]
+
+
+def test_larger_batches_are_of_images_of_the_usual_size() -> None:
+    expected = [(1, 3, *image) for image in IMAGES] + [(8, 3, 224, 224), (64, 3, 224, 224)]
+    assert shapes_at(("N", 3, "H", "W")) == shapes_at((-1, 3, "?", "?")) == expected
+
+
+def test_open_images_with_their_channels_last() -> None:
+    assert shapes_at((1, "?", "?", 3)) == [(1, *image, 3) for image in IMAGES]
+
+
+def test_open_squares_stay_squares() -> None:
+    squares = [448, 224, 896, 1792]
+    assert shapes_at((1, 3, "S", "S")) == [(1, 3, size, size) for size in squares]
+    found = shapes_at((1, 3, "S", "S"), min_shapes=(1, 3, 32, 32), max_shapes=(1, 3, 64, 64))
+    assert found == [(1, 3, 64, 64), (1, 3, 32, 32)]
+
+
+def test_images_beside_texts_have_the_usual_size() -> None:
+    batches = (8, 1, 2, 4, 16, 32, 64)
+    assert shapes_at(("N", 3, "H", "W"), ("N", "S")) == [(n, 3, 224, 224) for n in batches]
+
+
+def test_height_and_width_double_in_turn() -> None:
+    """So that the pixels double from point to point."""
+    found = shapes_at(
+        ("N", 3, "H", "W"),
+        min_shapes=(1, 3, 384, 384),
+        opt_shapes=(1, 3, 736, 1280),
+        max_shapes=(1, 3, 1216, 2000),
+    )
+    images = [(736, 1280), (384, 384), (384, 768), (768, 768), (768, 1536), (1216, 1536)]
+    assert found == [(1, 3, *image) for image in [*images, (1216, 2000)]]
+    # only one of them varies
+    assert shapes_at(("N", 3, "H", "W"), min_shapes=(1, 3, 48, 80), max_shapes=(4, 3, 48, 320)) == [
+        (4, 3, 48, 320),
+        (1, 3, 48, 80),
+        (2, 3, 48, 160),
+    ]
 
 
 def test_without_options_a_mask_is_as_long_as_its_sequence() -> None:

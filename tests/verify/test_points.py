@@ -18,9 +18,10 @@ from onnxbolt.families import KernelConfig
 from onnxbolt.opspec import configs_of_node
 from onnxbolt.options import Options
 from onnxbolt.pipeline import optimize
+from onnxbolt.plan.ranges import Extent
 from onnxbolt.verify import verify
 from onnxbolt.verify.models import Models
-from onnxbolt.verify.points import odd, points, unmet
+from onnxbolt.verify.points import between, points, unmet
 from onnxbolt.verify.session import CPU, CUDA, Runner
 from tests.test_verify import drawn, model_of
 
@@ -56,11 +57,12 @@ def test_on_the_cpu_the_least_and_an_odd_size_are_verified() -> None:
 
 
 def test_the_odd_size_lies_between_the_least_and_the_largest() -> None:
-    assert odd({"x": (1, 3, 32, 64)}, {"x": (64, 3, 512, 64)}) == [
+    assert between({"x": (1, 3, 32, 64)}, {"x": (64, 3, 512, 64)}) == [
         {"x": (9, 3, 129, 64)},
+        {"x": (9, 3, 128, 64)},
         {"x": (9, 3, 32, 64)},
     ]
-    assert odd({"x": (1, 5)}, {"x": (2, 5)})[0] == {"x": (2, 5)}  # there is none between
+    assert between({"x": (1, 5)}, {"x": (2, 5)})[0] == {"x": (2, 5)}  # there is none between
 
 
 def test_where_odd_images_do_not_fit_the_batch_alone_is_odd() -> None:
@@ -76,6 +78,19 @@ def test_where_odd_images_do_not_fit_the_batch_alone_is_odd() -> None:
     )
     shapes = {"min_shapes": {"x": (1, 3, 32, 32)}, "max_shapes": {"x": (64, 3, 64, 64)}}
     assert compared(model=model, **shapes) == ["x:1x3x32x32", "x:9x3x32x32"]
+    shapes["max_shapes"] = {"x": (64, 3, 512, 400)}
+    assert compared(model=model, **shapes) == ["x:1x3x32x32", "x:9x3x128x96"]
+
+
+def test_images_are_no_squares_where_the_model_takes_others() -> None:
+    any_image = model_of("(float[n,3,h,w] x) => (float[n,3,h,w] y)", "y = Relu(x)", {})
+    assert compared(model=any_image) == ["x:1x3x64x96", "x:3x3x96x64"]
+    squares = model_of(
+        "(float[n,3,h,w] x) => (float[n,3,h,w] y)",
+        "t = Transpose<perm=[0,1,3,2]>(x) y = Add(x, t)",
+        {},
+    )
+    assert compared(model=squares) == ["x:1x3x64x64", "x:3x3x64x64"]
 
 
 def test_sizes_that_the_original_does_not_take_are_named() -> None:
@@ -177,10 +192,11 @@ def test_on_a_gpu_every_row_of_a_table_is_met(
     models = Models(on_a_gpu.original, optimized, on_a_gpu.reference, on_a_gpu.candidate)
     monkeypatch.setattr("onnxbolt.gpu.local_arch", lambda: "sm_90a")
     least, most = {"x": (1, 64)}, {"x": (1000, 64)}
-    assert unmet(models, [least, most], least, most) == [{"x": (4, 64)}, {"x": (128, 64)}]
-    assert unmet(models, [least, {"x": (50, 64)}, {"x": (150, 64)}, most], least, most) == []
+    points = Extent(least, most, most).points
+    assert unmet(models, [least, most], points) == [{"x": (4, 64)}, {"x": (128, 64)}]
+    assert unmet(models, [least, {"x": (50, 64)}, {"x": (150, 64)}, most], points) == []
     monkeypatch.setattr("onnxbolt.gpu.local_arch", lambda: "sm_75")
-    assert unmet(models, [least, most], least, most) == []
+    assert unmet(models, [least, most], points) == []
 
 
 def row(config: KernelConfig, low: int, high: int) -> tuple[int, ...]:
