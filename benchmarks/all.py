@@ -110,17 +110,17 @@ TASKS = (
     *(
         _exported(model, seconds, budget, forms)
         for model, seconds, budget, forms in (
-            ("vit_base-32", 120, 30, ""),
-            ("bert_base-32x40", 110, 25, ""),
-            ("swin_tiny-32", 120, 30, ""),
-            ("vit_base-1", 75, 25, "--plain "),
-            ("convnext_tiny-32", 80, 30, "--plain "),
-            ("segformer_b0-4", 80, 30, "--plain "),
-            ("gpt2-4x1024", 80, 25, "--plain "),
-            ("whisper_small_encoder-4", 80, 25, "--plain "),
-            ("detr_r50_e6-1", 90, 30, "--plain "),
-            ("setr_naive-1", 80, 30, "--plain "),
-            ("bert_large-32x512", 110, 25, "--plain "),
+            ("vit_base-32", 150, 45, ""),
+            ("bert_base-32x40", 140, 45, ""),
+            ("swin_tiny-32", 150, 45, ""),
+            ("vit_base-1", 100, 45, "--plain "),
+            ("convnext_tiny-32", 110, 45, "--plain "),
+            ("segformer_b0-4", 110, 45, "--plain "),
+            ("gpt2-4x1024", 110, 45, "--plain "),
+            ("whisper_small_encoder-4", 110, 45, "--plain "),
+            ("detr_r50_e6-1", 120, 45, "--plain "),
+            ("setr_naive-1", 110, 45, "--plain "),
+            ("bert_large-32x512", 140, 45, "--plain "),
         )
     ),
     Task("norms", 120, "--append"),
@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         if chosen.install:
-            install(chosen.install)
+            install(chosen.install, chosen.beside)
             return 0
         failed = measure(chosen)
         if chosen.into == RESULTS and not failed:
@@ -329,18 +329,24 @@ def _end(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def install(bundle: Path) -> None:
-    """Put a bundle's result files in their place, and renew plots and tables. Raises InputError
-    for a file that no command wrote at this checkout's history; nothing is copied then."""
+def install(bundle: Path, beside: bool = False) -> None:
+    """Put a bundle's result files in their place, and renew plots and tables. `beside` keeps files
+    of other commits, whose rows the bundle may lack: the commit is part of the new file's name.
+    Raises InputError for a file that no command wrote at this checkout's history; nothing is copied
+    then."""
     with tempfile.TemporaryDirectory() as scratch:
         with zipfile.ZipFile(bundle) as archive:
             archive.extractall(scratch)
         found = sorted(path for path in Path(scratch).glob("*-*.json"))
-        for path in found:
-            checked(json.loads(path.read_text()), path.name)
-        for path in found:
-            shutil.copy(path, RESULTS / path.name)
-            print(RESULTS / path.name)
+        read = {path: json.loads(path.read_text()) for path in found}
+        for path, document in read.items():
+            checked(document, path.name)
+        for path, document in read.items():
+            place = RESULTS / path.name
+            if beside and place.exists():
+                place = place.with_stem(f"{place.stem}-{document['commit'][:12]}")
+            shutil.copy(path, place)
+            print(place)
     plots.main()
     tables.main()
 
@@ -398,6 +404,9 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE.zip",
         help="put a bundle's files in their place, and stop",
+    )
+    parser.add_argument(
+        "--beside", action="store_true", help="with --install, keep files of other commits"
     )
     parser.add_argument("--list", action="store_true", help="name the tasks, and stop")
     return parser

@@ -1,5 +1,6 @@
 """Result files: benchmarks/results/<benchmark>-<gpu>.json, one for each benchmark and GPU, written
-by the benchmark's command alone.
+by the benchmark's command alone. A later run of some of the rows may stand beside it, in a file
+whose name ends in -<commit>.
 
     {"schema": 2, "gpu", "driver", "versions", "commit", "sources", "commands": [..],
      "planned": [[name, batch], ..], "rows": [Row, ..], "digest"}

@@ -7,6 +7,7 @@ import os
 import sys
 import zipfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -158,6 +159,23 @@ def test_what_is_installed_was_measured_from_the_sources_of_its_commit(tmp_path:
         checked(found, "gemm", lambda commit: "")
     with pytest.raises(InputError, match="digest does not fit"):
         checked({**found, "commit": "another"}, "gemm", lambda commit: found["sources"])
+
+
+def test_results_of_another_commit_stay_where_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    installed = tmp_path / "installed"
+    for name in ("RESULTS", "plots", "tables", "checked"):
+        monkeypatch.setattr(everything, name, installed if name == "RESULTS" else Mock())
+    old = documents.write_results("gemm", [Row("a", 1, "fp16")], installed / "gemm-any.json")
+    kept, bundle = old.read_bytes(), tmp_path / "bundle.zip"
+    with zipfile.ZipFile(bundle, "w") as archive:
+        archive.writestr("gemm-any.json", json.dumps({"commit": "0123456789abcdef"}))
+    everything.install(bundle, beside=True)
+    assert old.read_bytes() == kept
+    assert json.loads((installed / "gemm-any-0123456789ab.json").read_text())
+    everything.install(bundle)
+    assert old.read_bytes() != kept
 
 
 def test_a_changed_checkout_is_not_measured(
