@@ -41,6 +41,12 @@ def infer(graph: gs.Graph) -> None:
 
     Raises InputError where the model contradicts itself so much that onnx gives up.
     """
+    _refine_all(graph)
+    if any(_of_unknown_channels(graph)):  # a filter tells them: infer what follows from them
+        _refine_all(graph)
+
+
+def _refine_all(graph: gs.Graph) -> None:
     inferred = {value.name: value for value in _inferred(_skeleton(graph))}
     meanings = Meanings()
     for node in in_order(graph):
@@ -165,11 +171,31 @@ def _skeleton(graph: gs.Graph) -> ModelProto:
             model.graph.initializer.append(tensor_proto(constant))
     model.graph.input.extend(value_info(tensor, None) for tensor in _opaque_sources(graph))
     model.graph.node.extend(node for item in in_order(graph) for node in _stand_ins(item))
+    model.graph.value_info.extend(_of_unknown_channels(graph))
     import_domains(model)
     # outputs without a type: what the source says of them is merged in afterwards, so that it
     # cannot contradict inference
     model.graph.output.extend(onnx.ValueInfoProto(name=tensor.name) for tensor in graph.outputs)
     return model
+
+
+def _of_unknown_channels(graph: gs.Graph) -> Iterator[onnx.ValueInfoProto]:
+    """The images whose channels inference does not know, with those that a convolution's filters
+    have: a Pad's or a Tile's counts are computed, for example."""
+    told = set[str]()
+    for node in graph.nodes:
+        if node.domain or node.op != "Conv" or not isinstance(node.inputs[1], gs.Constant):
+            continue
+        x, weight = node.inputs[0], node.inputs[1]
+        shape = x.shape
+        if not x.inputs or shape is None or len(shape) != len(weight.shape) or x.name in told:
+            continue
+        if not isinstance(shape[1], int):
+            told.add(x.name)
+            channels = int(weight.shape[1]) * int(node.attrs.get("group", 1))
+            kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(weight.dtype))
+            sizes = [shape[0], channels, *shape[2:]]
+            yield onnx.helper.make_tensor_value_info(x.name, kind, sizes)
 
 
 def _opaque_sources(graph: gs.Graph) -> Iterator[gs.Variable]:

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 # small
 _GROWING = frozenset({"ConstantOfShape", "Expand", "Range", "Tile"})
 _OPERATORS = _GROWING | {
-    *("Abs", "Add", "And", "Cast", "Ceil", "Concat", "Constant", "CumSum", "Div", "Equal", "Floor"),
-    *("Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Identity", "Less"),
-    *("LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "ReduceMax", "ReduceMin"),
-    *("ReduceProd", "ReduceSum", "Reshape", "Round", "Shape", "Sign", "Size", "Slice", "Split"),
+    *("Abs", "Add", "And", "Cast", "Ceil", "Clip", "Concat", "Constant", "CumSum", "Div", "Equal"),
+    *("Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual"),
+    *("Identity", "Less", "LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pow"),
+    *("Reciprocal", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "Round"),
+    *("ScatterElements", "ScatterND", "Shape", "Sign", "Size", "Slice", "Split", "Sqrt"),
     *("Squeeze", "Sub", "Transpose", "Unsqueeze", "Where", "Xor"),
 }
 

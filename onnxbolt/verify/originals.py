@@ -104,7 +104,16 @@ def reads_of(node: NodeProto) -> set[str]:
 
 
 def _pieces(nodes: Sequence[NodeProto], wanted: set[str]) -> Iterator[list[NodeProto]]:
-    """The nodes in order, cut into pieces that compute enough each and pass only tensors on."""
+    """The nodes in order, cut into pieces that compute enough each and pass only tensors on.
+
+    Each piece has the Constants that it reads: as inputs they would tell onnx's inference less, or
+    something wrong (a scalar's Unsqueeze by axes that are unknown becomes an empty size).
+    """
+    constants = {node.output[0]: node for node in nodes if node.op_type == "Constant"}
+
+    def complete(piece: list[NodeProto]) -> list[NodeProto]:
+        return [*(constants[name] for name in sorted(_read(piece) & constants.keys())), *piece]
+
     last = {name: i for i, node in enumerate(nodes) for name in reads_of(node)}
     piece: list[NodeProto] = []
     open_until, found = -1, 0
@@ -114,10 +123,10 @@ def _pieces(nodes: Sequence[NodeProto], wanted: set[str]) -> Iterator[list[NodeP
         if not makes_tensors(node):
             open_until = max(open_until, *(last.get(name, -1) for name in node.output))
         if found >= _AT_A_TIME and i >= open_until:
-            yield piece
+            yield complete(piece)
             piece, found = [], 0
     if piece:
-        yield piece
+        yield complete(piece)
 
 
 def _outputs(piece: Sequence[NodeProto]) -> list[str]:

@@ -60,16 +60,23 @@ class Row:
         with rounding.
 
         A yardstick above `cap` leaves the row without a verdict, unless there is a fault that
-        rounding does not explain.
+        rounding does not explain. So do integers, of which rounding alone changes as many, and a
+        shape (an infinite error) that it changes as well.
         """
-        if yardstick > cap and not self.reason:
-            return dataclasses.replace(
-                self,
-                unjudged=f"rounding alone changes the original by {yardstick:.2e}, more than"
-                f" the limit {cap:.0e}",
+        counted = math.isnan(self.max_abs)
+        tolerated = tolerances.limit(self.limit, yardstick)
+        chosen = counted and 0 < self.error <= tolerated
+        if (yardstick > cap and not self.reason) or chosen:
+            why = (
+                "the original's shape"
+                if math.isinf(yardstick)
+                else f"{yardstick:.2e} of the original's values"
+                if counted
+                else f"the original by {yardstick:.2e}, more than the limit {cap:.0e}"
             )
-        limit = tolerances.limit(self.limit, yardstick)
-        what = "share of unequal values" if math.isnan(self.max_abs) else "error"
+            return dataclasses.replace(self, unjudged=f"rounding alone changes {why}", reason="")
+        limit = self.limit if counted else tolerated
+        what = "share of unequal values" if counted else "error"
         above = (
             "" if self.error <= limit else f"{what} {self.error:.2e} is above the limit {limit:.2e}"
         )

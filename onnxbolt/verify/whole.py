@@ -185,7 +185,8 @@ def _following_inputs(model: ModelProto) -> set[str]:
 def _compared(models: Models, name: str, got: np.ndarray, expected: np.ndarray) -> Row:
     """A row with the limit of the table, without a verdict."""
     if got.shape != expected.shape:
-        return _failed(models, name, f"shape {got.shape} instead of {expected.shape}")
+        reason = f"shape {got.shape} instead of {expected.shape}"
+        return replace(_failed(models, name, reason), error=math.inf)
     if not tolerances.is_float(expected):
         return Row(
             name, _KIND, models.where, tolerances.error(got, expected), 0.0, math.nan, math.nan
@@ -210,12 +211,10 @@ def _failed(models: Models, name: str, reason: str) -> Row:
 
 def _judged(models: Models, feeds: Feeds, found: Sequence[Row]) -> list[Row]:
     """Rows with their verdicts; those above the table's limit are compared with the effect that
-    rounding alone has on the original."""
-    yardsticks = _yardsticks(
-        models, feeds, [row.name for row in found if row.error > row.limit > 0]
-    )
-    cap = models.cap
-    return [row.judged(yardsticks.get(row.name, 0.0), cap) for row in found]
+    rounding alone has on the original. It may choose other indices, or more of them behind a
+    threshold."""
+    yardsticks = _yardsticks(models, feeds, [row.name for row in found if row.error > row.limit])
+    return [row.judged(yardsticks.get(row.name, 0.0), models.cap) for row in found]
 
 
 def _limit(models: Models) -> float:
@@ -241,7 +240,8 @@ def _blemish(models: Models, got: np.ndarray, expected: np.ndarray) -> str:
 
 
 def _yardsticks(models: Models, feeds: Feeds, names: Sequence[str]) -> dict[str, float]:
-    """The error that rounding alone causes in tensors of the original."""
+    """The error that rounding alone causes in tensors of the original; infinite where it changes
+    the shape."""
     if not names or models.rounded is None:
         return {}
     try:
@@ -253,9 +253,9 @@ def _yardsticks(models: Models, feeds: Feeds, names: Sequence[str]) -> dict[str,
         ] = None
         return {}
     expected = models.reference.run(feeds, names)
-    # rounding may change even the shape (behind a threshold): then there is no such error
     return {
         name: tolerances.error(got[name], expected[name])
-        for name in names
         if got[name].shape == expected[name].shape
+        else math.inf
+        for name in names
     }

@@ -35,6 +35,27 @@ def test_symbolic_shapes_pass_through_shape_arithmetic() -> None:
     assert by_name["z"].dtype == np.float32
 
 
+def test_a_filter_tells_its_images_channels() -> None:
+    """Pads that the model computes hide them; they reach what reads the image as well."""
+    nodes = [
+        helper.make_node("Shape", ["pads"], ["counts"]),
+        helper.make_node("Tile", ["x", "counts"], ["tiled"]),
+        helper.make_node("Relu", ["tiled"], ["h"]),
+        helper.make_node("Conv", ["h", "w"], ["y"], group=2),
+        helper.make_node("Transpose", ["h"], ["t"], perm=[0, 2, 3, 1]),
+    ]
+    made = model(
+        nodes,
+        [value("x", shape=("n", 6, 8, 8)), value("pads", shape=("a", "b", "c", "d"))],
+        [value("y", shape=("n", 4, "h", "w")), value("t", shape=("n", "h", "w", "c"))],
+        {"w": np.zeros((4, 3, 1, 1), np.float32)},
+    )
+    graph = import_model(made)
+    infer(graph)
+    by_name = {t.name: t.shape for node in graph.nodes for t in node.outputs}
+    assert (by_name["h"][1], by_name["t"][-1]) == (6, 6)
+
+
 def test_recognized_activations_keep_type_and_shape() -> None:
     nodes = [helper.make_node("Gelu", ["x"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
     made = model(nodes, [value("x")], [value("y", shape=("a", "b"))])

@@ -83,6 +83,25 @@ def test_padding_to_whole_windows() -> None:
         assert shapes_of(nodes, "y", *SCALARS, *constants, length=length)["y"] == [3, padded]
 
 
+def test_a_detectors_own_scale() -> None:
+    """torchvision resizes images to a least size: 10 / length, by Reciprocal, with Floor."""
+    nodes = [
+        *POSITIONS,
+        helper.make_node("Cast", ["length"], ["real"], to=TensorProto.FLOAT),
+        helper.make_node("Reciprocal", ["real"], ["inverse"]),
+        helper.make_node("Mul", ["inverse", "least"], ["scale"]),
+        helper.make_node("Mul", ["real", "scale"], ["scaled"]),
+        helper.make_node("Floor", ["scaled"], ["floored"]),
+        helper.make_node("Cast", ["floored"], ["size"], to=TensorProto.INT64),
+        helper.make_node("Unsqueeze", ["size", "first"], ["width"]),
+        helper.make_node("Concat", ["three", "width"], ["sizes"], axis=0),
+        helper.make_node("Resize", ["x", "", "", "sizes"], ["y"]),
+    ]
+    least = numpy_helper.from_array(np.asarray(10, np.float32), "least")
+    constants = (least, constant("three", 3), constant("first", 0))
+    assert shapes_of(nodes, "y", *SCALARS, *constants, length=4)["y"] == [3, 10]
+
+
 def test_sizes_that_values_decide_stay_open() -> None:
     nodes = [helper.make_node("NonZero", ["x"], ["y"])]
     size = shapes_of(nodes, "y")["y"][1]

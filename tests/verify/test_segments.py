@@ -117,6 +117,25 @@ def test_originals_are_computed_in_pieces_and_given_back() -> None:
     assert originals._values == {}
 
 
+def test_a_piece_of_the_original_has_its_constants() -> None:
+    """Unsqueezed by axes that are an input, a scalar seems to have no size, and ONNX Runtime
+    refuses the Resize behind it."""
+    net = Net({"x": (1, 1, 4, 4)})
+    axes = net.node("Constant", value_ints=[0])
+    ones = net.node("Constant", value_ints=[1, 1])
+    scalar, width = net.const(8, np.int64), net.node("ReduceMax", "x", keepdims=0)
+    relus = [net.node("Relu", "x") for _ in range(8)]  # a piece is full
+    for _ in range(8):
+        scalar = net.node("Add", scalar, net.node("Cast", width, to=onnx.TensorProto.INT64))
+    size = net.node("Unsqueeze", scalar, axes)
+    sizes = net.node("Concat", ones, size, size, axis=0)
+    model = net.model(net.node("Resize", "x", "", "", sizes), *relus)
+    feeds = {"x": np.zeros((1, 1, 4, 4), np.float32)}
+    names = [node.output[0] for node in model.graph.node if node.op_type != "Constant"]
+    originals = Originals(Runner(model, CPU), feeds, dict.fromkeys(names, 1))
+    assert [originals.take(name).shape for name in names][-1] == (1, 1, 8, 8)
+
+
 def test_a_tensor_that_a_segment_reads_and_computes() -> None:
     """Split and Concat have no original and join all that is between them to one segment, which
     reads `a` and makes it, too."""
