@@ -6,6 +6,7 @@ python -m tests.zoo.stored vit_base.ts17.sdpa vit.onnx   # writes a runnable mod
 
 from __future__ import annotations
 
+import json
 import lzma
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.zoo.materialize import materialize
 
 EXPORTS = Path(__file__).with_name("exports")
 SUFFIX = ".onnx.xz"
+# beside the graphs: see tests/zoo/export/__main__.py
+VERSIONS, SHAPES, FAILURES = "versions.json", "shapes.json", "failures.json"
 
 
 def names() -> list[str]:
@@ -28,6 +31,12 @@ def load(name: str) -> ModelProto:
     """The model with weights drawn again, up to 2.6 GB of them."""
     stored = (EXPORTS / f"{name}{SUFFIX}").read_bytes()
     return materialize(onnx.load_model_from_string(lzma.decompress(stored)))
+
+
+def shapes(name: str) -> dict[str, tuple[int, ...]] | None:
+    """The inputs' shapes that a symbolic graph was traced with; None where the usual ones do."""
+    known = json.loads((EXPORTS / SHAPES).read_text()).get(name)
+    return known and {tensor: tuple(shape) for tensor, shape in known.items()}
 
 
 def main(arguments: list[str]) -> None:

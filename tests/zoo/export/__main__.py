@@ -2,10 +2,11 @@
 
     python -m tests.zoo.export [--only PATTERN]... [--into FOLDER] [--seconds S]
 
-Needs torch, timm and transformers, but neither a network nor a GPU. A name is MODEL.FORM, such as
-vit_base.dynamo18.sdpa.dynamic; patterns are of such names. Each export takes `S` seconds at most
-(300). One that fails is printed, does not stop the others, and makes the exit code 1. The table
-versions.json beside the graphs has the releases that wrote them.
+Needs torch, torchvision, timm and transformers, but neither a network nor a GPU. A name is
+MODEL.FORM, such as vit_base.dynamo18.sdpa.dynamic; patterns are of such names. Each export takes
+`S` seconds at most (300). One that fails does not stop the others. Beside the graphs, versions.json
+has the releases that wrote them, shapes.json the shapes with which symbolic ones were traced, and
+failures.json why an exporter did not write one.
 """
 
 from __future__ import annotations
@@ -27,16 +28,18 @@ import onnx
 import onnxscript
 import timm
 import torch
+import torchvision
 import transformers
 from torch import Tensor, nn
 
 from tests.zoo.export.forms import Form
 from tests.zoo.export.strip import stripped
 from tests.zoo.export.subjects import SUBJECTS, Subject
-from tests.zoo.stored import EXPORTS, SUFFIX
+from tests.zoo.stored import EXPORTS, FAILURES, SHAPES, SUFFIX, VERSIONS
 
-VERSIONS = {
-    module.__name__: module.__version__ for module in (onnx, onnxscript, timm, torch, transformers)
+RELEASES = {
+    module.__name__: module.__version__
+    for module in (onnx, onnxscript, timm, torch, torchvision, transformers)
 }
 _QUERIES_AND_KEYS = ("q_proj", "k_proj", "query", "key", "qkv", "in_proj", "c_attn")
 
@@ -61,25 +64,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=int, default=300, help="of one export (default 300)")
     chosen = parser.parse_args(arguments)
     chosen.into.mkdir(parents=True, exist_ok=True)
-    table = chosen.into / "versions.json"
-    versions = json.loads(table.read_text()) if table.exists() else {}
-    failures = 0
     for name, subject, form in _wanted(chosen.only or ["*"]):
         start = time.monotonic()
         try:
             with _limit(chosen.seconds):
-                stored = lzma.compress(exported(subject, form).SerializeToString())
+                model = exported(subject, form)
         except Exception as error:  # the exporter's errors are of many kinds
-            failures += 1
+            _record(chosen.into / FAILURES, name, _summary(error))
             print(f"{name}: {type(error).__name__}: {str(error)[:2000]}", flush=True)
             continue
+        stored = lzma.compress(model.SerializeToString())
         (chosen.into / f"{name}{SUFFIX}").write_bytes(stored)
-        versions[name] = VERSIONS
-        table.write_text(json.dumps(versions, indent=1, sort_keys=True) + "\n")
-        seconds = time.monotonic() - start
-        print(f"{name}: {len(stored)} bytes, {seconds:.0f} s", flush=True)
-    print(f"{failures} failed", flush=True)
-    return 1 if failures else 0
+        _record(chosen.into / FAILURES, name, None)
+        _record(chosen.into / VERSIONS, name, RELEASES)
+        if form.dynamic:
+            inputs = subject.inputs(form.mask)
+            shapes = {name: [*tensor.shape] for name, tensor in inputs.items()}
+            _record(chosen.into / SHAPES, name, shapes)
+        print(f"{name}: {len(stored)} bytes, {time.monotonic() - start:.0f} s", flush=True)
+    return 0
+
+
+def _record(path: Path, name: str, value: object) -> None:
+    """Replace the value of `name` in a JSON file; None removes it."""
+    values = json.loads(path.read_text()) if path.exists() else {}
+    kept = {key: old for key, old in values.items() if key != name}
+    kept |= {} if value is None else {name: value}
+    path.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+
+
+def _summary(error: Exception) -> str:
+    """The line of an error that says what went wrong: torch's own is behind its advice."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    begin = next((i + 1 for i, line in enumerate(lines) if "Exception summary" in line), 0)
+    return f"{type(error).__name__}: {' '.join(lines[begin : begin + 2])[:300]}"
 
 
 def _wanted(patterns: Sequence[str]) -> Iterator[tuple[str, Subject, Form]]:

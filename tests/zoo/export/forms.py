@@ -56,3 +56,13 @@ def two(mask: bool = False) -> Iterator[Form]:
     """The forms that today's users write most: TorchScript's, and dynamo's of a symbolic batch."""
     yield Form("ts", 17, "sdpa", dynamic=True)
     yield Form("dynamo", 18, "sdpa", mask=mask)
+
+
+def sized(attention: str = "sdpa") -> tuple[Form, ...]:
+    """The two exporters' forms of a model with symbolic sizes."""
+    return Form("ts", 17, attention, dynamic=True), Form("dynamo", 18, attention, dynamic=True)
+
+
+def resizable() -> tuple[Form, ...]:
+    """The same of a model without attention."""
+    return sized("")

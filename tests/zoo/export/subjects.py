@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import timm
@@ -12,12 +13,26 @@ import transformers as hf
 from torch import Tensor, nn
 
 from tests.zoo.export.detr import PIXELS, QUERIES, Attention, inputs
-from tests.zoo.export.forms import Form, convolutional, every, some, two
+from tests.zoo.export.forms import Form, convolutional, every, resizable, sized, some, two
 from tests.zoo.export.setr import IMAGE, Setr, naive, pup
+from tests.zoo.export.speech import Stem, Vocoder
+from tests.zoo.export.vision import (
+    PROPOSALS,
+    Detector,
+    Flow,
+    NnUNetBlock,
+    Pyramid,
+    Segmenter,
+    TextDetector,
+    TextRecognizer,
+    UNet,
+    Yolo,
+)
 
 PADDING = 7  # tokens at the end of the second text of a batch, where there is a mask
 SYMBOLIC_BATCH = {0: "batch"}
 SYMBOLIC_TEXT = {0: "batch", 1: "sequence"}
+SYMBOLIC_IMAGE = {0: "batch", 2: "height", 3: "width"}
 Inputs = dict[str, Tensor]
 
 
@@ -26,7 +41,7 @@ class Subject:
     """A model, the inputs that it is exported with, and the forms in which it is.
 
     `build` takes a form's attention and `inputs` whether there is a mask. `result` is
-    the field of the model's answer that is exported, or "" where it answers one tensor. `axes`
+    the field of the model's answer that is exported, or "" where it answers tensors. `axes`
     names the symbolic dimensions of each input.
     """
 
@@ -85,6 +100,44 @@ def _texts(
 
     axes = {"input_ids": SYMBOLIC_TEXT, "attention_mask": SYMBOLIC_TEXT}
     return Subject(build, result, inputs, axes, tuple(forms))
+
+
+def _resized(
+    build: Callable[[], nn.Module],
+    *size: int,
+    forms: Iterable[Form] = resizable(),
+    batch: int = 2,
+    axes: Mapping[int, str] = SYMBOLIC_IMAGE,
+    names: Iterable[str] = ("image",),
+    result: str = "",
+) -> Subject:
+    """A model of images or sounds of any size; [batch, *size] is that of the export."""
+    shape = (batch, *size) if batch else size
+    return Subject(
+        lambda attention: build(),
+        result,
+        lambda mask: {name: torch.rand(shape) for name in names},
+        dict.fromkeys(names, axes),
+        tuple(forms),
+    )
+
+
+def _detector(name: str, **options: Any) -> Subject:
+    """A detector of torchvision, which takes one image [3, H, W] and resizes it."""
+    return _resized(
+        lambda: Detector(name, **options), 3, 240, 320, batch=0, axes={1: "height", 2: "width"}
+    )
+
+
+def _sounds(build: Callable[[str], nn.Module], *size: int, name: str = "input_values") -> Subject:
+    """A model of sounds [N, length, ..] of transformers."""
+    return Subject(
+        build,
+        STATES,
+        lambda mask: {name: torch.randn(2, *size)},
+        {name: {0: "batch", 1: "length"}},
+        sized(),
+    )
 
 
 def _subgraph(
@@ -170,6 +223,23 @@ WHISPER_SMALL: dict[str, Any] = {
 STATES, POOLED = "last_hidden_state", "pooler_output"
 IMAGES = (3, 224, 224)
 MASKS = (False, True)
+
+SMALL: dict[str, Any] = {"min_size": 224, "max_size": 320}  # sizes of resized images
+REGIONS: dict[str, Any] = {  # many boxes, although the weights are random
+    "rpn_post_nms_top_n_test": PROPOSALS,
+    "box_score_thresh": 0.01,
+    "box_detections_per_img": 10,
+}
+SCORES: dict[str, Any] = {"score_thresh": 0.001, "topk_candidates": 50, "detections_per_img": 20}
+LAYERS: dict[str, Any] = {"num_hidden_layers": 3}  # 12 or 24 are alike
+WAV2VEC2: dict[str, Any] = {**LAYERS, "do_stable_layer_norm": False}
+CONFORMER: dict[str, Any] = {
+    **LAYERS,
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_attention_heads": 8,
+}
+PARAKEET: dict[str, Any] = {**LAYERS, "hidden_size": 512, "intermediate_size": 2048}
 
 SUBJECTS: Mapping[str, Subject] = {
     "vit_base": _images(_timm("vit_base_patch16_224"), every(), *IMAGES),
@@ -259,4 +329,65 @@ SUBJECTS: Mapping[str, Subject] = {
     "t5_encoder": _texts(_hf(hf.T5EncoderModel, hf.T5Config), some(mask=True), vocabulary=32128),
     "gpt2": _texts(_hf(hf.GPT2Model, hf.GPT2Config, use_cache=False), some(mask=True), 128, 50257),
     "llama_1b": _texts(_hf(hf.LlamaModel, hf.LlamaConfig, **LLAMA_1B), some(mask=True), 64, 8192),
+    "fasterrcnn_r50": _detector("fasterrcnn_resnet50_fpn", **SMALL, **REGIONS),
+    "keypointrcnn_r50": _detector("keypointrcnn_resnet50_fpn", **SMALL, **REGIONS),
+    "retinanet_r50": _detector("retinanet_resnet50_fpn", **SMALL, **SCORES),
+    "fcos_r50": _detector("fcos_resnet50_fpn", **SMALL, **SCORES),
+    "ssdlite_mobilenet_v3": _detector("ssdlite320_mobilenet_v3_large", **SCORES),
+    "lraspp_mobilenet_v3": _resized(lambda: Segmenter("lraspp_mobilenet_v3_large"), 3, 192, 256),
+    "fcn_r50": _resized(lambda: Segmenter("fcn_resnet50"), 3, 96, 128),
+    "raft_small": _resized(
+        lambda: Flow("raft_small"), 3, 128, 160, batch=1, names=("first", "second")
+    ),
+    **{
+        f"fpn_{name}": _resized(partial(Pyramid, name), 3, 128, 160)
+        for name in (
+            "resnet50",
+            "mobilenetv3_large_100",
+            "tf_efficientnetv2_b0",
+            "hrnet_w18_small",
+            "convnext_atto",
+            "res2net50_14w_8s",
+            "ghostnet_100",
+        )
+    },
+    "unet": _resized(UNet, 3, 96, 128),
+    "nnunet_block": _resized(
+        NnUNetBlock, 32, 16, 24, 24, batch=1, axes={2: "depth", 3: "height", 4: "width"}
+    ),
+    "db_text_detector": _resized(TextDetector, 3, 96, 128),
+    "crnn": _resized(TextRecognizer, 1, 32, 104, axes={0: "batch", 3: "width"}),
+    "yolo": _resized(Yolo, 3, 96, 128),
+    "rt_detr_r50": _images(
+        _hf(hf.RTDetrForObjectDetection, hf.RTDetrConfig),
+        sized("eager"),
+        3,
+        320,
+        320,
+        batch=1,
+        result="logits",
+    ),
+    "mask2former_swin": _images(
+        _hf(hf.Mask2FormerForUniversalSegmentation, hf.Mask2FormerConfig),
+        sized("eager"),
+        3,
+        256,
+        256,
+        batch=1,
+        result="masks_queries_logits",
+    ),
+    "wav2vec2": _sounds(_hf(hf.Wav2Vec2Model, hf.Wav2Vec2Config, **WAV2VEC2), 4000),
+    "wav2vec2_conformer": _sounds(
+        _hf(hf.Wav2Vec2ConformerModel, hf.Wav2Vec2ConformerConfig, **CONFORMER), 4000
+    ),
+    "parakeet_encoder": _sounds(
+        _hf(hf.ParakeetEncoder, hf.ParakeetEncoderConfig, **PARAKEET),
+        200,
+        80,
+        name="input_features",
+    ),
+    "hifigan": _resized(Vocoder, 40, 80, axes={0: "batch", 1: "frames"}, names=("spectrogram",)),
+    "whisper_stem": _resized(
+        Stem, 80, 300, axes={0: "batch", 2: "frames"}, names=("input_features",)
+    ),
 }
