@@ -23,18 +23,21 @@ def merged(groups: int, c: int, k: int) -> int:
 
     A divisor of `groups`: as many as possible become one of at most 64 channels, a multiple of 8.
     """
-    if c == k == groups:  # depthwise
-        return groups
+    return groups if c == k == groups else together(groups, c, k)  # depthwise ones stay
 
-    def fits(together: int) -> bool:
-        widths = (c // groups * together, k // groups * together)
+
+def together(groups: int, c: int, k: int) -> int:
+    """The same, for groups of one channel as well."""
+
+    def fits(joined: int) -> bool:
+        widths = (c // groups * joined, k // groups * joined)
         return (
-            groups % together == 0
+            groups % joined == 0
             and max(widths) <= _TILE
             and not any(width % _ACCESS for width in widths)
         )
 
-    return groups // next((together for together in range(groups, 1, -1) if fits(together)), 1)
+    return groups // next((joined for joined in range(groups, 1, -1) if fits(joined)), 1)
 
 
 def serves(groups: int, c: int, k: int, dtype: DType) -> bool:

@@ -47,6 +47,7 @@ OPSET = 17
 ARGUMENTS = {
     named("gemm_2x"): "GemmArguments",
     named("conv_2x"): "ConvArguments",
+    named("conv_transpose_sm90"): "ConvArguments",
     named("pool"): "PoolArguments",
     named("stem_sm90"): "ConvArguments",
     named("layout"): "LayoutArguments",
@@ -88,6 +89,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "b2b_conv_sm90": {**_SM90, "later": (64, 0, 0)},
     "gemm_rows_sm90": {**_ROWS, "tma_rows": False},
     "conv_sm90": _SM90,
+    "conv_transpose_sm90": _SM90,
     "gemm_sm90": _SM90,
     "gemm_norm_sm90": {**_SM90, "cluster": (1, 4), "stages": 4},
     "norm": {"rows": 4, "lanes": 32, "vectors": 3, "access": 8},
@@ -214,6 +216,25 @@ _INNER = tuple(step for step in _STORED if step.name != STORE)  # with a residua
 GEMM_INNER = Fused("gemm_chain", *_INNER, family=named("b2b_stored_sm90"))
 CONV_INNER = Fused("conv_chain", *_INNER, rank=4, family=named("b2b_stored_sm90"))
 CONV_1D = Fused("conv1d", Step("Bias"), Step("Relu"), rank=3, family=named("conv_2x"))
+TRANSPOSED, TRANSPOSED_1D = (
+    Fused(
+        kind,
+        Step("Bias"),
+        Step("Add"),
+        Step("LeakyRelu", (0.25,)),
+        rank=rank,
+        family=named("conv_transpose_sm90"),
+    )
+    for kind, rank in (("conv_transpose", 4), ("conv_transpose1d", 3))
+)
+TRANSPOSED_ROWS = Fused(
+    "conv_transpose1d",
+    Step("Bias"),
+    Step("Add"),
+    Step("Relu"),
+    rank=3,
+    family=named("conv_2x"),
+)
 MAX_POOL, AVERAGE_POOL, GLOBAL_POOL = (
     Fused("max_pool"),
     Fused("average_pool"),
@@ -303,6 +324,9 @@ ALL = (
     LAST,
     LAST_1D,
     CONV_1D,
+    TRANSPOSED,
+    TRANSPOSED_1D,
+    TRANSPOSED_ROWS,
     MAX_POOL,
     AVERAGE_POOL,
     GLOBAL_POOL,

@@ -44,7 +44,7 @@ EpilogueArguments FusedKernel::ReadEpilogue(Buffers& buffers, const Shape& y) co
     if (!vector && op_.operands[i] != 't') continue;  // the op's own
     const size_t index = op_.first_operand + i;
     const OrtValue* value = buffers.Input(index);
-    RequireShape(index, ort::ShapeOf(value), vector ? Shape{y.back()} : y);
+    RequireShape(index, ort::ShapeOf(value), vector ? Shape{operation_->VectorSize(y)} : y);
     if (vector) {
       epilogue.vectors[vectors++] = static_cast<const float*>(buffers.Read(value, kTypeF32));
     } else {

@@ -30,6 +30,9 @@ class Operation {
   // Elements of y in one row of the kernel's problem: rows choose among its configurations.
   virtual int64_t Columns(const ort::Shape& y) const { return y.back(); }
 
+  // Elements of an epilogue's vector.
+  virtual int64_t VectorSize(const ort::Shape& y) const { return y.back(); }
+
   // Makes the kernel's arguments of `tensors` and passes them to `run`.
   virtual const char* Launch(const Tensors& tensors, const Run& run) const = 0;
 };

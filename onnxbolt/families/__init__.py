@@ -28,6 +28,7 @@ from onnxbolt.families.b2b_stored_sm90 import B2bStoredSm90
 from onnxbolt.families.base import Family, KernelConfig, Layers, Stem
 from onnxbolt.families.conv_2x import Conv2x
 from onnxbolt.families.conv_sm90 import ConvSm90
+from onnxbolt.families.conv_transpose_sm90 import ConvTransposeSm90
 from onnxbolt.families.depthwise import Depthwise
 from onnxbolt.families.elementwise import Elementwise
 from onnxbolt.families.gemm_2x import Gemm2x
@@ -113,6 +114,7 @@ FAMILIES: Registry[int, Family[Any]] = _Families(
         GemmNormSm90(),
         GroupNorm(),
         GemmSkinny(),
+        ConvTransposeSm90(),
     ),
     "number",
     "name",
@@ -158,6 +160,12 @@ def kinds() -> frozenset[str]:
 def problem_types() -> dict[str, type[Problem]]:
     """The classes of problems that some family solves, by name."""
     return _problem_types(_planned())
+
+
+def is_unmeasured(problem: Problem) -> bool:
+    """True if only families solve the problem that planning does not choose yet."""
+    name = type(problem).__name__
+    return name in _problem_types(FAMILIES.values()) and name not in problem_types()
 
 
 def _planned() -> Iterator[Family[Any]]:

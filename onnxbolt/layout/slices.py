@@ -46,7 +46,8 @@ class _Users:
 
     def _add(self, candidate: Candidate, assignment: Assignment) -> None:
         x = candidate.anchor.x
-        if candidate.out is candidate.anchor.dtype:
+        anchor = candidate.anchor
+        if candidate.out is anchor.dtype and anchor.op.writes_slices(anchor):
             self._written[candidate.output.name] = assignment.form(candidate.output)
         reads = assignment.fused_reads.get(candidate.anchor.node, assignment.form(candidate.output))
         if reads == assignment.form(x) and all(link.operand is not x for link in candidate.links):

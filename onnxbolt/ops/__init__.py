@@ -12,6 +12,7 @@ from onnxbolt import checks
 from onnxbolt.ops.attention import Attention
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.ops.conv import Conv
+from onnxbolt.ops.conv_transpose import ConvTranspose
 from onnxbolt.ops.elementwise import Elementwise
 from onnxbolt.ops.gemm import Gemm
 from onnxbolt.ops.glu import Glu
@@ -66,6 +67,7 @@ OPS: Registry[str, FusedOp] = _Ops(
     "fused op",
     (
         Conv(),
+        ConvTranspose(),
         Gemm(),
         Glu(),
         Rotary(),

@@ -287,6 +287,10 @@ class FusedOp:
         op that is not planned."""
         return None
 
+    def writes_slices(self, anchor: Anchor) -> bool:
+        """True if kernels can write the result as some channels of a larger tensor."""
+        return True
+
     # --- in the place of ordinary nodes ---------------------------------------------------------
 
     def replacement(self, node: gs.Node) -> Replacement | None:

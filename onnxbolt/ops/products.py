@@ -6,6 +6,8 @@ among them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx_graphsurgeon as gs
 
@@ -45,9 +47,14 @@ class ProductOp(FusedOp):
         return [weight, *operands(candidate, forms, tensors)]
 
 
-def operands(candidate: Candidate, forms: tuple[Form, ...], tensors: Tensors) -> list[gs.Tensor]:
+def operands(
+    candidate: Candidate,
+    forms: tuple[Form, ...],
+    tensors: Tensors,
+    arranged: Callable[[np.ndarray], np.ndarray] = lambda vector: vector,
+) -> list[gs.Tensor]:
     """The operands of the epilogue's steps, in their order. `forms` are those of each layer's
-    result."""
+    result, and `arranged` makes of a vector for its channels one for the product's columns."""
     found: list[gs.Tensor] = []
     layer = 0
     for link in candidate.links:
@@ -55,7 +62,7 @@ def operands(candidate: Candidate, forms: tuple[Form, ...], tensors: Tensors) ->
         if kind == "vector":
             assert operand is not None  # patterns give vector steps an operand
             values = _vector(operand, candidate.widths[layer], forms[layer])
-            found.append(tensors.constant(operand.name, values))
+            found.append(tensors.constant(operand.name, arranged(values)))
         elif kind == "tensor":
             found.append(tensors.get(operand, forms[layer]))
         elif kind == "rotation":

@@ -18,7 +18,7 @@ import onnx_graphsurgeon as gs
 from onnxbolt.archs import ARCHS, Arch
 from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.epilogues import MEAN
-from onnxbolt.families import KernelConfig, problem_types
+from onnxbolt.families import KernelConfig, is_unmeasured, problem_types
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.elementwise_runs import elementwise_runs
 from onnxbolt.layout.slices import slices
@@ -301,6 +301,8 @@ def _unsupported(candidate: Candidate, archs: Sequence[int]) -> Refusal | None:
     problem, node = problem_of(candidate, None), candidate.anchor.node
     if type(problem).__name__ not in problem_types():
         reason = f"no kernel family that is installed solves a {problem.operation}"
+        if is_unmeasured(problem):
+            reason = f"no kernel for a {problem.operation} has run on a GPU yet"
         return Refusal(node.name, node.op, reason, candidate.output.name)
     for number in archs:
         if supports(problem, number) or all(supports(layer, number) for layer in problem.layers):

@@ -132,6 +132,47 @@ def convolution(
     return multiply
 
 
+def transposed_convolution(
+    group: int,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    padding: Sequence[int],
+) -> Multiply:
+    """ConvTranspose of ONNX without a bias: [N,C,..] x [C,K/group,..] -> [N,K,..]."""
+
+    def multiply(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        rank, sizes = x.ndim - 2, x.shape[2:]
+        grouped = weight.reshape(group, -1, *weight.shape[1:]).swapaxes(1, 2)  # [G,K/G,C/G,..]
+        pixels = x.reshape(len(x), group, grouped.shape[2], -1)
+        spans = [
+            (size - 1) * s + (k - 1) * d + 1 + more
+            for size, s, k, d, more in zip(
+                sizes, strides, weight.shape[2:], dilations, padding, strict=True
+            )
+        ]
+        whole: np.ndarray = np.zeros(
+            (len(x), group, grouped.shape[1], *spans), np.result_type(x.dtype, weight.dtype)
+        )
+        for tap in np.ndindex(weight.shape[2:]):
+            places: list[slice] = [
+                slice(t * d, t * d + (size - 1) * s + 1, s)
+                for t, d, size, s in zip(tap, dilations, sizes, strides, strict=True)
+            ]
+            added = _multiplied(grouped[(..., *tap)], pixels)
+            whole[(slice(None), slice(None), slice(None), *places)] += added.reshape(
+                *added.shape[:3], *sizes
+            )
+        kept = [
+            slice(first, span - last)
+            for first, last, span in zip(pads[:rank], pads[rank:], spans, strict=True)
+        ]
+        result = whole[(slice(None), slice(None), slice(None), *kept)]
+        return np.ascontiguousarray(result.reshape(len(x), -1, *result.shape[3:]))
+
+    return multiply
+
+
 def _multiplied(weight: np.ndarray, x: np.ndarray) -> np.ndarray:
     """[G,K/G,C/G] x [N,G,C/G,pixels]; by broadcasting where a group is one channel."""
     # BLAS needs contiguous operands

@@ -4,6 +4,7 @@ a rule are measured."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +18,12 @@ from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.verify.bounds import Bounded, Error, bounded, is_float, is_set
 from onnxbolt.verify.functions import functions
 from onnxbolt.verify.limits import UNKNOWN, Arithmetic, unit
-from onnxbolt.verify.products import convolution, product, terms_of
+from onnxbolt.verify.products import (
+    convolution,
+    product,
+    terms_of,
+    transposed_convolution,
+)
 from onnxbolt.verify.standard import WITHOUT_FLOAT64, Standard
 
 Env = dict[str, Bounded]
@@ -476,6 +482,35 @@ def _conv(call: Call) -> Bounded | None:
     )
 
 
+def _conv_transpose(call: Call) -> Bounded | None:
+    x, weight, *bias = call.given
+    rank = x.value.ndim - 2
+    if call.attributes.get("auto_pad", b"NOTSET") != b"NOTSET":
+        return None
+    if call.attributes.get("output_shape"):
+        return None
+    group = int(call.attributes.get("group", 1))
+    strides, dilations = (
+        list(call.attributes.get(name, [1] * rank)) for name in ("strides", "dilations")
+    )
+    padding = list(call.attributes.get("output_padding", [0] * rank))
+    pads = list(call.attributes.get("pads", [0] * (2 * rank)))
+    multiply = transposed_convolution(group, strides, pads, dilations, padding)
+    taps = [
+        -(-k // (s // math.gcd(s, d)))
+        for k, s, d in zip(weight.value.shape[2:], strides, dilations, strict=True)
+    ]
+    terms = weight.value.shape[0] // group * math.prod(taps)
+    return call.biased(
+        product(call.layer_input(x), weight, multiply, terms, call.arithmetic),
+        (
+            dataclasses.replace(bias[0], value=bias[0].value.reshape(-1, *[1] * rank))
+            if bias
+            else None
+        ),
+    )
+
+
 def _matmul(call: Call) -> Bounded:
     x, weight = call.given
     return call.biased(
@@ -606,6 +641,7 @@ _RULES: dict[str, Callable[[Call], Bounded | None]] = {
     "Cast": _cast,
     "Constant": _constant,
     "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
     "Gemm": _gemm,
     "LayerNormalization": _layer_normalization,
     "MatMul": _matmul,

@@ -31,6 +31,7 @@ from onnxbolt.families.base import Schedule
 from onnxbolt.families.blocks.mma_sync import Walk
 from onnxbolt.families.conv_2x import Conv2xConfig
 from onnxbolt.families.conv_sm90 import ConvSm90Config
+from onnxbolt.families.conv_transpose_sm90 import ConvTransposeSm90Config
 from onnxbolt.families.depthwise import DepthwiseConfig
 from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.families.gemm_3x import Gemm3xConfig
@@ -204,6 +205,9 @@ ATTENTION_SM90 = AttentionSm90Config(
     schedule=Schedule.PINGPONG,
     overlap=True,
 )
+CONV_TRANSPOSE_SM90 = ConvTransposeSm90Config(
+    arch=90, rows=128, columns=64, k=64, schedule=Schedule.COOPERATIVE, consumers=2
+)
 GEMM_SKINNY = GemmSkinnyConfig(
     arch=90,
     rows=8,
@@ -281,6 +285,10 @@ UNITS = {
             (DType.F16, ("Store",), "LayerNorm", ("Bias",)),
             (DType.BF16, (), "RmsNorm", ()),
         )
+    ),
+    "conv_transpose_sm90": (
+        Instance(CONV_TRANSPOSE_SM90, DType.F16, DType.F16, ("Bias", "Relu")),
+        Instance(CONV_TRANSPOSE_SM90, DType.BF16, DType.F32, ("Bias", "Add")),
     ),
     "gemm_skinny": (
         Instance(GEMM_SKINNY, DType.F16, DType.F16, ("Bias", "GeluErf")),

@@ -24,6 +24,7 @@ MIRRORS = {
     "EpilogueArguments": device.Epilogue,
     "RotationArguments": device.Rotation,
     "GemmArguments": device.Gemm,
+    "PhasedPixels": device.PhasedPixels,
     "ConvArguments": device.Conv,
     "PoolArguments": device.Pool,
     "LayoutArguments": device.Layout,

@@ -33,6 +33,7 @@ from tests.gpu import (
     attention_cases,
     chain_2x_cases,
     conv_chain_cases,
+    conv_transpose_cases,
     gemm_moments_cases,
     gemm_norm_cases,
     gemm_rows_cases,
@@ -292,6 +293,7 @@ def instances(arch: int) -> list[Instance]:
     found += attention_cases.instances(arch)
     found += norm_cases.instances(arch, types)
     found += gemm_norm_cases.instances(arch, types)
+    found += conv_transpose_cases.instances(arch, types)
     found += group_norm_cases.instances(arch, types)
     found += _first_convolutions(arch)
     found += [

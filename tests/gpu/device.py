@@ -58,6 +58,12 @@ class Gemm(ctypes.Structure):
         return cls(*d.shape, a.shape[-1], *pointers, *pitches, epilogue)
 
 
+class PhasedPixels(ctypes.Structure):
+    """PhasedPixels."""
+
+    _fields_ = _fields(_I, "h w top left height width")
+
+
 class Conv(ctypes.Structure):
     """ConvArguments."""
 
@@ -73,6 +79,7 @@ class Conv(ctypes.Structure):
         *_fields(_I, "x_nchw y_nchw"),
         *_fields(_P, "stored"),
         *_fields(_I, "padding"),
+        ("pixels", PhasedPixels),
     ]
 
 

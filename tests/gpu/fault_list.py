@@ -429,6 +429,16 @@ GEMM_NORM = Store(
     "to.column + i / 4 * 8 + this->thread_ % 4 * 2 + i % 2",
     "float",
 )
+_PHASED_STORE = "      *reinterpret_cast<uint4*>(y) = value;\n"
+PHASED = Store(
+    "sm90/phases.h",
+    _PHASED_STORE,
+    "      Output* result = reinterpret_cast<Output*>(&value);\n{code}" + _PHASED_STORE,
+    "result[i]",
+    "kPerChunk",
+    "place",
+    "phase.channel + i",
+)
 _GROUP_NORM_STORE = "        *y_at(pixel, channel) = y;\n"
 GROUP_NORM = Store(
     "families/group_norm/block.h",
@@ -601,6 +611,16 @@ def _gemm_norm() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     yield BIAS, (Edit(file, steps, f"{bare} {steps.replace('operands', 'bare')}"),)
 
 
+def _conv_transpose() -> Iterator[tuple[str, tuple[Edit, ...]]]:
+    file, finish = PHASED.file, "finish<Output>(x, operands, this->operands_.params);"
+    yield from _direct(PHASED, _guarded(file, _PHASED_STORE, "to.row != 128"))
+    unbiased = (
+        "[&] { auto others = operands; if (to.row == 128) others.vectors[0].clear(); return"
+        " others; }()"
+    )
+    yield BIAS, (Edit(file, finish, finish.replace("operands, this", f"{unbiased}, this")),)
+
+
 def _group_norm() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     file, beta = GROUP_NORM.file, "factors.summand[j] += beta * (1.f + scale[j]);"
     yield from _direct(GROUP_NORM, _guarded(file, _GROUP_NORM_STORE, "pixel_of(pixel) / 64 != 2"))
@@ -679,6 +699,7 @@ _PRODUCTS_OF_FAMILIES: dict[Family[Any], tuple[tuple[str, tuple[Edit, ...]], ...
     named("gemm_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("gemm_norm_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("conv_sm90"): ((K_BLOCK, PERSISTENT_K),),
+    named("conv_transpose_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("b2b_conv_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("b2b_gemm_sm90"): (
         _k("sm90/b2b/consumer.h", _BOX, f"      if (box + 1 < kBoxes) {_BOX.lstrip()}"),
@@ -714,6 +735,7 @@ _STORES = {
     named("gemm_sm90"): _matrix,
     named("gemm_norm_sm90"): _gemm_norm,
     named("conv_sm90"): _matrix,
+    named("conv_transpose_sm90"): _conv_transpose,
     named("b2b_conv_sm90"): _matrix,
     named("b2b_gemm_sm90"): _matrix,
     named("gemm_rows_sm90"): _matrix,

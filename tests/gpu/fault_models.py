@@ -183,6 +183,14 @@ def _gemm_norm() -> onnx.ModelProto:
     return net.model(net.node("Mul", y, total))
 
 
+def _conv_transpose() -> onnx.ModelProto:
+    """Half as high and wide as others' images, since its result is twice as high and wide."""
+    net = Net({"x": (1, 64, SIDE // 2, SIDE // 2)})
+    y = net.node("Relu", net.conv("x", 64, 64))
+    y = net.node("ConvTranspose", y, net.normal(64, 64, 2, 2), net.normal(64), strides=[2, 2])
+    return net.model(net.conv(net.node("Relu", y), 64, 64, 3, pads=SAME))
+
+
 def _group_norm() -> onnx.ModelProto:
     net = Net({"x": (1, 64, SIDE, SIDE)}, 21)
     y = net.conv("x", 64, 64, 3, pads=SAME)
@@ -223,6 +231,7 @@ MODELS: dict[Family[Any], Callable[[], onnx.ModelProto]] = {
     named("gemm_norm_sm90"): _gemm_norm,
     named("conv_2x"): _conv,
     named("conv_sm90"): _conv,
+    named("conv_transpose_sm90"): _conv_transpose,
     named("halo_sm90"): _conv,
     named("stem_sm90"): _first,
     named("depthwise"): _depthwise,

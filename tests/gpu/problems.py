@@ -28,7 +28,15 @@ from onnxbolt.ops.glu import TURN
 from onnxbolt.problems import ConvProblem as PlannedConv
 from onnxbolt.problems import GemmProblem as PlannedGemm
 from onnxbolt.tune.tasks import instance_of
-from tests.gpu import attentions, gemm_moments, gemm_norms, gemm_rows, group_norms, norms
+from tests.gpu import (
+    attentions,
+    conv_transposes,
+    gemm_moments,
+    gemm_norms,
+    gemm_rows,
+    group_norms,
+    norms,
+)
 from tests.gpu import gemm_skinny_cases as skinny
 from tests.gpu.cases import GEMMS, ConvShape, GemmShape, convolutions
 from tests.gpu.chain_problems import chains_2x, sm90_chains, small_chains, wide_chains
@@ -468,6 +476,7 @@ BUILDERS: dict[Family[Any], Builder] = {
     named("attention"): attentions.problems,
     named("attention_sm90"): attentions.problems,
     named("gemm_norm_sm90"): gemm_norms.problems,
+    named("conv_transpose_sm90"): conv_transposes.problems,
     named("group_norm"): group_norms.problems,
     named("elementwise"): _each(elementwise_problem, (1, 1, 0), (777, 10, 2), (70001, 64, 0)),
 }

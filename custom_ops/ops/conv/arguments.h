@@ -4,6 +4,19 @@
 
 namespace onnxbolt {
 
+// The place of a transposed convolution's pixels: output (p, q) of the convolution has those of all
+// phases (f, g) as its channels, group by group, phase by phase; they are pixels
+// (h p + f - top, w q + g - left) of y, those among them that y has.
+struct PhasedPixels {
+  int h = 1, w = 1;           // phases along each axis
+  int top = 0, left = 0;      // phases in front of the first pixel
+  int height = 0, width = 0;  // extents of y
+
+  constexpr bool apart() const { return h * w > 1 || height > 0; }
+  // True if all phases of a row of `q` outputs are y's row as it lies.
+  constexpr bool lie_in_rows(int q) const { return h == 1 && left == 0 && w * q == width; }
+};
+
 // y[n, p, q, k] = epilogue(x[n, h, w, c] * w[k, r, s, c]), cross-correlation. A pitch is elements
 // from one pixel to the next.
 struct ConvArguments {
@@ -18,6 +31,7 @@ struct ConvArguments {
   void* stored = nullptr;  // if y is to be written in both layouts: the NHWC one, without gaps, in
                            // the element type of x
   int padding = 0;         // channels at the end that the NCHW layout lacks
+  PhasedPixels pixels;     // apart(): y is [n, height, width, k / phases], and has no rows of k
 
   constexpr void* rows() const { return stored ? stored : y; }  // the NHWC output
   constexpr int64_t row_pitch() const { return stored ? k : y_pitch; }

@@ -6,8 +6,12 @@
 namespace onnxbolt {
 
 // nullptr if a convolution wants its output in the layout that the kernel writes: NCHW where
-// `nchw`, else NHWC, or `both`.
-inline const char* CheckLayout(const ConvArguments& conv, bool nchw, bool both = false) {
+// `nchw`, else NHWC, or `both`; `apart`: pixel by pixel, those of a transposed convolution.
+inline const char* CheckLayout(const ConvArguments& conv, bool nchw, bool both = false,
+                               bool apart = false) {
+  if (conv.pixels.apart() != apart)
+    return apart ? "y is to be stored in rows, and the kernel stores pixels of phases"
+                 : "y is to be stored by phases of pixels, and the kernel stores rows";
   if (both && !conv.stored) return "y is to be written in one form, and the kernel writes both";
   if (!both && conv.stored) return "y is to be written in both forms, and the kernel writes one";
   if (conv.padding < 0 || (conv.padding > 0 && conv.padding >= conv.k))

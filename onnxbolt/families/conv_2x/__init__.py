@@ -12,7 +12,7 @@ from onnxbolt.archs import Arch, Capability
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN
 from onnxbolt.families.base import Compiled, Family
-from onnxbolt.families.blocks import mma_sync
+from onnxbolt.families.blocks import convolutions, mma_sync
 from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.blocks.mma_sync import MASK_BITS, MAX_IMAGE_ROWS, WALKS, MmaConfig, Walk
 from onnxbolt.families.row import at
@@ -30,7 +30,7 @@ class Conv2x(Family[Conv2xConfig]):
     """Runs on every architecture whose tensor cores multiply the type."""
 
     number, name, config = 3, "conv_2x", Conv2xConfig
-    problems, kinds = (ConvProblem,), frozenset({"conv", "conv1d"})
+    problems, kinds = (ConvProblem,), convolutions.KINDS
     needs = frozenset({Capability.MMA_SYNC})
     waits, compile_seconds, generation = False, 3.0, 0
 

@@ -21,7 +21,7 @@ from onnxbolt.archs import Arch, Capability, get
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, tensor_operands
 from onnxbolt.families.base import Compiled, Family
-from onnxbolt.families.blocks import sm90
+from onnxbolt.families.blocks import convolutions, sm90
 from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.nchw_output import in_rows
 from onnxbolt.families.blocks.sm90 import Sm90Config
@@ -41,7 +41,7 @@ class ConvSm90(Family[ConvSm90Config]):
     number, name, config = 6, "conv_sm90", ConvSm90Config
     most_mean_pixels = MAX_MEAN_PIXELS
     takes = ("element", "output", "epilogue", "stores")
-    problems, kinds = (ConvProblem,), frozenset({"conv", "conv1d"})
+    problems, kinds = (ConvProblem,), convolutions.KINDS
     needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
 
     def candidates(self, problem: ConvProblem, arch: Arch) -> tuple[ConvSm90Config, ...]:

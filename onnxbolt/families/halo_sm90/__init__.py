@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from onnxbolt.archs import Arch, Capability
 from onnxbolt.epilogues import MEAN, tensor_operands
 from onnxbolt.families.base import Compiled, Family, Schedule, access, clusters
-from onnxbolt.families.blocks import halo
+from onnxbolt.families.blocks import convolutions, halo
 from onnxbolt.families.blocks.halo import HaloConfig
 from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.nchw_output import in_rows
@@ -41,7 +41,7 @@ class HaloSm90(Family[HaloSm90Config]):
     """Serves filters of several positions with strides of 1 and 2."""
 
     number, name, config = 7, "halo_sm90", HaloSm90Config
-    problems, kinds = (ConvProblem,), frozenset({"conv", "conv1d"})
+    problems, kinds = (ConvProblem,), convolutions.KINDS
     needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
 
     def candidates(self, problem: ConvProblem, arch: Arch) -> tuple[HaloSm90Config, ...]:

@@ -49,7 +49,7 @@ class Conv(ProductOp):
         return "conv1d" if signature.rank == 3 else "conv"
 
     def anchors(self) -> Sequence[AnchorPattern]:
-        """Conv; ConvTranspose to say why it stays."""
+        """Conv."""
         return pattern.anchors(self)
 
     def continuations(self) -> Sequence[StepPattern]:

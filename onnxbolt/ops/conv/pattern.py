@@ -18,10 +18,7 @@ from onnxbolt.patterns.types import AnchorPattern, StepPattern
 
 def anchors(op: FusedOp) -> tuple[AnchorPattern, ...]:
     """The nodes that `op` begins at."""
-    return (
-        AnchorPattern(("Conv",), partial(_match, op)),
-        AnchorPattern(("ConvTranspose",), _transposed),
-    )
+    return (AnchorPattern(("Conv",), partial(_match, op)),)
 
 
 def continuations(op: FusedOp) -> tuple[StepPattern, ...]:
@@ -85,16 +82,6 @@ def _refusal(node: gs.Node) -> Refusal | None:
     if 0 in x.shape or 0 in weight.shape:
         return because("an empty tensor: there is nothing to compute", x.name)
     return None
-
-
-def _transposed(node: gs.Node) -> Refusal:
-    return Refusal(
-        node.name,
-        node.op,
-        "ConvTranspose stays with ONNX Runtime",
-        node.outputs[0].name,
-        "nearest-neighbour Resize followed by Conv",
-    )
 
 
 def _layer(

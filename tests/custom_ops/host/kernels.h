@@ -102,8 +102,12 @@ void RememberPads(const Window& c) {
   std::copy(std::begin(pads), std::end(pads), last_pads);
 }
 
+// The phases of a transposed convolution: rows of all columns, then each pixel where it lies.
+inline void ComputePhases(const ConvArguments& c);
+
 inline void Compute(const ConvArguments& c) {
   RememberPads(c);
+  if (c.pixels.apart()) return ComputePhases(c);
   const auto *x = static_cast<const float*>(c.x), *filter = static_cast<const float*>(c.filter);
   const int group_c = c.c / c.groups, group_k = c.k / c.groups;
   for (int64_t row = 0; row < int64_t{c.n} * c.p * c.q; ++row) {
@@ -125,6 +129,29 @@ inline void Compute(const ConvArguments& c) {
       static_cast<float*>(
           c.y)[c.y_nchw ? (n * planes + k) * plane + row % plane : row * c.y_pitch + k] = value;
     }
+  }
+}
+
+inline void ComputePhases(const ConvArguments& c) {
+  std::vector<float> values(int64_t{c.n} * c.p * c.q * c.k);
+  ConvArguments conv = c;
+  conv.y = values.data(), conv.y_pitch = c.k, conv.pixels = {}, conv.epilogue = {};
+  conv.epilogue.params[0] = 1;
+  Compute(conv);
+  const PhasedPixels& to = c.pixels;
+  const int width = c.k / c.groups / (to.h * to.w);
+  for (int64_t i = 0; i < int64_t(values.size()); ++i) {
+    const int column = i % c.k, group = column / (c.k / c.groups), phase = column / width;
+    const int64_t row = i / c.k, n = row / c.q / c.p;
+    const int h = row / c.q % c.p * to.h + phase / to.w % to.h - to.top,
+              w = row % c.q * to.w + phase % to.w - to.left;
+    if (h < 0 || h >= to.height || w < 0 || w >= to.width) continue;
+    const int64_t pixel = (n * to.height + h) * to.width + w;
+    const int channel = group * width + column % width;
+    EpilogueArguments epilogue = c.epilogue;  // vectors have all columns
+    for (const float*& vector : epilogue.vectors) vector = vector ? vector + column - channel : 0;
+    static_cast<float*>(c.y)[pixel * c.y_pitch + channel] =
+        Finish(epilogue, values[i], pixel, channel);
   }
 }
 

@@ -1,0 +1,96 @@
+// Transposed convolution for sm_90a in NHWC: an implicit GEMM whose columns are the channels of all
+// phases of y's pixels, which are stored at their pixels (sm90/phases.h).
+//
+// Constraints: rows of x and filter are multiples of 16 bytes, and so are a group's channels of y;
+// a tile's columns belong to one group; padding and the filter's reach fit TMA's im2col window.
+#pragma once
+#include "ops/conv/check.h"
+#include "sm90/convolution.h"
+#include "sm90/phases.h"
+
+namespace onnxbolt {
+
+// See ConvArguments and PhasedPixels. float is multiplied as TF32, rounded by TMA on its way into
+// shared memory.
+template <class Config, class ElementType, class OutputType, class ChainType>
+struct ConvTransposeSm90 {
+  using Shape = sm90::PhasedShape<Config, ElementType, OutputType, ChainType>;
+  using End = sm90::PhasedTileEnd<Shape>;
+  using Row = Config;
+  using Element = ElementType;
+  using Output = OutputType;
+  static constexpr int kSharedMemory = Shape::kSharedMemory;
+
+  static const char* prepare() {
+    return ReserveSharedMemory(sm90::PersistentKernel<Shape, true, End>, Shape::kSharedMemory);
+  }
+
+  static const char* can_implement(const void* arguments) {
+    const auto& conv = *static_cast<const ConvArguments*>(arguments);
+    if (const char* error = CheckLayout(conv, false, false, true)) return error;
+    if (const char* error = check_groups(conv)) return error;
+    if (const char* error =
+            CheckExtents(sm90::Rows(conv), conv.k, int64_t(conv.r) * conv.s * conv.c))
+      return error;
+    if (const char* error = sm90::CheckInputs<Shape>(conv, depth(conv))) return error;
+    if (const char* error = check_output(conv)) return error;
+    if (const char* error = sm90::CheckIm2col(conv)) return error;
+    if (const char* error = CheckOperands<ChainType, Element>(conv.epilogue, Row::at(kAlignC)))
+      return error;
+    return sm90::CheckProblem<Shape>(sm90::Rows(conv), conv.k, depth(conv),
+                                     int64_t(conv.r) * conv.s);
+  }
+
+  static size_t workspace_size(const void*, const int64_t*) { return 0; }
+
+  static const char* run(const void* arguments, const Launch& launch) {
+    const auto& conv = *static_cast<const ConvArguments*>(arguments);
+    if (conv.n == 0 || conv.p == 0 || conv.q == 0 || conv.k == 0) return nullptr;
+    const int taps = conv.r * conv.s;
+    sm90::PhasedParams params{};
+    if (const char* error = sm90::DescribeActivations<Shape>(params, conv)) return error;
+    // the map of y is not used: its rows are described as if they were dense
+    if (const char* error =
+            sm90::DescribeOutput<Shape>(params, sm90::Rows(conv), conv.k, depth(conv), taps, conv.y,
+                                        conv.k, conv.epilogue, launch.config))
+      return error;
+    sm90::DescribePhases(params, conv);
+    params.y = conv.y, params.y_pitch = conv.y_pitch;
+    if (const char* error = sm90::DescribeWeights<Shape>(params, conv.filter, conv.k, taps,
+                                                         depth(conv), int64_t(taps) * depth(conv)))
+      return error;
+    if (const char* error = sm90::CheckLaunch<Shape>(params, launch.sm_count)) return error;
+    return sm90::LaunchKernel<Shape, true, End>(params, launch);
+  }
+
+ private:
+  static_assert(Row::at(kAlignA) * sizeof(Element) == 16 &&
+                    Row::at(kAlignB) * sizeof(Element) == 16 &&
+                    Row::at(kAlignC) * sizeof(Element) == 16,
+                "TMA moves rows of 16 bytes");
+
+  static int depth(const ConvArguments& conv) { return conv.c / conv.groups; }
+
+  static const char* check_groups(const ConvArguments& conv) {
+    const int phases = conv.pixels.h * conv.pixels.w;
+    if (conv.groups < 1 || phases < 1 || conv.c % conv.groups != 0 ||
+        conv.k % (conv.groups * phases) != 0)
+      return "c and k have to be multiples of groups, and k also of phases";
+    if (conv.groups > 1 && conv.k / conv.groups % (Shape::kTileN * Shape::kClusterN) != 0)
+      return "a tile's columns have to belong to one group";
+    return nullptr;
+  }
+
+  static const char* check_output(const ConvArguments& conv) {
+    constexpr int kC = Row::at(kAlignC);
+    const int channels = conv.k / conv.groups / (conv.pixels.h * conv.pixels.w);
+    if (channels % kC != 0 || channels * sizeof(Output) % 16 != 0 || conv.y_pitch % kC != 0 ||
+        conv.y_pitch * sizeof(Output) % 16 != 0 || !IsAligned(conv.y, 16))
+      return "y, its pitch or a group's channels are not aligned to align_c elements";
+    if (ChainType::kTensors > 0 && channels % Shape::Finish::kUnitColumns != 0)
+      return "all columns of a unit have to be of one phase, since the epilogue reads tensors";
+    return nullptr;
+  }
+};
+
+}  // namespace onnxbolt

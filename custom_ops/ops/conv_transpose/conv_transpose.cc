@@ -1,0 +1,126 @@
+// FusedConvTranspose: y[N, P, Q, K] = epilogue of ConvTranspose(x[N, H, W, C]); also of rank 3.
+//
+// It is a convolution of stride 1 whose channels are those of all phases of the output's pixels:
+// weight [groups x phases x K / groups, *taps, C / groups]. Its output j of phase f is pixel
+// stride j + f - begin along each axis, of which the attribute `pads` has `begin`.
+#include "ops/conv/arguments.h"
+#include "ops/shared/window.h"
+#include "runtime/operation.h"
+
+namespace onnxbolt {
+namespace {
+
+using ort::Shape;
+
+template <size_t Rank>
+class ConvTranspose : public Operation {
+ public:
+  ConvTranspose(const Op&, const Attributes& attributes)
+      : window_(attributes),
+        padding_(attributes.Ints("output_padding")),
+        groups_(attributes.Int("group", 1)) {
+    if (padding_.size() != Rank - 2 || groups_ < 1)
+      Refuse("attribute output_padding or group is damaged");
+  }
+
+  Shape Output(const Shape& x, const Shape& weight) const override {
+    RequireRank("x", x, Rank);
+    RequireRank("weight", weight, Rank);
+    RequireChannels(x, weight, groups_);
+    if (weight[0] != kUnknown && weight[0] % (groups_ * phases()) != 0)
+      Refuse("weight " + ort::ToString(weight) + " has not as many rows for each of " +
+             std::to_string(groups_ * phases()) + " groups and phases");
+    Shape y = x;
+    y.back() = weight[0] == kUnknown ? kUnknown : weight[0] / phases();
+    for (int axis = 0; axis < 2; ++axis) {
+      if (axis >= kFirst) y[axis + Rank - 3] = extent(axis, x[axis + Rank - 3], taps(axis, weight));
+    }
+    return y;
+  }
+
+  Symbols Names(Symbols x, const Shape&, const Shape& weight) const override {
+    x.back() = "";
+    for (int axis = kFirst; axis < 2; ++axis) {
+      std::string& name = x[axis + Rank - 3];
+      if (name.empty()) continue;
+      const int64_t more = extent(axis, 0, taps(axis, weight));
+      name = std::to_string(window_.stride[axis]) + "*(" + name + ")" + (more < 0 ? "" : "+") +
+             std::to_string(more);
+    }
+    return x;
+  }
+
+  int64_t Columns(const Shape& y) const override { return y.back() * phases(); }
+  int64_t VectorSize(const Shape& y) const override { return y.back() * phases(); }
+
+  const char* Launch(const Tensors& t, const Run& run) const override {
+    const Image x(t.x_shape), y(t.y_shape);
+    ConvArguments a{};
+    a.n = AsInt(x.n), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c);
+    a.k = AsInt(y.c * phases());
+    a.r = AsInt(taps(0, t.weight_shape)), a.s = AsInt(taps(1, t.weight_shape));
+    a.stride_h = a.stride_w = a.dilation_h = a.dilation_w = 1;
+    a.groups = AsInt(groups_);
+    const Line rows = Along(0, x.h, y.h, a.r), columns = Along(1, x.w, y.w, a.s);
+    a.p = rows.positions, a.pad_top = rows.begin, a.pad_bottom = rows.end;
+    a.q = columns.positions, a.pad_left = columns.begin, a.pad_right = columns.end;
+    a.x = t.x_data, a.filter = t.weight_data, a.y = t.y_data;
+    a.x_pitch = t.x_pitch, a.y_pitch = t.y_pitch;
+    a.epilogue = t.epilogue;
+    a.pixels = {AsInt(window_.stride[0]),
+                AsInt(window_.stride[1]),
+                rows.cut,
+                columns.cut,
+                AsInt(y.h),
+                AsInt(y.w)};
+    if (groups_ == 1 && a.pixels.lie_in_rows(a.q) && t.y_pitch == y.c) StoreRows(&a);
+    return run(&a);
+  }
+
+ private:
+  static constexpr int kFirst = Rank == 3 ? 1 : 0;  // the first spatial axis that there is
+
+  // An axis of the convolution of stride 1.
+  struct Line {
+    int positions, begin, end;  // outputs and pads
+    int cut;                    // pixels of its first output that there are not
+  };
+
+  int64_t phases() const { return window_.stride[0] * window_.stride[1]; }
+
+  static int64_t taps(int axis, const Shape& weight) {
+    return axis < kFirst ? 1 : weight[axis + Rank - 3];
+  }
+
+  int64_t extent(int axis, int64_t input, int64_t taps) const {
+    if (input == kUnknown || taps == kUnknown) return kUnknown;
+    const int64_t more = axis < kFirst ? 0 : padding_[axis - kFirst];
+    return (input - 1 + taps) * window_.stride[axis] - window_.begin[axis] - window_.end[axis] +
+           more;
+  }
+
+  Line Along(int axis, int64_t input, int64_t output, int64_t taps) const {
+    const int64_t stride = window_.stride[axis], cut = window_.begin[axis] % stride,
+                  positions = (cut + output + stride - 1) / stride,
+                  begin = taps - 1 - window_.begin[axis] / stride;
+    return {AsInt(positions), AsInt(begin), AsInt(positions + taps - 1 - input - begin),
+            AsInt(cut)};
+  }
+
+  // The pixels of a position's phases lie as its channels do: y is that of a convolution.
+  void StoreRows(ConvArguments* a) const {
+    a->pixels = {};
+    a->y_pitch = a->k;
+    for (int64_t& pitch : a->epilogue.tensor_pitch) pitch *= phases();
+  }
+
+  const Window window_;
+  const Shape padding_;
+  const int64_t groups_;
+};
+
+const RegisteredKind<ConvTranspose<4>> kConvTranspose("conv_transpose");
+const RegisteredKind<ConvTranspose<3>> kConvTranspose1d("conv_transpose1d");
+
+}  // namespace
+}  // namespace onnxbolt

@@ -1,0 +1,186 @@
+// The epilogue of a transposed convolution, which is a convolution whose columns are the channels
+// of all phases of the output's pixels: each column block of a row is stored at a pixel of its own.
+//
+// How it works: as sm90/epilogue.h, but each warp stores its 16 rows of a unit itself, 16 bytes a
+// lane, since the pixels of neighbouring rows are no box of a tensor. A lane finds the first pixel
+// of one row, and the others ask it. 128 bytes of a pixel are whole sectors, as with TMA.
+//
+// Constraints: a group's channels are multiples of 16 bytes, so that an access has one pixel;
+// tensor operands: multiples of a unit's columns, so that all of a unit has one phase.
+#pragma once
+#include "ops/conv/arguments.h"
+#include "sm90/persistent.h"
+
+namespace onnxbolt {
+namespace sm90 {
+
+// The parameters of a launch, with the places of pixels.
+struct PhasedParams : Params {
+  Divisor group, channels, phases_w;  // columns of a group, of a phase; phases along the width
+  int channels_of_group, phases_h, phases_of_row, top, left, height, width;
+};
+
+inline void DescribePhases(PhasedParams& params, const ConvArguments& conv) {
+  const PhasedPixels& at = conv.pixels;
+  const int columns = conv.k / conv.groups, phases = at.h * at.w;
+  params.group = Divisor(columns), params.channels = Divisor(columns / phases),
+  params.phases_w = Divisor(at.w);
+  params.channels_of_group = columns / phases;
+  params.phases_h = at.h, params.phases_of_row = at.w;
+  params.top = at.top, params.left = at.left, params.height = at.height, params.width = at.width;
+}
+
+// A pixel of phase 0, 0: its image, row and column, which may be in front of y.
+struct FirstPixel {
+  int image, y, x;
+};
+
+// The phase of a column, and its channel in y.
+struct PhaseOfColumn {
+  int y, x, channel;
+
+  CUTLASS_DEVICE PhaseOfColumn(const PhasedParams& params, int column) {
+    const int group = params.group.split(column), phase = params.channels.split(column);
+    x = phase, y = params.phases_w.split(x);
+    channel = group * params.channels_of_group + column;
+  }
+};
+
+// The pixel of a row of the product, as the pixels of phase 0, 0.
+CUTLASS_DEVICE FirstPixel PixelOfRow(const PhasedParams& params, int row) {
+  FirstPixel at;
+  at.image = params.image.pixels.split(row);
+  at.y = params.image.row.split(row) * params.phases_h - params.top;
+  at.x = row * params.phases_of_row - params.left;
+  return at;
+}
+
+// The place of a pixel among those of y; negative if y has no such pixel.
+CUTLASS_DEVICE int64_t PlaceOf(const PhasedParams& params, const FirstPixel& first,
+                               const PhaseOfColumn& phase) {
+  const int y = first.y + phase.y, x = first.x + phase.x;
+  const bool inside = y >= 0 && y < params.height && x >= 0 && x < params.width;
+  return inside ? (int64_t(first.image) * params.height + y) * params.width + x : -1;
+}
+
+// A unit's place for operands that threads read directly: all of its columns have one phase.
+struct UnitOfPhase {
+  const PhasedParams& params;
+  const MatrixOutput& tile;
+  PhaseOfColumn phase;
+  int column;  // that the unit's columns count from
+
+  CUTLASS_DEVICE UnitOfPhase(const PhasedParams& params, const MatrixOutput& tile, int unit_column)
+      : params(params),
+        tile(tile),
+        phase(params, tile.column + unit_column),
+        column(phase.channel - unit_column) {}
+
+  CUTLASS_DEVICE int64_t pixel(int tile_row) const {
+    const int64_t row = tile.pixel(tile_row);
+    return row < 0 ? row : PlaceOf(params, PixelOfRow(params, static_cast<int>(row)), phase);
+  }
+};
+
+// As `Shape`'s, but TMA loads no residual.
+template <class Shape>
+struct PhasedEpilogueShape : Shape {
+  static constexpr bool kResidual = false;
+};
+
+// Has the interface of Epilogue.
+template <class Shape>
+class PhasedEpilogue : public Epilogue<Shape> {
+ public:
+  using Base = Epilogue<Shape>;
+  using Output = typename Base::Output;
+  using Base::Base;
+
+  CUTLASS_DEVICE void use(const PhasedParams& params) { params_ = &params; }
+
+  template <int Size>
+  CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column,
+                                  int column_end, const MatrixOutput& to) {
+    char* buffer = this->memory_.staging;
+    const UnitOfPhase unit(*params_, to, unit_column);
+    // columns of operands: those that the unit has of its phase's channels
+    const int operands_end = unit.column + column_end - to.column;
+    this->for_each_part(
+        values, buffer, unit_row, unit_column, operands_end, unit,
+        [&](const auto& x, const auto& operands, int column) {
+          const auto rounded =
+              Base::Chain::template finish<Output>(x, operands, this->operands_.params);
+          this->template write_staged<2 * decltype(rounded)::kElements>(buffer, column, rounded);
+        });
+    OrderStaged();
+    store(buffer, unit_row + this->warp_ * kStoredRows, unit_column, column_end, to);
+    OrderStaged();  // until all lanes have read what the next unit overwrites
+  }
+
+  // Nothing is under way.
+  CUTLASS_DEVICE void drain() {}
+
+ private:
+  static constexpr int kChunks = Shape::kRowBytes / 16, kPerChunk = 16 / sizeof(Output);
+  static_assert(Shape::kRowBytes % 16 == 0, "a row is whole accesses");
+
+  // Orders the warp's accesses of staged values, which are in part instructions that the compiler
+  // does not know as such.
+  CUTLASS_DEVICE static void OrderStaged() {
+    asm volatile("" ::: "memory");
+    __syncwarp();
+    asm volatile("" ::: "memory");
+  }
+
+  // Stores the warp's rows, `first_row` of the tile and the following.
+  CUTLASS_DEVICE void store(char* buffer, int first_row, int unit_column, int column_end,
+                            const MatrixOutput& to) const {
+    const int lane = this->thread_ % 32, columns = column_end - to.column - unit_column;
+    const int64_t own_row = to.pixel(first_row + lane % kStoredRows);
+    const FirstPixel own = PixelOfRow(*params_, own_row < 0 ? 0 : static_cast<int>(own_row));
+#pragma unroll
+    for (int i = 0; i < kStoredRows * kChunks; i += 32) {
+      const int index = i + lane, row = index / kChunks % kStoredRows, chunk = index % kChunks;
+      const FirstPixel first{__shfl_sync(~0u, own.image, row), __shfl_sync(~0u, own.y, row),
+                             __shfl_sync(~0u, own.x, row)};
+      const bool valid = index < kStoredRows * kChunks && chunk * kPerChunk < columns &&
+                         to.pixel(first_row + row) >= 0;
+      if (!valid) continue;
+      const PhaseOfColumn phase(*params_, to.column + unit_column + chunk * kPerChunk);
+      const int64_t place = PlaceOf(*params_, first, phase);
+      if (place < 0) continue;
+      const int staged = this->warp_ * kStoredRows + row;
+      const uint4 value =
+          *reinterpret_cast<const uint4*>(buffer + Base::chunk_offset(staged, chunk * kPerChunk));
+      Output* y = static_cast<Output*>(params_->y) + place * params_->y_pitch + phase.channel;
+      *reinterpret_cast<uint4*>(y) = value;
+    }
+  }
+
+  const PhasedParams* params_ = nullptr;
+};
+
+template <class Config, class ElementType, class OutputType, class ChainType>
+struct PhasedShape : KernelShape<Config, ElementType, OutputType, ChainType> {
+  using Base = KernelShape<Config, ElementType, OutputType, ChainType>;
+  using Finish = PhasedEpilogueShape<typename Base::Finish>;
+  using Epilogue = PhasedEpilogue<Finish>;
+
+  static_assert(!Base::kSwapped && !Base::kNchw, "units are rows of channels");
+  static_assert(ChainType::kFold == 1 && !ChainType::kRotated, "columns are channels");
+};
+
+// The end of a tile for Consumer.
+template <class K>
+class PhasedTileEnd : public TileEnd<K> {
+ public:
+  using Params = PhasedParams;
+
+  CUTLASS_DEVICE PhasedTileEnd(const Params& params, SharedMemory<K> memory, int group, int rank)
+      : TileEnd<K>(params, memory, group, rank) {
+    this->epilogue_.use(params);
+  }
+};
+
+}  // namespace sm90
+}  // namespace onnxbolt

@@ -1,0 +1,73 @@
+"""Transposed convolutions on sm_90a: an implicit GEMM with the channels of all phases of pixels as
+columns, which each go to their pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from onnxbolt.archs import Arch, Capability, get
+from onnxbolt.epilogues import gates, rotates, tensor_operands
+from onnxbolt.families.base import Compiled, Family
+from onnxbolt.families.blocks import sm90
+from onnxbolt.families.blocks.memory import memory_us
+from onnxbolt.families.blocks.sm90 import Sm90Config
+from onnxbolt.problems import ConvProblem, ConvTransposeProblem
+
+# operations for each output beside those of an epilogue that TMA stores: its place, for 16 bytes
+_PLACES = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvTransposeSm90Config(Sm90Config):
+    """See Sm90Config."""
+
+
+class ConvTransposeSm90(Family[ConvTransposeSm90Config]):
+    """Serves transposed convolutions whose rows TMA can read, and whose channels are whole
+    accesses."""
+
+    number, name, config = 30, "conv_transpose_sm90", ConvTransposeSm90Config
+    problems = (ConvTransposeProblem,)
+    kinds = frozenset({"conv_transpose", "conv_transpose1d"})
+    needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
+    measured = False  # no kernel of it has run on a GPU yet
+
+    def candidates(
+        self, problem: ConvTransposeProblem, arch: Arch
+    ) -> tuple[ConvTransposeSm90Config, ...]:
+        convolution = problem.convolution
+        channels, access = problem.k // problem.groups, 16 // problem.out.bytes
+        if channels % max(access, problem.dtype.alignment) or not sm90.im2col_reaches(convolution):
+            return ()
+        if gates(problem.chain) or rotates(problem.chain):
+            return ()
+        if tensor_operands(problem.chain):
+            convolution = _apart(convolution, problem.phases)
+        found = sm90.candidates(ConvTransposeSm90Config, convolution, arch, swizzle=1)
+        return tuple(config for config in found if not config.swapped)
+
+    def shared_memory(self, kernel: Compiled) -> int:
+        arch = get(kernel.config.arch)
+        return sm90.shared_memory(kernel.config, kernel, arch, staged_in_rows=True)
+
+    def predicted_us(
+        self, problem: ConvTransposeProblem, config: ConvTransposeSm90Config, arch: Arch
+    ) -> float:
+        """That of the convolution, with the time of finding places."""
+        moved = memory_us(problem, arch)
+        places = _PLACES * problem.rows * problem.columns
+        found = places / sm90.LANES / sm90.CLOCKS_PER_US / arch.sm_count
+        return sm90.predicted_us(problem.convolution, config, arch, moved) + found
+
+    def launches(
+        self, config: ConvTransposeSm90Config
+    ) -> Sequence[Sequence[ConvTransposeSm90Config]]:
+        return [sm90.launch_swizzles(config), sm90.launch_splits(config)]
+
+
+def _apart(convolution: ConvProblem, phases: int) -> ConvProblem:
+    """The convolution with each phase as a group, so that a tile's columns have one phase: where
+    the epilogue reads tensors."""
+    groups, c = convolution.groups * phases, convolution.c * phases
+    return replace(convolution, groups=groups, c=c)

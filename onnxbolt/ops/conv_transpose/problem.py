@@ -1,0 +1,52 @@
+"""From a transposed convolution's candidate to the problem that a kernel solves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnxbolt.candidates import Candidate
+from onnxbolt.epilogues import CASTS
+from onnxbolt.integers import round_up
+from onnxbolt.ops.base import Stored
+from onnxbolt.ops.conv_transpose.geometry import Axis, as_in_onnx, axes_of, lies_in_rows
+from onnxbolt.problems import ConvTransposeProblem
+
+_FLAT = Axis(1, 1, 1, (0, 0), 0)  # the height of one dimension
+
+
+def problem_of(
+    candidate: Candidate, x: Sequence[int], stored: Stored | None
+) -> ConvTransposeProblem:
+    """The problem for an x of these sizes. Without `stored`, what ONNX Runtime solves: filters
+    without zeros in front. Kernels that store pixel by pixel have x padded in any case."""
+    anchor = candidate.anchor
+    c, k, groups = int(anchor.weight.shape[0]), candidate.widths[-1], anchor.groups
+    if stored is not None:
+        c, k, groups = stored.reads.count(c), stored.writes.count(k), anchor.kernel_groups
+    elif not lies_in_rows(anchor.node):
+        c, groups = round_up(c, anchor.dtype.alignment), anchor.kernel_groups
+    axes, spatial = as_in_onnx(anchor.node) if stored is None else axes_of(anchor.node), x[2:]
+    if len(axes) == 1:
+        axes, spatial = (_FLAT, *axes), (1, *spatial)
+    (top, bottom), (left, right) = (
+        axis.convolution_pads(size) for axis, size in zip(axes, spatial, strict=True)
+    )
+    p, q = (max(axis.output(size), 1) for axis, size in zip(axes, spatial, strict=True))
+    rows, columns = axes
+    return ConvTransposeProblem(
+        x[0],
+        spatial[0],
+        spatial[1],
+        c,
+        k,
+        (rows.taps, columns.taps),
+        p,
+        q,
+        (top, left, bottom, right),
+        (rows.cut, columns.cut),
+        (rows.stride, columns.stride),
+        groups,
+        anchor.dtype,
+        candidate.out,
+        tuple(name for name in candidate.steps if name not in CASTS.values()),
+    )

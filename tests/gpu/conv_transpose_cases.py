@@ -1,0 +1,51 @@
+"""Kernel instances of transposed convolutions, for the GPU tests."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from onnxbolt.archs import get
+from onnxbolt.codegen.render import Instance
+from onnxbolt.dtypes import DType
+from onnxbolt.families import named
+from onnxbolt.problems import ConvTransposeProblem
+
+CHAINS: tuple[tuple[str, ...], ...] = (
+    ("Bias", "Relu"),
+    (),
+    ("Bias", "Add", "Relu"),
+    ("Bias", "Silu", "Mul"),
+    ("Scale", "Bias", "Sigmoid"),
+    ("Bias", "Add", "Mul", "GeluErf"),
+)
+# channels of y: of one phase they are a tile's columns, a part of them, or several tiles'
+_CHANNELS = (64, 24, 128, 16, 256, 40)
+_PER_CHAIN = 3
+
+
+def instances(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
+    """Each chain with kernels in turn, in each type, and with y in fp32; none where the family does
+    not run."""
+    family, turns = named("conv_transpose_sm90"), itertools.count()
+    if not family.runs_on(get(arch)):
+        return
+    outputs = [(dtype, dtype) for dtype in types] + [(DType.F16, DType.F32)]
+    for (dtype, out), chain in itertools.product(outputs, CHAINS):
+        for channels in itertools.islice(itertools.cycle(_CHANNELS), next(turns), None):
+            found = family.candidates(_problem(dtype, out, chain, channels), get(arch))
+            kernels = list(dict.fromkeys(config.instance() for config in found))
+            if kernels:
+                break
+        step = max(len(kernels) // _PER_CHAIN, 1)
+        for config in kernels[::step][:_PER_CHAIN]:
+            yield Instance(config, dtype, out, chain)
+
+
+def _problem(
+    dtype: DType, out: DType, chain: tuple[str, ...], channels: int
+) -> ConvTransposeProblem:
+    size, pads = (56, 56), (1, 1, 1, 1)
+    return ConvTransposeProblem(
+        8, *size, 128, channels, (2, 2), 112, 112, pads, (1, 1), (2, 2), 1, dtype, out, chain
+    )

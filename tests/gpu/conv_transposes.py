@@ -1,0 +1,98 @@
+"""The problems on which the GPU tests run kernels of transposed convolutions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from onnxbolt.codegen.render import Instance
+from tests.gpu.cases import ConvShape
+from tests.gpu.device import Conv, Library, PhasedPixels, Tensor
+from tests.gpu.operands import Operands, Problem, access, random_of
+from tests.gpu.reference import convolve, epilogue, output_extent, rounded
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Images of x, channels of x and of a phase in accesses, taps, strides, phases in front of y's
+    first pixel, pixels that y lacks of the last turn, groups, and accesses between pixels."""
+
+    image: tuple[int, int, int]
+    c: int
+    k: int
+    taps: tuple[int, int]
+    strides: tuple[int, int]
+    cut: tuple[int, int] = (0, 0)
+    short: tuple[int, int] = (0, 0)
+    groups: int = 1
+    gap: int = 0
+
+
+SHAPES = (
+    Shape((1, 1, 1), 1, 1, (1, 1), (2, 2)),
+    Shape((2, 13, 9), 8, 8, (1, 1), (2, 2)),
+    Shape((3, 17, 33), 8, 16, (2, 2), (2, 2), (1, 1), (1, 1)),
+    Shape((2, 15, 31), 5, 8, (2, 2), (2, 2), (1, 0), (0, 1), gap=2),
+    Shape((1, 20, 11), 9, 32, (3, 1), (3, 5), (2, 4), (0, 3)),
+    Shape((2, 1, 501), 16, 8, (1, 2), (1, 8), (0, 4), (0, 4)),
+    Shape((2, 11, 12), 16, 16, (2, 2), (2, 2), (1, 1), (1, 1), groups=2),
+    Shape((9, 61, 63), 8, 8, (1, 1), (4, 4)),
+)
+
+
+def problems(library: Library, instance: Instance) -> list[Problem]:
+    """Those whose channels suit the kernel's tile."""
+    return [problem(library, instance, shape) for shape in SHAPES]
+
+
+def problem(library: Library, instance: Instance, shape: Shape) -> Problem:
+    """y of a convolution of all phases, moved to the pixels by numpy."""
+    rng, dtype = random_of(instance, shape), instance.dtype
+    reads, writes = access(instance.config)
+    (n, h, w), phases = shape.image, shape.strides[0] * shape.strides[1]
+    c, width = shape.c * reads * shape.groups, shape.k * writes * shape.groups
+    convolution = ConvShape(n, h, w, c, width * phases, *shape.taps)
+    pads = (shape.taps[0] - 1, shape.taps[1] - 1)
+    convolution = replace(convolution, pads=(*pads, *pads))
+    p, q = output_extent(convolution)
+    height, columns = (
+        extent * stride - cut - short
+        for extent, stride, cut, short in zip(
+            (p, q), shape.strides, shape.cut, shape.short, strict=True
+        )
+    )
+    x = rounded(rng.normal(0, 1, (n, h, w, c)), dtype)
+    depth = c // shape.groups
+    deviation = (depth * np.prod(shape.taps)) ** -0.5
+    weight = rounded(rng.normal(0, deviation, (width * phases, *shape.taps, depth)), dtype)
+    y = (n, height, columns, width)
+    operands = Operands(library, instance, y, shape.gap * writes, rng)
+    vectors = [rng.normal(0.4, 0.7, width * phases).astype(np.float32) for _ in operands.vectors]
+    stored = [Tensor(library, vector) for vector in vectors]
+    operands.arguments.vectors[: len(stored)] = [vector.pointer for vector in stored]
+    source, filters = Tensor(library, x, shape.gap * reads), Tensor(library, weight)
+    output = Tensor(
+        library, np.zeros(y, instance.out.numpy), shape.gap * max(writes, 8), empty=True
+    )
+    arguments = Conv(n, h, w, c, width * phases, *shape.taps, p, q, *pads, *pads, 1, 1, 1, 1)
+    arguments.groups = shape.groups
+    arguments.x, arguments.filter, arguments.y = source.pointer, filters.pointer, output.pointer
+    arguments.x_pitch, arguments.y_pitch = source.pitch, output.pitch
+    arguments.epilogue = operands.arguments
+    arguments.pixels = PhasedPixels(*shape.strides, *shape.cut, height, columns)
+    parts = zip(np.split(x, shape.groups, -1), np.split(weight, shape.groups), strict=True)
+    products = np.concatenate([convolve(*part, convolution) for part in parts], axis=-1)
+    pixels = _pixels(products, shape, (height, columns))
+    of_pixels = [_pixels(np.broadcast_to(v, products.shape), shape, y[1:3]) for v in vectors]
+    expected = epilogue(pixels, instance.chain, of_pixels, operands.tensors)
+    return Problem(arguments, output, expected, (source, filters, operands, *stored))
+
+
+def _pixels(values: np.ndarray, shape: Shape, extent: tuple[int, int]) -> np.ndarray:
+    """[n, p, q, groups x phases x channels] as [n, height, width, groups x channels]."""
+    n, p, q, _ = values.shape
+    (f, g), (top, left) = shape.strides, shape.cut
+    apart = values.reshape(n, p, q, shape.groups, f, g, -1).transpose(0, 1, 4, 2, 5, 3, 6)
+    whole = apart.reshape(n, p * f, q * g, -1)
+    return whole[:, top : top + extent[0], left : left + extent[1]]
