@@ -134,6 +134,17 @@ TASKS = (
         for model in ("detr_mha-1", "detr_encoder-1", "detr_decoder-1")
     ),
     Task("symbolic", 100, "--budget 30s --append"),
+    *(
+        Task("varying", 200, f"{name} --tune --budget 30s --compile-within 60s --append")
+        for name in (
+            "db_text_detector",
+            "retinanet_r50",
+            "unet",
+            "hifigan",
+            "bert_base",
+            "resnet50",
+        )
+    ),
     Task(
         "variants",
         150,

@@ -239,6 +239,39 @@ _TUNING: dict[str, Cell] = {
     "rank correlation": _value("rank_correlation", ".2f"),
     "cores": _value("cores"),
 }
+
+
+def _kind_of_size(row: dict[str, Any]) -> str:
+    """A new size or a revisited one."""
+    return str(row["name"]).rpartition(", ")[2]
+
+
+def _side(label: str) -> Cell:
+    """The milliseconds of a side of benchmarks/varying.py; of several ones, the fastest."""
+
+    def shown(row: dict[str, Any]) -> str:
+        every = row["values"].get("ms", {})
+        return text(min((ms for name, ms in every.items() if label in name), default=None), ".2f")
+
+    return shown
+
+
+_VARYING: Mapping[str, Cell] = {
+    "model, size": _field("name"),
+    "onnxbolt, ms": _milliseconds("ours_us"),
+    "ONNX Runtime at its best, ms": _milliseconds("peer_us"),
+    "ratio": _field("ratio", ".2f"),
+    "its way": _field("peer"),
+    "EXHAUSTIVE, ms": _side("ONNX Runtime fp32, EXHAUSTIVE, NCHW"),
+    "HEURISTIC, ms": _side("ONNX Runtime fp32, HEURISTIC, NCHW"),
+    "DEFAULT, ms": _side("ONNX Runtime fp32, DEFAULT, NCHW"),
+    "PyTorch eager, ms": _side("PyTorch eager"),
+    "torch.compile(dynamic=True), ms": _side("torch.compile"),
+    "onnxbolt, keep, ms": _side("onnxbolt keep"),
+    "largest step": _value("largest_step", ".2f"),
+    "error": _field("error", ".1e"),
+}
+
 TABLES = {
     "summary": Table("end_to_end", {**_MODEL, **_TIMES}, place=_target),
     "end_to_end": Table(
@@ -294,6 +327,7 @@ TABLES = {
             "error": _field("error", ".1e"),
         },
     ),
+    "varying": Table("varying", _VARYING, group=_kind_of_size, figure=True),
     "chains": Table("chains", _CHAINS, compares=False),
     **{name: Table(name, _B2B) for name in ("b2b_gemm", "b2b_conv")},
     "variants": Table(

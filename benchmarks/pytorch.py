@@ -18,6 +18,7 @@ import torch._dynamo
 import torch._inductor.config
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves
 
 from benchmarks.pytorch_peer import OF_ZOO
 from models.mobilenet import ROWS
@@ -26,7 +27,7 @@ from models.vgg import DEPTHS
 from onnxbolt.tune.sessions import Measure
 
 _WARM_UP = 5
-_DEVICE = "cuda"
+_DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # the CPU to try scripts out
 _WIDTH, _HEADS, _INNER, _LAYERS = 768, 12, 3072, 12
 
 
@@ -52,6 +53,23 @@ def measures(
             yield way, _timed(_run(way, module, inputs))
         except Exception as error:  # any failure of PyTorch: there are other ways
             yield way, f"failed: {type(error).__name__}: {error}"[:300]
+
+
+def host_run(
+    model: str, names: Iterable[str], benchmark: bool, compiled: bool
+) -> Callable[[Mapping[str, Any]], list[Any]]:
+    """Runs of a model as an application has them, numpy arrays in and out; sizes may vary.
+    `compiled`: by torch.compile(dynamic=True)."""
+    torch.backends.cudnn.benchmark = benchmark
+    module = _module(model, names).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    called = torch.compile(module, dynamic=True) if compiled else module
+
+    @torch.inference_mode()
+    def run(feeds: Mapping[str, Any]) -> list[Any]:
+        answer = called(*(_input(array) for array in feeds.values()))
+        return [tensor.cpu().numpy() for tensor in tree_leaves(answer) if torch.is_tensor(tensor)]
+
+    return run
 
 
 def export(model: str, feeds: Mapping[str, Any], opset: int, path: Path) -> None:

@@ -1,0 +1,84 @@
+"""PyTorch at inputs of varying sizes, each of its ways in a process of its own, since its CUDA
+libraries may be of other versions than those that ONNX Runtime has loaded; and the clock that all
+sides of benchmarks/varying.py share. PyTorch may be missing."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onnxbolt.tune.sessions import Arrays
+
+# cudnn.benchmark, and whether the module is compiled
+WAYS = {
+    "PyTorch eager, cudnn.benchmark on": (True, False),
+    "PyTorch eager, cudnn.benchmark off": (False, False),
+    "torch.compile(dynamic=True)": (False, True),
+}
+Run = Callable[[Arrays], Any]  # arrays on the host in and out
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of a run at each size: the first one, and the median of later ones."""
+
+    new: tuple[float, ...]
+    revisited: tuple[float, ...]
+
+
+def timed(run: Run, warm_up: Arrays, feeds: Sequence[Arrays], rounds: int) -> Times:
+    """Each size once, all of them new, then all again `rounds` times, in seeded orders."""
+    for _ in range(2):
+        run(warm_up)
+    new = tuple(_seconds(run, arrays) for arrays in feeds)
+    again = [list[float]() for _ in feeds]
+    order, rng = list(range(len(feeds))), random.Random(0)
+    for _ in range(rounds):
+        rng.shuffle(order)
+        for place in order:
+            again[place].append(_seconds(run, feeds[place]))
+    return Times(new, tuple(map(statistics.median, again)))
+
+
+def _seconds(run: Run, arrays: Arrays) -> float:
+    start = time.perf_counter()
+    run(arrays)
+    return time.perf_counter() - start
+
+
+def ways(
+    model: str, warm_up: Arrays, feeds: Sequence[Arrays], rounds: int, seconds: float
+) -> dict[str, Times | str]:
+    """The times of each way to run a model of benchmarks/pytorch.py, or why there are none within
+    `seconds`."""
+    return {way: _within(seconds, way, model, warm_up, feeds, rounds) for way in WAYS}
+
+
+def _within(
+    seconds: float, way: str, model: str, warm_up: Arrays, feeds: Sequence[Arrays], rounds: int
+) -> Times | str:
+    pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+    try:
+        return pool.submit(_measure, way, model, warm_up, feeds, rounds).result(seconds)
+    except concurrent.futures.TimeoutError:
+        return f"not within {seconds:g} s"
+    except Exception as error:  # any failure of PyTorch: there are other ways
+        return f"failed: {type(error).__name__}: {error}"[:300]
+    finally:
+        for process in list((pool._processes or {}).values()):
+            process.kill()
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _measure(way: str, model: str, warm_up: Arrays, feeds: Sequence[Arrays], rounds: int) -> Times:
+    """In a process of its own."""
+    from benchmarks.pytorch import host_run
+
+    benchmark, compiled = WAYS[way]
+    return timed(host_run(model, warm_up, benchmark, compiled), warm_up, feeds, rounds)

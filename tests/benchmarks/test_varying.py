@@ -1,0 +1,113 @@
+"""The benchmark of varying sizes, on the CPU: function bodies in place of kernels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+from benchmarks import varying, varying_pytorch, whole_models
+from benchmarks.varying import SIZES, SUBJECTS, Subject, largest_step, main
+from benchmarks.varying_pytorch import WAYS, Times, timed
+from tests.support import Net
+from tests.zoo import stored
+
+
+def small() -> ModelProto:
+    net = Net({"x": (1, 3, "h", "w")})
+    y = net.node("Relu", net.conv("x", 3, 8, 3, strides=[2, 2], pads=[1] * 4))
+    return net.model(net.conv(y, 8, 8, 1))
+
+
+SMALL = Subject("small", small, ((1, 3, "h", "w"),), {"h": (32, 96, 32), "w": (32, 128, 8)}, "none")
+QUICK = ["--provider", "cpu", "--quick", "--fuse", "all", "--out"]
+
+
+@pytest.fixture(autouse=True)
+def _one_small_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(varying, "SUBJECTS", {"small": SMALL})
+    times = Times((0.5, 0.25, 0.125), (0.1, 0.1, 0.1))
+    found = {way: times if number else "failed" for number, way in enumerate(WAYS)}
+    monkeypatch.setattr(varying_pytorch, "ways", lambda *arguments: found)
+
+
+def test_a_new_size_and_a_revisited_one(tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    assert main(["small", *QUICK, str(out)]) == 0
+    document = json.loads(out.read_text())
+    rows = document["rows"]
+    assert [row["name"] for row in rows] == ["small, new", "small, revisited"]
+    assert document["planned"] == [["small, new", 0], ["small, revisited", 0]]
+    for row in rows:
+        values = row["values"]
+        assert row["config"] == "onnxbolt fp16, DEFAULT"
+        assert row["peer"] in (
+            "ONNX Runtime fp32, EXHAUSTIVE, NCHW",
+            "ONNX Runtime fp16, EXHAUSTIVE, NCHW",
+        )
+        assert row["peer_us"] == pytest.approx(1e3 * values["ms"][row["peer"]], rel=1e-3)
+        assert row["ratio"] == pytest.approx(row["peer_us"] / row["ours_us"], rel=1e-2)
+        assert 0 < row["error"] < 1e-2
+        assert "onnxbolt keep, DEFAULT" in values["ms"]
+        assert len(values["ours_ms"]) == len(values["peer_ms"]) == len(set(values["elements"])) == 3
+        assert list(values["pytorch_failed"]) == list(WAYS)[:1]
+    way = list(WAYS)[1]
+    assert [row["values"]["ms"][way] for row in rows] == [250.0, 100.0]
+
+
+def test_each_size_is_new_once_and_comes_again_in_other_orders() -> None:
+    seen: list[int] = []
+    feeds = [{"x": np.full(1, place)} for place in range(5)]
+    times = timed(lambda arrays: seen.append(int(arrays["x"][0])), feeds[0], feeds[1:], 3)
+    assert len(times.new) == len(times.revisited) == 4
+    assert seen[:6] == [0, 0, 1, 2, 3, 4]
+    later = [seen[start : start + 4] for start in (6, 10, 14)]
+    assert all(sorted(order) == [1, 2, 3, 4] for order in later)
+    assert len(seen) == 18
+    assert len(set(map(tuple, later))) > 1
+
+
+@pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
+def test_sizes_are_seeded_and_within_their_ranges(subject: Subject) -> None:
+    found = subject.drawn(SIZES + 1, False)
+    assert found == subject.drawn(SIZES + 1, False)
+    assert len(set(found)) == SIZES + 1
+    least, most = subject.extremes()
+    for shapes in found:
+        for shape, low, high in zip(shapes, least, most, strict=True):
+            assert all(a <= size <= b for a, size, b in zip(low, shape, high, strict=True))
+    assert len(set(subject.drawn(4, True))) == 4
+
+
+def test_the_models_of_the_table_are_there() -> None:
+    assert len(SUBJECTS) == 6
+    names = set(stored.names())
+    assert "bert_base.ts17.sdpa.mask.dynamic" in names
+    bert = SUBJECTS["bert_base"]
+    assert list(bert.inputs) == [(1, "s")] * 2
+
+
+def test_the_largest_step_compares_neighbours_by_elements() -> None:
+    assert largest_step([3, 1, 2], [4.0, 1.0, 3.0]) == 0.75
+    assert largest_step([3, 1, 2], [2.0, 1.0, 3.0]) == 1.5
+    assert largest_step([1], [2.0]) == 1.0
+
+
+def test_a_wrong_answer_is_a_failure_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(whole_models, "LIMIT", 0.0)
+    out = tmp_path / "results.json"
+    assert main([*QUICK, str(out)]) == 1
+    (row,) = json.loads(out.read_text())["rows"]
+    assert "exceeds 0.0" in row["values"]["failure"]
+    assert "small: RuntimeError: relative error" in capsys.readouterr().out
+
+
+def test_unknown_models_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["alexnet"])
+    assert "no model alexnet: choose from small" in capsys.readouterr().err
