@@ -74,10 +74,11 @@ class Subject:
     def drawn(self, count: int, quick: bool) -> list[Shapes]:
         """Different sizes, the same in each process; if `quick`, small ones."""
         rng, found = random.Random(self.name), dict[Shapes, None]()
+        ranges = {letter: _small(*r) if quick else r for letter, r in self.ranges.items()}
         for _ in range(100 * count):
             sizes = {
-                letter: rng.randrange(low, min(high, low + 3 * step if quick else high) + 1, step)
-                for letter, (low, high, step) in self.ranges.items()
+                letter: rng.randrange(low, high + 1, step)
+                for letter, (low, high, step) in ranges.items()
             }
             found[self._at(sizes)] = None
             if len(found) == count:
@@ -94,6 +95,12 @@ class Subject:
             tuple(size if isinstance(size, int) else sizes[size] for size in shape)
             for shape in self.inputs
         )
+
+
+def _small(low: int, high: int, step: int) -> tuple[int, int, int]:
+    """A few sizes that are near a quarter of the least one."""
+    least = max(low // 4 // step * step, step)
+    return least, min(high, least + 3 * step), step
 
 
 def _zoo(name: str, form: str, *inputs: tuple[int | str, ...], **more: object) -> Subject:
