@@ -312,6 +312,17 @@ TABLES = {
         },
         figure=True,
     ),
+    "conv_transpose": Table(
+        "conv_transpose",
+        {
+            **_KERNEL,
+            "pixels of phases, us": _value("pixels of phases", ".2f"),
+            "rows, us": _value("rows", ".2f"),
+            "cuDNN, NHWC, us": _value("channels last", ".2f"),
+            "cuDNN, NCHW, us": _value("channels first", ".2f"),
+            "kernel": _field("config"),
+        },
+    ),
     "epilogue": Table("epilogue", _EPILOGUE, figure=True),
     "padding": Table("padding", _PADDING),
     "kernels": Table("profile", _PROFILE, compares=False),

@@ -19,6 +19,12 @@ constexpr int kMaxSets =
 // Values of one layer's filter that an output meets.
 size_t Depth(const ConvArguments& conv) { return size_t(conv.r) * conv.s * (conv.c / conv.groups); }
 
+// Elements of y of a transposed convolution.
+size_t PixelElements(const ConvArguments& conv) {
+  const PhasedPixels& pixels = conv.pixels;
+  return size_t(conv.n) * pixels.height * pixels.width * (conv.k / (pixels.h * pixels.w));
+}
+
 Answer MeansOf(const ConvArguments& conv, const Answer& values, float accumulation) {
   Answer means = AnswerOf(size_t(conv.n) * conv.k);
   ComputeMeans(conv, values, accumulation, means);
@@ -89,6 +95,7 @@ size_t Products::describe_operands() {
     operands.y =
         Describe((is_last ? description_.written_rows() : rows) * (columns - first.padding),
                  is_last ? description_.output : description_.element);
+    if (first.pixels.apart()) operands.y = Describe(PixelElements(first), description_.output);
     const bool is_output = is_last || (layer == 0 && description_.layers.stores);
     bytes +=
         is_output ? operands.y.stride : 0;  // one kernel for all layers touches none of the others
@@ -157,6 +164,11 @@ Answer Products::compute_reference() {
     ConvArguments conv = this->conv(layer, 0);
     if (layer > 0) conv.x = rows.get();
     Answer result = compute_layer(conv, layer, errors);
+    if (conv.pixels.apart()) {
+      Answer pixels = AnswerOf(PixelElements(conv));
+      ComputePixels(conv, result, pixels);
+      return pixels;
+    }
     if (layer == description_.last())
       return description_.layers.means ? MeansOf(conv, result, description_.limits.mean)
                                        : std::move(result);

@@ -309,6 +309,8 @@ void ComputeReference(const ConvArguments& conv, int element, const Chain& chain
                       const float* x_errors, const Answer& answer);
 void ComputeMeans(const ConvArguments& conv, const Answer& values, float accumulation,
                   const Answer& means);  // the means of an output [n, p, q, k]
+// `pixels`: what the results of a convolution that makes all phases are at their pixels.
+void ComputePixels(const ConvArguments& conv, const Answer& rows, const Answer& pixels);
 // `sum`: what is normalized, if kernels of the chain write it.
 void ComputeNorm(const NormArguments& norm, int element, const Chain& chain, float rounding,
                  const Answer& y, const Answer* sum);

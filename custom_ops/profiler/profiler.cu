@@ -30,7 +30,7 @@ constexpr int kMaxNodes = 2048;
 constexpr float kEpsilon = 1e-5f;  // normalizations have it
 
 // Kinds of problems (Computed in onnxbolt/problems/base.py).
-enum class Computed { kConvolutions, kGemms, kNorm, kAttention, kGemmNorm };
+enum class Computed { kConvolutions, kGemms, kNorm, kAttention, kGemmNorm, kConvTranspose };
 
 struct DeviceFacts {
   char name[256];
@@ -285,6 +285,8 @@ Limits ReadLimits(const float* from, Layers& layers) {
   return all;
 }
 
+constexpr int kConvolutionExtents = 21;  // numbers that describe a convolution
+
 // `extents`, of the first layer: m, n, k of a GEMM, and behind them 1 if rows are normalized with
 // their mean subtracted, or the rotated columns, and the rows and columns of their table; of a
 // convolution the int fields of
@@ -295,8 +297,9 @@ Description Describe(bool is_gemm, int element, int output, const char* epilogue
                      const float* limits) {
   Description description{is_gemm, element, output, ParseLayers(epilogue), {}, {}, {}, {}, {}};
   ConvArguments& conv = description.conv;
-  const int image[] = {1, extents[0], 1, extents[2], extents[1], 1, 1, extents[0], 1, 0, 0,
-                       0, 0,          1, 1,          1,          1, 1, 0,          0, 0};
+  const int image[kConvolutionExtents] = {1,          extents[0], 1, extents[2], extents[1], 1, 1,
+                                          extents[0], 1,          0, 0,          0,          0, 1,
+                                          1,          1,          1, 1,          0,          0, 0};
   const int* from = is_gemm ? image : extents;
   for (int* to :
        {&conv.n,          &conv.h,          &conv.w,         &conv.c,        &conv.k,
@@ -312,6 +315,17 @@ Description Describe(bool is_gemm, int element, int output, const char* epilogue
   if (description.layers.chains[0].rotated)
     description.rotation = {nullptr, extents[4], extents[5], extents[3], 0};
   description.limits = ReadLimits(limits, description.layers);
+  return description;
+}
+
+// `extents`: those of the convolution that makes all phases, and behind them the fields of
+// PhasedPixels.
+Description DescribePhases(Description description, const int* extents) {
+  PhasedPixels& pixels = description.conv.pixels;
+  const int* from = extents + kConvolutionExtents;
+  for (int* to : {&pixels.h, &pixels.w, &pixels.top, &pixels.left, &pixels.height, &pixels.width})
+    *to = *from++;
+  description.conv.y_pitch = description.conv.k / (pixels.h * pixels.w);
   return description;
 }
 
@@ -377,8 +391,11 @@ EXPORT const char* profiler_set_problem(const char* name, int computed, int elem
             Describe(true, element, output, epilogue, extents, columns, params, limits),
             extents[3] != 0, l2_bytes);
       const bool is_gemm = Computed(computed) == Computed::kGemms;
-      return std::make_unique<Products>(
-          Describe(is_gemm, element, output, epilogue, extents, columns, params, limits), l2_bytes);
+      Description description =
+          Describe(is_gemm, element, output, epilogue, extents, columns, params, limits);
+      if (Computed(computed) == Computed::kConvTranspose)
+        description = DescribePhases(std::move(description), extents);
+      return std::make_unique<Products>(description, l2_bytes);
     });
     return nullptr;
   });

@@ -20,6 +20,7 @@ class Computed(enum.IntEnum):
     NORM = 2
     ATTENTION = 3
     GEMM_NORM = 4
+    CONV_TRANSPOSE = 5
 
 
 @dataclass(frozen=True)

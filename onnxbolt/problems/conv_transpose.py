@@ -10,7 +10,7 @@ from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import tensor_operands
 from onnxbolt.onnxruntime_time import Library, elementwise_us, library_us, tensors_moved
-from onnxbolt.problems.base import Problem
+from onnxbolt.problems.base import Computed, Problem, Reference
 from onnxbolt.problems.conv import ConvProblem
 
 # ONNX Runtime adds a transposed convolution's bias by a kernel of its own
@@ -106,6 +106,15 @@ class ConvTransposeProblem(Problem):
         stride = "x".join(map(str, dict.fromkeys(self.strides)))
         sizes = f"{self.n}x{self.h}x{self.w}x{self.c} to {self.k}"
         return f"{kind} {sizes}, {filter_}, stride {stride}"
+
+    @property
+    def reference(self) -> Reference | None:
+        """None where the epilogue reads tensors, which lie as the pixels do."""
+        if tensor_operands(self.chain):
+            return None
+        rows = self.convolution.reference
+        extents = (*rows.extents, *self.strides, *self.cut, self.p, self.q)
+        return replace(rows, computed=Computed.CONV_TRANSPOSE, extents=extents)
 
     def onnxruntime_us(self, arch: Arch) -> float:
         """cuDNN's convolution backwards, which makes the same products, and a kernel for each

@@ -322,6 +322,35 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     *_mutants(
+        "onnxbolt/ops/conv_transpose/geometry.py",
+        "tests/ops/test_conv_transpose.py",
+        ("phases are not cut", "return self.begin % self.stride", "return 0"),
+        (
+            "a line whose output ends within its phases is stored in rows",
+            "return self.cut == (self.padding - self.end) % self.stride == 0",
+            "return self.cut == 0",
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/ops/conv_transpose/packing.py",
+        "tests/ops/test_conv_transpose.py",
+        ("taps are not reversed", "return np.flip(apart, at)", "return apart"),
+        (
+            "dilation of a transposed convolution is left out",
+            "slice(axis.front, axis.reach, axis.dilation)",
+            "slice(axis.front, axis.front + axis.size)",
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/ops/conv_transpose/__init__.py",
+        "tests/ops/test_conv_transpose.py",
+        (
+            "a line is written into a Concat's result",
+            "return not lies_in_rows(anchor.node)",
+            "return True",
+        ),
+    ),
+    *_mutants(
         "onnxbolt/canonicalize/affine.py",
         "tests/canonicalize/test_batchnorm.py",
         (

@@ -120,7 +120,7 @@ def test_images(kernel: tuple[int, ...], attributes: dict[str, Any]) -> None:
 
 @pytest.mark.usefixtures("by_pixels")
 def test_lines_with_cut_phases() -> None:
-    model = _between((2, 16, 13), 24, (5,), strides=[3], pads=[1, 1])
+    model = _between((2, 16, 13), 24, (4,), strides=[3])
     assert _types(assert_same(model, arch=90)) == ["FusedConvTranspose_Bias_Relu_f32_1d"]
 
 
@@ -154,9 +154,14 @@ def test_16_bits() -> None:
     assert len(_types(assert_same(model, 4e-2, "fp16", arch=90))) == 1
 
 
-def test_until_kernels_have_run_images_stay() -> None:
-    net = Net({"x": (2, 16, 5, 7)})
-    model = net.model(_node(net, "x", 16, 16, (2, 2), strides=[2, 2]))
+@pytest.mark.parametrize(
+    ("shape", "kernel", "strides"), [((2, 16, 5, 7), (2, 2), [2, 2]), ((2, 16, 13), (4,), [3])]
+)
+def test_until_kernels_have_run_images_and_cut_lines_stay(
+    shape: tuple[int, ...], kernel: tuple[int, ...], strides: list[int]
+) -> None:
+    net = Net({"x": shape})
+    model = net.model(_node(net, "x", 16, 16, kernel, strides=strides))
     candidates, refusals = matched(model)
     assert [candidate.rule for candidate in candidates] == ["conv_transpose+Bias"]
     assert not refusals

@@ -45,7 +45,12 @@ def _arranged(
     filters = apart.reshape(-1, *apart.shape[2:])  # [K, C/groups, *filter]
     filters = grouped.widened(filters, groups, count)
     filters = take(take(filters, reads.channels, 1), writes.channels, 0)
-    filters = filters.reshape(count, -1, *filters.shape[1:])
+    return by_phases(filters, count, axes)
+
+
+def by_phases(filters: np.ndarray, groups: int, axes: tuple[Axis, ...]) -> np.ndarray:
+    """Filters [K, C/groups, *filter] as [groups x phases x K/groups, *taps, C/groups]."""
+    filters = filters.reshape(groups, -1, *filters.shape[1:])
     for i, axis in enumerate(axes):  # each axis of the filter becomes taps and phases
         filters = _by_taps(filters, 3 + 2 * i, axis)
     taps, phases = range(3, filters.ndim, 2), range(4, filters.ndim, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxbolt.candidates import Candidate
+from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS
 from onnxbolt.integers import round_up
 from onnxbolt.ops.base import Stored
@@ -28,13 +29,29 @@ def problem_of(
     axes, spatial = as_in_onnx(anchor.node) if stored is None else axes_of(anchor.node), x[2:]
     if len(axes) == 1:
         axes, spatial = (_FLAT, *axes), (1, *spatial)
+    chain = tuple(name for name in candidate.steps if name not in CASTS.values())
+    sizes = (x[0], spatial[0], spatial[1], c, k)
+    return by_axes(sizes, axes, groups, anchor.dtype, candidate.out, chain)
+
+
+def by_axes(
+    sizes: tuple[int, int, int, int, int],
+    axes: tuple[Axis, ...],
+    groups: int,
+    dtype: DType,
+    out: DType,
+    chain: tuple[str, ...],
+) -> ConvTransposeProblem:
+    """The problem with these axes for x [n, h, w, c] and k channels of y; `sizes` are n, h, w, c
+    and k."""
+    n, *spatial, c, k = sizes
     (top, bottom), (left, right) = (
         axis.convolution_pads(size) for axis, size in zip(axes, spatial, strict=True)
     )
     p, q = (max(axis.output(size), 1) for axis, size in zip(axes, spatial, strict=True))
     rows, columns = axes
     return ConvTransposeProblem(
-        x[0],
+        n,
         spatial[0],
         spatial[1],
         c,
@@ -46,7 +63,7 @@ def problem_of(
         (rows.cut, columns.cut),
         (rows.stride, columns.stride),
         groups,
-        anchor.dtype,
-        candidate.out,
-        tuple(name for name in candidate.steps if name not in CASTS.values()),
+        dtype,
+        out,
+        chain,
     )

@@ -1,0 +1,67 @@
+"""Kernels of transposed convolutions that store pixels of phases: which there are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from onnxbolt import families
+from onnxbolt.archs import ARCHS, get
+from onnxbolt.dtypes import DType
+from onnxbolt.families import named, problem_types
+from onnxbolt.families.conv_transpose_sm90 import ConvTransposeSm90Config
+from onnxbolt.problems import ConvTransposeProblem
+from tests.problems.test_conv_transpose import PROBLEM
+from tests.support import planned
+
+FAMILY = named("conv_transpose_sm90")
+
+
+def _candidates(problem: ConvTransposeProblem = PROBLEM) -> tuple[ConvTransposeSm90Config, ...]:
+    return tuple(FAMILY.candidates(problem, get(90)))
+
+
+def test_it_runs_on_hopper_alone() -> None:
+    assert [arch.number for arch in ARCHS.values() if FAMILY.runs_on(arch)] == [90]
+
+
+def test_until_it_is_measured_planning_does_not_know_it() -> None:
+    assert not FAMILY.measured
+    assert families.candidates(PROBLEM, get(90)) == ()
+    assert "ConvTransposeProblem" not in problem_types()
+    assert families.is_unmeasured(PROBLEM)
+    with planned(FAMILY):
+        assert families.candidates(PROBLEM, get(90)) == _candidates() != ()
+        assert not families.is_unmeasured(PROBLEM)
+
+
+def test_products_are_not_swapped() -> None:
+    assert not any(config.swapped for config in _candidates())
+
+
+@pytest.mark.parametrize(
+    ("k", "groups", "out"), [(20, 1, DType.F16), (24, 6, DType.F16), (12, 1, DType.F32)]
+)
+def test_pixels_are_whole_accesses(k: int, groups: int, out: DType) -> None:
+    assert _candidates(replace(PROBLEM, k=k, groups=groups, out=out)) == ()
+
+
+def test_tiles_have_one_phase_where_the_epilogue_reads_tensors() -> None:
+    residual = replace(PROBLEM, k=96, chain=("Bias", "Add", "Relu"))
+    assert {96 % config.columns for config in _candidates(residual)} == {0}
+    assert any(96 % config.columns for config in _candidates(replace(PROBLEM, k=96)))
+
+
+def test_tiles_have_one_group() -> None:
+    assert all(
+        (4 * 48) % config.columns == 0
+        for config in _candidates(replace(PROBLEM, c=128, k=96, groups=2))
+    )
+
+
+def test_places_of_pixels_take_time() -> None:
+    config, arch = _candidates()[0], get(90)
+    taken = FAMILY.predicted_us(PROBLEM, config, arch)
+    more = FAMILY.predicted_us(replace(PROBLEM, chain=("Bias", "Add")), config, arch)
+    assert 0 < taken < more

@@ -1,0 +1,71 @@
+"""Transposed convolutions as problems."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onnxbolt.archs import get
+from onnxbolt.dtypes import DType
+from onnxbolt.families import named
+from onnxbolt.measurements.keys import plain, problem_from
+from onnxbolt.problems import ConvTransposeProblem
+from onnxbolt.problems.base import Computed
+from tests.support import planned
+
+# 4x4, stride 2, pad 1
+PROBLEM = ConvTransposeProblem(
+    8,
+    32,
+    48,
+    64,
+    24,
+    (2, 2),
+    64,
+    96,
+    (1, 1, 1, 1),
+    (1, 1),
+    (2, 2),
+    1,
+    DType.F16,
+    DType.F16,
+    ("Bias", "Relu"),
+)
+
+
+def test_the_convolution_has_the_channels_of_all_phases() -> None:
+    conv = PROBLEM.convolution
+    assert (conv.k, conv.r, conv.s, conv.p, conv.q) == (96, 2, 2, 33, 49)
+    assert PROBLEM.flops == 2 * 8 * 64 * 96 * 24 * 64 * 4
+    assert PROBLEM.rows == 8 * 32 * 48
+    assert PROBLEM.columns == 96
+
+
+def test_each_tensor_moves_once() -> None:
+    moved = 8 * 32 * 48 * 64 + 96 * 4 * 64 + 8 * 64 * 96 * 24
+    assert PROBLEM.bytes_moved == 2 * moved
+    residual = replace(PROBLEM, chain=("Bias", "Add"))
+    assert residual.bytes_moved == 2 * (moved + 8 * 64 * 96 * 24)
+
+
+def test_the_reference_moves_pixels_but_reads_no_tensors() -> None:
+    reference = PROBLEM.reference
+    assert reference is not None
+    assert reference.computed is Computed.CONV_TRANSPOSE
+    assert reference.extents[-6:] == (2, 2, 1, 1, 64, 96)
+    assert replace(PROBLEM, chain=("Bias", "Add")).reference is None
+
+
+def test_words_name_the_filter_with_its_zeros() -> None:
+    assert PROBLEM.shape == "conv transpose 8x32x48x64 to 24, 4x4, stride 2"
+    assert "in 2 groups" in replace(PROBLEM, groups=2).shape
+
+
+def test_onnx_runtime_has_a_kernel_for_each_step() -> None:
+    bare = replace(PROBLEM, chain=()).onnxruntime_us(get(90))
+    assert bare < replace(PROBLEM, chain=("Bias",)).onnxruntime_us(get(90))
+    assert bare < PROBLEM.onnxruntime_us(get(90))
+
+
+def test_keys_hold_all_of_it() -> None:
+    with planned(named("conv_transpose_sm90")):
+        assert problem_from("ConvTransposeProblem", plain(PROBLEM)) == PROBLEM  # type: ignore[arg-type]
