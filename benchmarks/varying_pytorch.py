@@ -5,8 +5,11 @@ sides of benchmarks/varying.py share. PyTorch may be missing."""
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import multiprocessing
+import os
 import random
+import signal
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -63,7 +66,9 @@ def ways(
 def _within(
     seconds: float, way: str, model: str, warm_up: Arrays, feeds: Sequence[Arrays], rounds: int
 ) -> Times | str:
-    pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+    pool = concurrent.futures.ProcessPoolExecutor(
+        1, multiprocessing.get_context("spawn"), initializer=os.setsid
+    )
     try:
         return pool.submit(_measure, way, model, warm_up, feeds, rounds).result(seconds)
     except concurrent.futures.TimeoutError:
@@ -71,8 +76,9 @@ def _within(
     except Exception as error:  # any failure of PyTorch: there are other ways
         return f"failed: {type(error).__name__}: {error}"[:300]
     finally:
-        for process in list((pool._processes or {}).values()):
-            process.kill()
+        for number in list(pool._processes or ()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(number, signal.SIGKILL)  # inductor's compilers as well
         pool.shutdown(wait=False, cancel_futures=True)
 
 
