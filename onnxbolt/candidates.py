@@ -301,3 +301,4 @@ class Refusal:
     values: dict[str, float] = field(default_factory=dict)
     # True: the node is not in one kernel with a neighbouring layer, but may be fused by itself
     apart: bool = False
+    body: str = ""  # the body of control flow that the node is in; empty for the main graph

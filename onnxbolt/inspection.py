@@ -6,18 +6,20 @@ import dataclasses
 import enum
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto
 from rich.table import Table
 
 from onnxbolt.epilogues import MEAN
 from onnxbolt.errors import InputError
 from onnxbolt.families import KernelConfig
+from onnxbolt.graph.bodies import located, place_of, placed
+from onnxbolt.graph.scopes import subgraphs
 from onnxbolt.library import metadata, weighted_ops
 from onnxbolt.library_file import Beside, beside
 from onnxbolt.names import NODE_FORMAT
@@ -59,6 +61,7 @@ class FusedNode:
     rule: str
     source_nodes: tuple[str, ...]
     layout: str
+    body: str = ""  # the body of control flow that it is in; empty for the main graph
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ class Inspection:
                 shape,
                 str(node.flops or ""),
                 configs,
-                node.tensor,
+                located(node.tensor, node.body),
                 ", ".join(node.source_nodes),
                 node.rule,
             )
@@ -187,28 +190,40 @@ def inspect_model(model: ModelProto, path: Path | None = None) -> Inspection:
 
 
 def _fused_nodes(model: ModelProto) -> tuple[FusedNode, ...]:
-    shapes = _shapes(model)
-    weighted = weighted_ops(model)
-    fused = [node for node in model.graph.node if node.domain == DOMAIN]
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    return tuple(_in_graph(graph, weighted_ops(model), {}, ()))
+
+
+def _in_graph(
+    graph: GraphProto,
+    weighted: Mapping[str, OpSpec],
+    around: Mapping[str, Shape],
+    places: tuple[str, ...],
+) -> Iterator[FusedNode]:
+    """The fused nodes of a graph with inferred shapes, then those of its bodies; `around` has the
+    shapes of tensors around it."""
+    shapes = {**around, **_shapes(graph)}
+    fused = [node for node in graph.node if node.domain == DOMAIN]
     real = {
         name: count
         for node in fused
         for name, prefix in zip(node.output, ("", "stored_"), strict=False)
         if (count := real_channels(_values(node), prefix)) is not None
     }
-    return tuple(
-        _fused_node(node, shapes, weighted.get(node.op_type), real.get(node.input[0]))
-        for node in fused
-    )
+    for node in fused:
+        found = _fused_node(node, shapes, weighted.get(node.op_type), real.get(node.input[0]))
+        yield dataclasses.replace(found, body=placed(places))
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in subgraphs(attribute):
+                path = (*places, place_of(node, attribute))
+                yield from _in_graph(inner, weighted, shapes, path)
 
 
-def _shapes(model: ModelProto) -> dict[str, Shape]:
-    """The known shapes of tensors, by name."""
-    inferred = onnx.shape_inference.infer_shapes(model).graph
-    shapes: dict[str, Shape] = {
-        tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer
-    }
-    for value in (*inferred.input, *inferred.value_info, *inferred.output):
+def _shapes(graph: GraphProto) -> dict[str, Shape]:
+    """The known shapes of a graph's tensors, by name."""
+    shapes: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type
         if tensor.HasField("shape"):
             shapes[value.name] = tuple(
@@ -225,7 +240,7 @@ def _values(node: NodeProto) -> dict[str, Any]:
 
 
 def _fused_node(
-    node: NodeProto, shapes: dict[str, Shape], weighted: OpSpec | None, read: int | None
+    node: NodeProto, shapes: Mapping[str, Shape], weighted: OpSpec | None, read: int | None
 ) -> FusedNode:
     """A fused node's description; `read` is the number of channels of x without padding, if x is
     padded."""

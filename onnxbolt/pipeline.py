@@ -4,44 +4,44 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
 import onnx
 from onnx import ModelProto
 
-from onnxbolt import extensions, gpu, library, precision
+from onnxbolt import extensions, gpu, library
 from onnxbolt.archs import by_name
-from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.known_conditions import resolved
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.errors import AccuracyError, CoverageError, LiftError
 from onnxbolt.extra_ops import registered
 from onnxbolt.graph import inlining
+from onnxbolt.graph.bodies import Changed, is_there, placed, put_back
 from onnxbolt.graph.convolutions import facts_of
 from onnxbolt.graph.exporter import export_apart, used_variables
-from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.overridable import frozen
-from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.source import Source, opened
 from onnxbolt.library_file import sha256_of
-from onnxbolt.match import preparation, projections, rotations, windows
-from onnxbolt.measurements.timings import NOTHING
+from onnxbolt.measurements.timings import NOTHING, Timings
 from onnxbolt.options import Choices, Options, takes_options
 from onnxbolt.output import Output
-from onnxbolt.plan.ranges import ranges_of, unshared
-from onnxbolt.plan.whole import estimates
+from onnxbolt.plan.choose import Plan
+from onnxbolt.plan.ranges import unshared
+from onnxbolt.plan.whole import Estimate, estimates
 from onnxbolt.precision.kernel_table import kernels_of
 from onnxbolt.precision.widen import widen
-from onnxbolt.report import Report
-from onnxbolt.rewrite import rewrite
+from onnxbolt.report import Account, Report
+from onnxbolt.rewrite import Rewriter, rewrite
 from onnxbolt.tune import lockfile
 from onnxbolt.tune.library import compiled
 from onnxbolt.tune.progress import Progress
-from onnxbolt.tune.stage import plan_with_timings, tuned
+from onnxbolt.tune.stage import plan_with_timings
 from onnxbolt.tune.subject import Subject
-from onnxbolt.tune.summary import Tuning
+from onnxbolt.tune.summary import Tuning, together
 from onnxbolt.verify import verify
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def optimize(
         whole, notes = _promised(given, options)
         original, branches = resolved(whole)
         try:
-            graph = import_model(original)
+            subject = Subject.of(original, options, kernels)
         except LiftError as reason:
             return _written_as_it_is(
                 given,
@@ -93,49 +93,32 @@ def optimize(
                 Report.unchanged(str(reason), archs).between(source, output.path),
                 options,
             )
-        infer(graph)
-        changes = [*inlining.left(original), *notes, *branches, *graph.notes, *canonicalize(graph)]
-        changes += preparation.prepare(graph)
-        kept = precision.convert(graph, options.precision, kernels)
-        changes += [*projections.merge(graph), *rotations.move(graph), *windows.move(graph)]
-        subject = Subject(graph, original, options.precision, ranges_of(graph, options), kernels)
-        chosen, tuning = plan_with_timings(
-            subject, archs, options, lock.timings(options.frozen), progress, watch
+        planner = _Planner(archs, options, lock.timings(options.frozen), progress, watch)
+        parts = planner.fused(subject)
+        manifest = library.make_manifest(
+            (op for part in parts for op in part.rewriter.ops),
+            (instance for part in parts for instance in part.rewriter.instances),
         )
-        rewriter = rewrite(graph, chosen.assignment, chosen.configs, archs, chosen.sources)
-        restore(graph)
-        kept += widen(graph, kernels)
-        manifest = library.make_manifest(rewriter.ops, rewriter.instances)
+        functions = {name: f for part in parts for name, f in part.rewriter.functions.items()}
         model, large = export_apart(
-            graph,
-            list(rewriter.functions.values()),
+            subject.graph,
+            list(functions.values()),
             library.metadata_of(manifest, options.precision, archs),
         )
-        shapes = {name: tensor.shape for name, tensor in used_variables(graph).items()}
-        onnx.helper.set_model_props(model, library.metadata(model) | facts_of(model, shapes))
-        point = {
-            value.name: shape
-            for value in original.graph.input
-            if (shape := subject.ranges.opt.shapes.get(value.name))
+        shapes = {
+            name: tensor.shape
+            for part in reversed(parts)
+            for name, tensor in used_variables(part.account.graph).items()
         }
-        report = Report.of(
-            original,
-            model,
-            manifest,
-            chosen,
-            kept,
-            changes,
-            rewriter.shared_weights,
-            options,
-            archs,
-            point,
-        )
+        onnx.helper.set_model_props(model, library.metadata(model) | facts_of(model, shapes))
+        notes = [*inlining.left(original), *notes, *branches]
+        report = Report.of([part.account for part in parts], manifest, options, archs)
         report = dataclasses.replace(
-            report.between(source, output.path), tuning=tuning, onnxruntime=kernels.release
-        )
-        predictions = {node.name: node.predicted for node in report.fused if node.predicted}
-        report = dataclasses.replace(
-            report, whole=estimates(graph, predictions, archs, subject.ranges.opt)
+            report.between(source, output.path),
+            changes=(*notes, *report.changes),
+            tuning=planner.tuning,
+            onnxruntime=kernels.release,
+            whole=_estimates(parts),
         )
         if short := report.short_of(options.require_fused):
             raise CoverageError(short, report)
@@ -166,10 +149,118 @@ def optimize(
         if report.passed or options.keep_failed:
             output.commit()
         if report.passed and options.lock and output.path and not options.frozen:
-            lock.updated(chosen.used, options, names, kernels.release).write(Path(options.lock))
+            for part in parts:
+                lock = lock.updated(part.account.chosen.used, options, names, kernels.release)
+            lock.write(Path(options.lock))
     if not report.passed:
         raise AccuracyError(report.failure(), report)
     return report
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The main graph or that of a body, after all stages."""
+
+    account: Account
+    rewriter: Rewriter
+    estimates: tuple[Estimate, ...]
+
+
+class _Planner:
+    """Plans and rewrites the graphs of a model one after another; together they take the time of
+    one budget."""
+
+    def __init__(
+        self,
+        archs: Sequence[int],
+        options: Options,
+        locked: Timings,
+        progress: Callable[[str], None] | None,
+        watch: Progress | None,
+    ) -> None:
+        self._archs, self._options, self._locked = archs, options, locked
+        self._progress, self._watch = progress, watch
+        self._start = time.monotonic()
+        self._tunings: list[tuple[str, Tuning]] = []
+
+    @property
+    def tuning(self) -> Tuning | None:
+        """The results of tuning; None if nothing was tuned."""
+        return together(self._tunings) if self._tunings else None
+
+    def fused(self, subject: Subject) -> list[_Part]:
+        """The main graph with fused nodes, and the bodies in it. A body in which nothing is fused
+        stays as it was."""
+        parts, changed = self._fused(subject)
+        put_back(subject.graph, changed)
+        return parts
+
+    def _fused(self, subject: Subject) -> tuple[list[_Part], list[Changed]]:
+        chosen = self._plan(subject)
+        sources, archs = chosen.sources, self._archs
+        rewriter = rewrite(subject.graph, chosen.assignment, chosen.configs, archs, sources)
+        restore(subject.graph)
+        place = placed(subject.places)
+        kept = [
+            dataclasses.replace(each, body=place)
+            for each in (*subject.kept, *widen(subject.graph, subject.kernels))
+        ]
+        inner, changed = list[_Part](), list[Changed]()
+        for body, own in subject.bodies:
+            if not is_there(subject.graph, body):
+                continue
+            parts, inside = self._fused(own)
+            inner += parts
+            if any(part.rewriter.functions for part in parts):
+                changed.append(Changed(body, own.graph, inside))
+        stays = bool(subject.places) and not changed and not rewriter.functions
+        account = Account(
+            subject.original,
+            subject.graph,
+            chosen,
+            () if stays else kept,
+            () if stays else [f"{line} ({place})" if place else line for line in subject.changes],
+            () if stays else rewriter.shared_weights,
+            subject.point,
+            subject.left,
+            place,
+        )
+        predictions = {node.name: node.predicted for node in account.fused if node.predicted}
+        whole = estimates(subject.graph, predictions, archs, subject.ranges.opt)
+        return [_Part(account, rewriter, whole), *inner], changed
+
+    def tuned(self, subject: Subject) -> Tuning:
+        """The results of tuning the subject and the bodies in it."""
+        for each in subject:
+            self._plan(each)
+        return together(self._tunings)
+
+    def _plan(self, subject: Subject) -> Plan:
+        budget = self._options.budget
+        if budget is not None:
+            left = budget - (time.monotonic() - self._start)
+            options = dataclasses.replace(self._options, budget=max(left, 1e-3))
+        else:
+            options = self._options
+        chosen, tuning = plan_with_timings(
+            subject, self._archs, options, self._locked, self._progress, self._watch
+        )
+        if tuning is not None:
+            self._tunings.append((placed(subject.places), tuning))
+        return chosen
+
+
+def _estimates(parts: Sequence[_Part]) -> tuple[Estimate, ...]:
+    """The predicted times of the main graph and of each body once, for each architecture."""
+    each = zip(*(part.estimates for part in parts), strict=True)
+    return tuple(
+        Estimate(
+            found[0].arch,
+            sum(estimate.ours_us for estimate in found),
+            sum(estimate.ort_us for estimate in found),
+        )
+        for found in each
+    )
 
 
 def _written_as_it_is(
@@ -209,7 +300,8 @@ def tune(
     archs = [by_name(name).number for name in options.archs or default_archs()]
     with registered(options.custom_ops), opened(source) as given:
         original, _ = resolved(_promised(given, options)[0])
-        return tuned(Subject.of(original, options), archs, options, NOTHING, progress, watch)[1]
+        planner = _Planner(archs, options, NOTHING, progress, watch)
+        return planner.tuned(Subject.of(original, options))
 
 
 def _promised(model: ModelProto, options: Options) -> tuple[ModelProto, list[str]]:

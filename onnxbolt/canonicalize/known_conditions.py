@@ -22,7 +22,7 @@ from onnxbolt.graph.exporter import INTERNAL_DOMAIN
 from onnxbolt.graph.fields import copy_fields
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.names import fresh
-from onnxbolt.graph.scopes import names, subgraphs
+from onnxbolt.graph.scopes import names, rename
 from onnxbolt.graph.shapes import infer
 
 _BRANCHES = ("else_branch", "then_branch")  # by the condition
@@ -113,7 +113,7 @@ def _move(
         if name and name not in new:
             new[name] = _free(name, taken)
     renamed = [*branch.node, *copies]
-    _rename(renamed, new)
+    rename(renamed, new)
     for entry in (*branch.initializer, *branch.value_info):
         entry.name = new.get(entry.name, entry.name)
     for sparse in branch.sparse_initializer:
@@ -133,18 +133,3 @@ def _free(name: str, taken: Counter[str]) -> str:
         free = f"{name}__{count}"
     taken[free] += 1
     return free
-
-
-def _rename(nodes: Iterable[NodeProto], new: Mapping[str, str]) -> None:
-    """Give nodes and tensors their names in `new`, those inside of subgraphs included."""
-    for node in nodes:
-        node.name = new.get(node.name, node.name)
-        for tensors in (node.input, node.output):
-            tensors[:] = [new.get(name, name) for name in tensors]
-        for attribute in node.attribute:
-            for graph in subgraphs(attribute):
-                for entry in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
-                    entry.name = new.get(entry.name, entry.name)
-                for sparse in graph.sparse_initializer:
-                    sparse.values.name = new.get(sparse.values.name, sparse.values.name)
-                _rename(graph.node, new)

@@ -9,7 +9,8 @@
     if the constant does not widen x's shape.
 
 The readers of y read x instead. Where y must keep its name (a graph output), the producer of x
-writes y itself, if x's name may go; else the node stays. Weights that PyTorch's exporter shares
+writes y itself, if x's name may go; else the node stays. Results of control flow keep their names,
+by which its bodies are found again. Weights that PyTorch's exporter shares
 through Identity nodes stay shared.
 
 Unused second outputs (Dropout's mask, MaxPool's indices) are removed, because the later stages skip
@@ -23,6 +24,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.graph.bodies import bodies_in
 from onnxbolt.graph.edit import constant_values, pinned, producer, remove, replace_uses
 from onnxbolt.graph.element_types import onnx_dtype
 
@@ -55,7 +57,7 @@ def _bypass(graph: gs.Graph, node: gs.Node) -> bool:
     result, maker = node.outputs[0], producer(source)
     if not pinned(graph, result):
         replace_uses(result, source)
-    elif maker is not None and not pinned(graph, source):
+    elif maker is not None and not pinned(graph, source) and not any(bodies_in(maker)):
         remove(graph, [node])
         replace_uses(source, result)
         maker.outputs[next(i for i, tensor in enumerate(maker.outputs) if tensor is source)] = (

@@ -3,7 +3,7 @@ byte."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,16 @@ from onnxbolt.graph.skeleton import LEAST_IR
 from onnxbolt.graph.weights import Weights
 
 FUSED_DOMAIN, INTERNAL_DOMAIN = domains.FUSED, domains.INTERNAL
+# the fields of a graph that are written anew
+_WRITTEN = (
+    "node",
+    "initializer",
+    "sparse_initializer",
+    "value_info",
+    "input",
+    "output",
+    "quantization_annotation",
+)
 
 
 def export_model(
@@ -51,18 +61,10 @@ def export_apart(
     copy_fields(
         source.graph,
         model.graph,
-        skip=(
-            "node",
-            "initializer",
-            "sparse_initializer",
-            "value_info",
-            "input",
-            "output",
-            "quantization_annotation",
-        ),
+        skip=_WRITTEN,
     )
     model.ir_version = max(source.ir_version, LEAST_IR)
-    if any(node.domain == FUSED_DOMAIN for node in graph.nodes) and not any(
+    if any(part.domain == FUSED_DOMAIN for part in (*graph.nodes, *functions)) and not any(
         o.domain == FUSED_DOMAIN for o in model.opset_import
     ):
         model.opset_import.append(onnx.helper.make_opsetid(FUSED_DOMAIN, 1))
@@ -73,6 +75,24 @@ def export_apart(
     properties = {entry.key: entry.value for entry in source.metadata_props} | dict(metadata or {})
     onnx.helper.set_model_props(model, properties)
     return model, _fill(graph, model.graph)
+
+
+def export_body(
+    graph: gs.Graph, inputs: Collection[str], initializers: Collection[str]
+) -> GraphProto:
+    """The graph of a body's model (bodies.py) as the body: with its own `inputs` and
+    `initializers`, and without those around it."""
+    target = GraphProto()
+    copy_fields(graph.source.graph, target, skip=_WRITTEN)
+    large = _fill(graph, target)
+    own = [t for t in target.initializer if t.name in initializers]
+    for field, kept in (
+        ("input", [value for value in target.input if value.name in inputs]),
+        ("initializer", [tensor_proto(large[t.name]) if t.name in large else t for t in own]),
+    ):
+        target.ClearField(field)
+        getattr(target, field).extend(kept)
+    return target
 
 
 def _fill(graph: gs.Graph, target: GraphProto) -> Weights:

@@ -3,9 +3,9 @@ read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from onnx import AttributeProto, GraphProto, ModelProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 
 def subgraphs(attribute: AttributeProto) -> Iterator[GraphProto]:
@@ -32,10 +32,11 @@ def outer_reads(graph: GraphProto) -> set[str]:
     return reads - bound - {""}
 
 
-def captured(model: ModelProto) -> Iterator[str]:
-    """Names of the main graph's tensors that are read from outside its nodes: by subgraphs,
-    training information and quantization annotations."""
-    for node in model.graph.node:
+def captured(model: ModelProto, nodes: Iterable[NodeProto] | None = None) -> Iterator[str]:
+    """Names of the main graph's tensors that are read from outside its nodes: by subgraphs (those
+    of `nodes`, if these replace the model's), training information and quantization
+    annotations."""
+    for node in model.graph.node if nodes is None else nodes:
         for attribute in node.attribute:
             for graph in subgraphs(attribute):
                 yield from outer_reads(graph)
@@ -62,3 +63,18 @@ def names(graph: GraphProto) -> Iterator[str]:
         for attribute in node.attribute:
             for inner in subgraphs(attribute):
                 yield from names(inner)
+
+
+def rename(nodes: Iterable[NodeProto], new: Mapping[str, str]) -> None:
+    """Give nodes and tensors their names in `new`, those inside of subgraphs included."""
+    for node in nodes:
+        node.name = new.get(node.name, node.name)
+        for tensors in (node.input, node.output):
+            tensors[:] = [new.get(name, name) for name in tensors]
+        for attribute in node.attribute:
+            for graph in subgraphs(attribute):
+                for entry in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
+                    entry.name = new.get(entry.name, entry.name)
+                for sparse in graph.sparse_initializer:
+                    sparse.values.name = new.get(sparse.values.name, sparse.values.name)
+                rename(graph.node, new)

@@ -15,7 +15,7 @@ from onnxbolt import extra_ops
 from onnxbolt.errors import InputError, OnnxboltError
 from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.importer import all_tensors, check_versions, load_model
-from onnxbolt.graph.inlining import inlined
+from onnxbolt.graph.inlining import inlined, with_inner
 from onnxbolt.graph.sizes import without_unknown
 from onnxbolt.graph.weights import complete
 
@@ -49,7 +49,7 @@ def _read(source: Source) -> ModelProto:
         model = without_unknown(source)
     else:
         model = load_model(Path(source))
-    if any(node.domain == FUSED_DOMAIN for node in model.graph.node):
+    if any(node.domain == FUSED_DOMAIN for node in with_inner(model.graph.node)):
         raise InputError(
             "the model has been optimized by onnxbolt already: optimize its original instead"
         )

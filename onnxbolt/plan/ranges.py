@@ -17,6 +17,7 @@ import onnx_graphsurgeon as gs
 from onnx import ModelProto
 
 from onnxbolt.errors import InputError
+from onnxbolt.graph.bodies import Value
 from onnxbolt.graph.importer import tensor_type
 from onnxbolt.graph.shapes import Shape, infer_at
 from onnxbolt.graph.sizes import Sizes, contradicted, filled, open_images, without_names
@@ -84,6 +85,48 @@ def ranges_of(graph: gs.Graph, options: Options) -> Ranges:
         return FIXED
     first, *rest = (Point(shapes) for shapes in infer_at(graph, extent.points))
     return Ranges(first, tuple(rest))
+
+
+def ranges_within(graph: gs.Graph, around: Ranges, values: Mapping[str, Value]) -> Ranges:
+    """The points of a body's graph, whose inputs are `values` of the graph around it: those of that
+    graph, and the usual batches where neither graph knows a size.
+
+    Raises InputError as `infer_at` does.
+    """
+    inputs: dict[str, Shape | None] = {tensor.name: tensor.shape for tensor in graph.inputs}
+    if around == FIXED or all(map(_is_fixed, inputs.values())):
+        return ranges_of(graph, Options())
+    usually = usual(graph, inputs).opt
+    found = [
+        {
+            tensor.name: _sizes_of(tensor, usually[tensor.name], point, values[tensor.name])
+            for tensor in graph.inputs
+            if tensor.shape is not None
+        }
+        for point in around.points
+    ]
+    distinct = [shapes for i, shapes in enumerate(found) if shapes not in found[:i]]
+    first, *rest = (Point(shapes) for shapes in infer_at(graph, distinct))
+    return Ranges(first, tuple(rest))
+
+
+def _is_fixed(shape: Shape | None) -> bool:
+    return all(isinstance(size, int) for size in shape or ())
+
+
+def _sizes_of(
+    tensor: gs.Tensor, usually: Sequence[int], at: Point, value: Value
+) -> tuple[int, ...]:
+    """The sizes of a body's input at a point of the graph around it."""
+    known = list(at.shapes.get(value.name, ()))
+    if known and value.axis is not None:
+        del known[value.axis]
+    if len(known) != len(tensor.shape):
+        known = [None] * len(tensor.shape)
+    return tuple(
+        next(size for size in sizes if isinstance(size, int))
+        for sizes in zip(tensor.shape, known, usually, strict=True)
+    )
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
 from onnxbolt.graph import promises
+from onnxbolt.graph.bodies import Changed, bodies_of, import_within, put_back
 from onnxbolt.graph.exporter import export_apart
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.promises import stage
@@ -57,6 +58,14 @@ def rounded_apart(model: onnx.ModelProto, precision: str) -> tuple[onnx.ModelPro
     if precision not in LOW:
         return model, {}
     graph = import_model(model)
-    infer(graph)
-    convert(graph, precision)
+    put_back(graph, _rounded(graph, precision))
     return export_apart(graph)
+
+
+def _rounded(graph: gs.Graph, precision: str) -> list[Changed]:
+    """Convert the graph and those of its bodies, which are returned."""
+    infer(graph)
+    found, _ = bodies_of(graph)
+    convert(graph, precision)
+    inner = [(body, import_within(body.model, graph)) for body in found]
+    return [Changed(body, own, _rounded(own, precision)) for body, own in inner]

@@ -39,6 +39,7 @@ class Kept:
     node: str
     op: str
     reason: str
+    body: str = ""  # the body of control flow that the node is in; empty for the main graph
 
 
 def is_float(tensor: gs.Tensor) -> bool:

@@ -3,30 +3,31 @@ stayed in fp32."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import onnx_graphsurgeon as gs
 from onnx import ModelProto, NodeProto, helper
 
-from onnxbolt.candidates import Candidate
+from onnxbolt.candidates import Candidate, Refusal
+from onnxbolt.graph.bodies import Left, located
+from onnxbolt.graph.exporter import node_proto
+from onnxbolt.graph.order import in_order
 from onnxbolt.inspection import describe
 from onnxbolt.library import Manifest
 from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.opspec import configs_of_node, stands_for
 from onnxbolt.options import Options
+from onnxbolt.plan.choose import Plan, Totals
 from onnxbolt.precision import Kept
 from onnxbolt.report import files, render
 from onnxbolt.report.coverage import coverage, left_out, nothing_fused
 from onnxbolt.report.data import Fused, ReportData
-from onnxbolt.report.products import products
+from onnxbolt.report.products import Product, products
 
-if TYPE_CHECKING:
-    from onnxbolt.plan.choose import Plan
-
-__all__ = ["Fused", "Report"]
+__all__ = ["Account", "Fused", "Report"]
 
 
 @dataclass(frozen=True)
@@ -37,31 +38,19 @@ class Report(ReportData):
     @classmethod
     def of(
         cls,
-        original: ModelProto,
-        model: ModelProto,
+        accounts: Sequence[Account],
         manifest: Manifest,
-        chosen: Plan,
-        kept: Sequence[Kept],
-        changes: Sequence[str],
-        shared_weights: Sequence[str],
         options: Options,
         archs: Sequence[int],
-        point: Mapping[str, Sequence[int | str | None]],
     ) -> Report:
-        """The report of an optimized model, from the results of the stages; FLOPs are counted at
-        `point`, the shapes of graph inputs by name."""
-        work = products(original, point)
-        flops = {product.node: product.flops for product in work if not product.body}
-        candidates = {(c.rule, _sources(c)): c for c in chosen.candidates}
-        rows = (
-            _fused(node, candidates, chosen, flops)
-            for node in model.graph.node
-            if node.domain == DOMAIN
-        )
+        """The report of an optimized model, from the accounts of its main graph and of its
+        bodies."""
+        work = [product for account in accounts for product in account.work]
         # a layout conversion replaces no source node, so it is not listed
-        fused = tuple(row for row in rows if row.source_nodes)
-        sources = {source for node in fused for source in node.source_nodes}
-        refusals = (*chosen.refusals, *left_out(work, sources, chosen.refusals))
+        fused = tuple(row for account in accounts for row in account.fused if row.source_nodes)
+        sources = {located(source, node.body) for node in fused for source in node.source_nodes}
+        refused = [refusal for account in accounts for refusal in account.refusals]
+        refusals = (*refused, *left_out(work, sources, refused))
         why = "" if fused else nothing_fused(work, refusals)
         return cls(
             options.precision,
@@ -69,14 +58,14 @@ class Report(ReportData):
             tuple(archs),
             fused,
             refusals,
-            tuple(kept),
-            tuple(changes),
-            tuple(shared_weights),
+            tuple(kept for account in accounts for kept in account.kept),
+            tuple(line for account in accounts for line in account.changes),
+            tuple(name for account in accounts for name in account.shared_weights),
             coverage(work, sources),
             why,
             manifest.digest,
-            regions=chosen.verdicts,
-            planning=chosen.totals,
+            regions=tuple(verdict for account in accounts for verdict in account.chosen.verdicts),
+            planning=_together([account.chosen.totals for account in accounts]),
             strict=options.strict,
         )
 
@@ -116,6 +105,61 @@ class Report(ReportData):
         files.save(self, Path(path))
 
 
+@dataclass(frozen=True)
+class Account:
+    """The results of all stages for one graph: the main one, or that of a body."""
+
+    original: ModelProto
+    graph: gs.Graph  # with its fused nodes
+    chosen: Plan
+    kept: Sequence[Kept]
+    changes: Sequence[str]
+    shared_weights: Sequence[str]
+    point: Mapping[str, Sequence[int | str | None]]  # the inputs' shapes, to count FLOPs at
+    left: Sequence[Left] = ()  # bodies that are not optimized
+    body: str = ""
+
+    @cached_property
+    def work(self) -> list[Product]:
+        """The products of the graph, and those of its bodies that have no account."""
+        reasons = {left.place: left.reason for left in self.left}
+        return [
+            replace(
+                product,
+                body=", in ".join(filter(None, [product.body, self.body])),
+                left=f"{product.body}, because {reasons[product.body]}" if product.body else "",
+            )
+            for product in products(self.original, self.point)
+            if not product.body or product.body in reasons
+        ]
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        """The refusals of planning."""
+        return [replace(refusal, body=self.body) for refusal in self.chosen.refusals]
+
+    @cached_property
+    def fused(self) -> list[Fused]:
+        """The fused nodes."""
+        return list(self._fused())
+
+    def _fused(self) -> Iterator[Fused]:
+        flops = {product.node: product.flops for product in self.work if not product.left}
+        candidates = {(c.rule, _sources(c)): c for c in self.chosen.candidates}
+        for node in in_order(self.graph):
+            if node.domain == DOMAIN:
+                row = _fused(node_proto(node), candidates, self.chosen, flops)
+                yield replace(row, body=self.body)
+
+
+def _together(totals: Sequence[Totals | None]) -> Totals | None:
+    """The sums of the totals of several graphs; None if a lock file decided."""
+    known = [asdict(each) for each in totals if each is not None]
+    return (
+        Totals(**{name: sum(each[name] for each in known) for name in known[0]}) if known else None
+    )
+
+
 def _sources(candidate: Candidate) -> tuple[str, ...]:
     return tuple(name for node in candidate.nodes for name in node.provenance)
 
@@ -142,6 +186,4 @@ def _fused(
     key = candidate.anchor.node
     configs = tuple(describe(config) for config in configs_of_node(node))
     work = sum(flops.get(source, 0) for source in sources)
-    return dataclasses.replace(
-        row, flops=work, configs=configs, predicted=tuple(chosen.predictions[key])
-    )
+    return replace(row, flops=work, configs=configs, predicted=tuple(chosen.predictions[key]))

@@ -36,6 +36,7 @@ class Fused:
     flops: int = 0  # FLOPs of the source nodes: without padded channels
     configs: tuple[str, ...] = ()
     predicted: tuple[Prediction, ...] = ()  # one per architecture
+    body: str = ""  # the body of control flow that it is in; empty for the main graph
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxbolt.domains import CONTRIB
+from onnxbolt.graph.bodies import place_of
 from onnxbolt.graph.exporter import used_variables
 from onnxbolt.graph.importer import import_model, tensor_type
 from onnxbolt.graph.scopes import subgraphs
@@ -22,8 +23,8 @@ from onnxbolt.graph.shapes import Shape, infer, infer_at, infer_inner
 
 @dataclass(frozen=True)
 class Product:
-    """A node that multiplies matrices or convolves. `body` is the op type of the control-flow node
-    whose subgraph it is in, else empty."""
+    """A node that multiplies matrices or convolves. `body` is the place of the subgraph that it is
+    in, empty for the main graph; `left` says why that subgraph is not optimized, if it is not."""
 
     node: str
     op: str
@@ -31,6 +32,7 @@ class Product:
     flops: int
     weighted: bool  # one factor is constant
     body: str = ""
+    left: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,13 @@ Rule = Callable[[Call], int]
 
 
 def products(model: ModelProto, point: Mapping[str, Sequence[int | str | None]]) -> list[Product]:
-    """All products but those with constant factors only. `point` has the shapes of graph inputs
-    with symbolic dimensions, by name."""
+    """All products but those with constant factors only, those of a body with the place of the
+    outermost one. `point` has the shapes of graph inputs with symbolic dimensions, by name."""
     graph = import_model(model)
     infer(graph)
-    shapes = {name: tensor.shape or [] for name, tensor in used_variables(graph).items()} | (
+    # bodies may read inputs that no node reads
+    known = used_variables(graph) | {tensor.name: tensor for tensor in graph.inputs}
+    shapes = {name: tensor.shape or [] for name, tensor in known.items()} | (
         infer_at(graph, [point])[0] if point else {}
     )
     shapes |= {name: list(constant.shape) for name, constant in graph.constants.items()}
@@ -99,11 +103,11 @@ def _found(
             yield Product(
                 name, node.op_type, _domain(node), rule(call), not constant.isdisjoint(reads), body
             )
-        for graph in subgraphs_of(inner.get(node.output[0], node) if node.output else node):
-            known = constant | {tensor.name for tensor in graph.initializer}
-            yield from _found(
-                graph.node, {**shapes, **_declared(graph)}, known, {}, body or node.op_type
-            )
+        for attribute in (inner.get(node.output[0], node) if node.output else node).attribute:
+            for graph in subgraphs(attribute):
+                known = constant | {tensor.name for tensor in graph.initializer}
+                around = {**shapes, **_declared(graph)}
+                yield from _found(graph.node, around, known, {}, body or place_of(node, attribute))
 
 
 def _domain(node: NodeProto) -> str:

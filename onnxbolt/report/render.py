@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from onnxbolt.graph.bodies import located
 from onnxbolt.report.data import Fused, ReportData
 from onnxbolt.report.markdown import plain, table
 from onnxbolt.report.tuning import sections as tuning_sections
@@ -256,7 +257,7 @@ def _by_reason(refusals: Sequence[Refusal]) -> Lines:
         groups[refusal.op, refusal.reason.partition(":")[0]].append(refusal)
     firsts = [(op, len(members), reason, members[0]) for (op, reason), members in _ordered(groups)]
     return [
-        (op, count, reason, first.remedy, first.node, _details(first))
+        (op, count, reason, first.remedy, located(first.node, first.body), _details(first))
         for op, count, reason, first in firsts
     ]
 
@@ -274,7 +275,13 @@ def _kept(report: ReportData) -> Lines:
     for kept in report.kept:
         groups[kept.op, kept.reason.partition(":")[0]].append(kept)
     return [
-        (op, len(members), reason, members[0].node, members[0].reason.partition(": ")[2])
+        (
+            op,
+            len(members),
+            reason,
+            located(members[0].node, members[0].body),
+            members[0].reason.partition(": ")[2],
+        )
         for (op, reason), members in _ordered(groups)
     ]
 
@@ -293,7 +300,7 @@ def _all_fused(report: ReportData) -> Section:
         )
         rows.append(
             (
-                node.name,
+                located(node.name, node.body),
                 node.op,
                 node.tensor,
                 _scaled(node.flops),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onnxbolt.graph.bodies import located
 from onnxbolt.report.markdown import plain, table
 from onnxbolt.verify.result import VerifyResult
 from onnxbolt.version import __version__
@@ -60,7 +61,7 @@ def rows_as_table(result: VerifyResult) -> str:
         _HEADER,
         [
             (
-                row.name,
+                located(row.name, row.body),
                 row.level,
                 row.kind,
                 row.where,

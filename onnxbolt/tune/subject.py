@@ -1,25 +1,29 @@
-"""The subject of planning and measuring: a model's graph."""
+"""The subject of planning and measuring: a model's graph, and those of the bodies in it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
 
 from onnxbolt import precision as precisions
 from onnxbolt.canonicalize import canonicalize
+from onnxbolt.canonicalize.known_conditions import resolved
+from onnxbolt.graph.bodies import Body, Left, bodies_of, import_within
 from onnxbolt.graph.importer import import_model
-from onnxbolt.graph.shapes import infer
+from onnxbolt.graph.shapes import Shape, infer
 from onnxbolt.match import preparation, projections, rotations, windows
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.options import Options
 from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.cuts import segments
 from onnxbolt.plan.planner import planned
-from onnxbolt.plan.ranges import FIXED, Ranges, ranges_of
+from onnxbolt.plan.ranges import FIXED, Ranges, ranges_of, ranges_within
+from onnxbolt.precision import Kept
 from onnxbolt.precision.kernel_table import Kernels, kernels_of
 from onnxbolt.problems import Problem
 
@@ -34,20 +38,39 @@ class Subject:
     precision: str
     ranges: Ranges = FIXED
     kernels: Kernels = field(default_factory=kernels_of)
+    places: tuple[str, ...] = ()  # a body's own place, behind those of the bodies around it
+    changes: tuple[str, ...] = ()  # made by the stages before planning, in words
+    kept: tuple[Kept, ...] = ()  # the nodes that stay in fp32
+    bodies: tuple[tuple[Body, Subject], ...] = ()
+    left: tuple[Left, ...] = ()  # bodies that are no subjects
 
     @classmethod
-    def of(cls, original: ModelProto, options: Options) -> Subject:
-        """The model after the stages before planning. Raises InputError for a model that cannot be
-        used."""
-        kernels = kernels_of(options.ort_version)
-        graph = _prepared(original, options.precision, kernels)
-        return cls(graph, original, options.precision, ranges_of(graph, options), kernels)
+    def of(cls, original: ModelProto, options: Options, kernels: Kernels | None = None) -> Subject:
+        """The model after the stages before planning; `kernels` are by default those of the ONNX
+        Runtime that `options` name. Raises InputError for a model that cannot be used, LiftError
+        for one of an opset that they do not work on."""
+        kernels = kernels or kernels_of(options.ort_version)
+        return _subject(original, options.precision, kernels, partial(ranges_of, options=options))
+
+    def __iter__(self) -> Iterator[Subject]:
+        """The subject and those of all bodies in it."""
+        yield self
+        for _, inner in self.bodies:
+            yield from inner
+
+    @property
+    def point(self) -> dict[str, Shape]:
+        """The shapes of inputs at the opt point, as far as they are not the model's own."""
+        shapes = self.ranges.opt.shapes
+        names = (value.name for value in self.original.graph.input)
+        return {name: shapes[name] for name in names if name in shapes}
 
     def again(self) -> Subject:
         """The same subject with a new graph, since rewriting changes a graph for good."""
-        return dataclasses.replace(
-            self, graph=_prepared(self.original, self.precision, self.kernels)
-        )
+        graph = import_model(self.original)
+        infer(graph)
+        _prepare(graph, self.precision, self.kernels)
+        return dataclasses.replace(self, graph=graph)
 
     def plan(self, archs: Sequence[int], fuse: str, timings: Timings) -> Plan:
         """The plan that follows from `timings`. Raises FrozenError."""
@@ -59,13 +82,44 @@ class Subject:
         return segments(self.graph, archs, self.ranges.opt)
 
 
-def _prepared(original: ModelProto, precision: str, kernels: Kernels) -> gs.Graph:
-    graph = import_model(original)
+def _subject(
+    original: ModelProto,
+    precision: str,
+    kernels: Kernels,
+    ranges: Callable[[gs.Graph], Ranges],
+    places: tuple[str, ...] = (),
+    around: gs.Graph | None = None,
+) -> Subject:
+    graph = import_model(original) if around is None else import_within(original, around)
     infer(graph)
-    canonicalize(graph)
-    preparation.prepare(graph)
-    precisions.convert(graph, precision, kernels)
-    projections.merge(graph)
-    rotations.move(graph)
-    windows.move(graph)
-    return graph
+    found, left = bodies_of(graph)
+    notes = list(graph.notes)
+    changes, kept = _prepare(graph, precision, kernels)
+    own = ranges(graph)
+    bodies = []
+    for body in found:
+        model, lines = resolved(body.model)
+        within = partial(ranges_within, around=own, values=body.values)
+        path = (*places, body.place)
+        inner = _subject(model, precision, kernels, within, path, graph)
+        bodies.append((body, dataclasses.replace(inner, changes=(*lines, *inner.changes))))
+    return Subject(
+        graph,
+        original,
+        precision,
+        own,
+        kernels,
+        places,
+        (*notes, *changes),
+        tuple(kept),
+        tuple(bodies),
+        tuple(left),
+    )
+
+
+def _prepare(graph: gs.Graph, precision: str, kernels: Kernels) -> tuple[list[str], list[Kept]]:
+    """Run the stages before planning; returns what they changed, and what stays in fp32."""
+    changes = [*canonicalize(graph), *preparation.prepare(graph)]
+    kept = precisions.convert(graph, precision, kernels)
+    changes += [*projections.merge(graph), *rotations.move(graph), *windows.move(graph)]
+    return changes, kept

@@ -83,6 +83,31 @@ class Tuning:
         )
 
 
+def together(found: Sequence[tuple[str, Tuning]]) -> Tuning:
+    """The tuning of a model with bodies, from that of its main graph, which is first, and those of
+    the bodies, each with its place. Times of the whole are those of each graph by itself."""
+    (_, main), *bodies = found
+    if not bodies:
+        return main
+    ends = [tuning.ended_by for _, tuning in found]
+    whole = [
+        f"{place or 'main graph'}, by itself: {tuning.whole.ours_us:.1f} us, ONNX Runtime"
+        f" {tuning.whole.ort_us:.1f} us"
+        for place, tuning in found
+        if tuning.whole is not None
+    ]
+    notes = [note for _, tuning in found for note in tuning.notes]
+    return Tuning(
+        tuple(task for _, tuning in found for task in tuning.tasks),
+        tuple(row for _, tuning in found for row in tuning.quality),
+        sum(tuning.seconds for _, tuning in found),
+        sum(tuning.trials for _, tuning in found),
+        sum(tuning.kernels for _, tuning in found),
+        next((end for end in ("interrupt", "budget") if end in ends), "done"),
+        notes=tuple(dict.fromkeys((*notes, *whole))),
+    )
+
+
 def tuned_task(task: Task, measured: dict[KernelConfig, Measurement]) -> TunedTask | None:
     """The results of a task; None if no candidate computed correct results."""
     right = {config: m.us for config, m in measured.items() if m.status is Status.OK}

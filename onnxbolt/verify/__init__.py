@@ -19,10 +19,10 @@ from onnxbolt.errors import InputError
 from onnxbolt.extra_ops import registered
 from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.importer import load_model
-from onnxbolt.graph.inlining import inlined
+from onnxbolt.graph.inlining import inlined, with_inner
 from onnxbolt.options import Options, Shapes, check_comparison
 from onnxbolt.runtime import get_library_path
-from onnxbolt.verify import levels, whole
+from onnxbolt.verify import bodies, levels, whole
 from onnxbolt.verify.declared import declared, precision_of
 from onnxbolt.verify.feeds import Feeds, graph_inputs, read_feeds
 from onnxbolt.verify.models import MEMORY_LIMIT, Level, Models, reference, runner, usable
@@ -33,7 +33,7 @@ from onnxbolt.verify.session import available_providers
 __all__ = ["Feeds", "Row", "VerifyResult", "verify"]
 
 # each yields its rows for one provider and one set of inputs
-LEVELS: tuple[Level, ...] = (whole.rows, levels.rows)
+LEVELS: tuple[Level, ...] = (whole.rows, levels.rows, bodies.rows)
 
 
 def verify(
@@ -118,7 +118,7 @@ def verify(
 def _what_ran(optimized: ModelProto, library: Path | None, used: Sequence[Path | None]) -> str:
     """The code that computed the optimized model's outputs, in words: a verdict on function bodies
     says nothing about kernels. `used` has the library by provider."""
-    if not any(node.domain == FUSED_DOMAIN for node in optimized.graph.node):
+    if not any(node.domain == FUSED_DOMAIN for node in with_inner(optimized.graph.node)):
         return "ONNX Runtime's own operators, because the model has no fused nodes"
     if any(used):
         return f"kernels on {gpu.name()}"

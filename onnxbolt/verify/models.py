@@ -16,6 +16,9 @@ from onnx import ModelProto, TensorProto
 from onnxbolt import tolerances
 from onnxbolt.canonicalize.known_conditions import resolved
 from onnxbolt.dtypes import DType
+from onnxbolt.graph.bodies import Body, Left, bodies_of, has_bodies
+from onnxbolt.graph.importer import import_model
+from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.weights import Weights
 from onnxbolt.precision import LOW, rounded_apart
 from onnxbolt.runtime import OnnxboltWarning, session_options
@@ -63,6 +66,35 @@ class Models:
             self, original=original, reference=reference(original, self.provider, self.notes)
         )
 
+    @cached_property
+    def bodies(self) -> list[tuple[Body, Models | str]]:
+        """The original's bodies with both models of each; in place of these, why there are none
+        although both models have the body. A body whose operator stages took out is missing."""
+        (before, _), (after, left) = (_bodies(m) for m in (self.original, self.optimized))
+        others = {(body.owner, body.attribute): body for body in after}
+        why = {each.place: each.reason for each in left}
+        found = list[tuple[Body, Models | str]]()
+        for body in before:
+            other = others.get((body.owner, body.attribute))
+            if other is not None:
+                found.append((body, self._of(body.model, other.model)))
+            elif body.place in why:
+                found.append((body, f"its body cannot be compared: {why[body.place]}"))
+            else:
+                self.notes[f"{body.place}: the optimized model has no such body"] = None
+        return found
+
+    def _of(self, original: ModelProto, optimized: ModelProto) -> Models:
+        """The same for the models of a body, whose inputs follow from those around it."""
+        return dataclasses.replace(
+            self,
+            original=original,
+            optimized=optimized,
+            reference=reference(original, self.provider, self.notes),
+            candidate=runner(optimized, self.provider, self.notes, self.library),
+            inputs_given=True,
+        )
+
     @property
     def provider(self) -> str:
         return self.candidate.provider
@@ -108,6 +140,14 @@ class Models:
         if self.library is not None or uses(self.original, SIXTEEN_BITS):
             return runner(self.original, self.provider, self.notes, tf32=self.library is not None)
         return None
+
+
+def _bodies(model: ModelProto) -> tuple[list[Body], list[Left]]:
+    if not any(has_bodies(node) for node in model.graph.node):
+        return [], []
+    graph = import_model(model)
+    infer(graph)
+    return bodies_of(graph)
 
 
 Level: TypeAlias = Callable[[Models, Feeds], Iterable[Row]]

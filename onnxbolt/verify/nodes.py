@@ -16,7 +16,7 @@ from onnx import NodeProto
 from onnxbolt import ops
 from onnxbolt.dtypes import DType
 from onnxbolt.graph.exporter import FUSED_DOMAIN
-from onnxbolt.library import manifest_of_model
+from onnxbolt.library import ops_of
 from onnxbolt.ops.base import Part
 from onnxbolt.opspec import OpSpec, configs_of_node
 from onnxbolt.verify.bounds import Bounded
@@ -42,7 +42,7 @@ class Nodes:
         ] = {}  # op types without a rule that ONNX Runtime cannot run alone
         self._ops: dict[str, OpSpec] = {}
         if models.library is not None:
-            self._ops = {op.name: op for op in manifest_of_model(models.optimized).ops}
+            self._ops = {op.name: op for op in ops_of(models.optimized)}
         functions = {f.name: f for f in skeleton.functions if f.domain == FUSED_DOMAIN}
         self._analysis = Analysis(Standard(skeleton), functions, self.measured)
 

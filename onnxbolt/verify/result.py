@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from onnxbolt import tolerances
+from onnxbolt.graph.bodies import located
 from onnxbolt.terminal import add_row, literal_console, width
 
 WIDTH = 160  # columns of a text that is not written to a terminal
@@ -48,6 +49,7 @@ class Row:
     unjudged: str = ""  # why there is no verdict on these inputs: the row neither passed nor failed
     node: str = ""  # the fused node
     level: str = "model"  # one of LEVELS
+    body: str = ""  # the body of control flow that it is in; empty for the main graph
     sizes: str = ""  # sizes of inputs with symbolic dimensions, such as "x:3x3x64x64"
 
     @property
@@ -134,7 +136,9 @@ class VerifyResult:
         return f"{word}: {self.ran}" if self.ran else word
 
     def _passed_in_part(self) -> str:
-        tensors = len({(row.level, row.name) for row in self.unjudged if row.level != "model"})
+        tensors = len(
+            {(row.level, row.body, row.name) for row in self.unjudged if row.level != "model"}
+        )
         if not tensors:
             return NOT_JUDGED
         what = (
@@ -171,8 +175,8 @@ class VerifyResult:
                 else f"{len(rows)} within their limits"
             )
             lines.append(
-                f"{where}, {kind}s: {state}; nearest: {worst.name} {worst.error:.2e} of"
-                f" {worst.limit:.2e}"
+                f"{where}, {kind}s: {state}; nearest: {located(worst.name, worst.body)}"
+                f" {worst.error:.2e} of {worst.limit:.2e}"
             )
         return "\n".join(lines)
 
@@ -209,7 +213,7 @@ def _table(rows: Sequence[Row]) -> Table:
             f"{row.max_abs:.2e}",
             f"{row.cosine:.6f}",
         )
-        add_row(table, row.name, row.kind, row.where, *numbers, row.verdict)
+        add_row(table, located(row.name, row.body), row.kind, row.where, *numbers, row.verdict)
     return table
 
 

@@ -4,15 +4,18 @@ those that differ from the original."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto
+from onnx import AttributeProto, ModelProto, NodeProto
 
 from onnxbolt.graph import weights
+from onnxbolt.graph.bodies import has_bodies
+from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.inlining import with_inner
+from onnxbolt.graph.scopes import subgraphs
 from onnxbolt.graph.skeleton import import_domains
 from onnxbolt.verify.feeds import graph_inputs
 from onnxbolt.verify.originals import makes_tensors, reads_of
@@ -28,6 +31,11 @@ class Segment:
     nodes: list[NodeProto] = field(default_factory=list)
     reads: dict[str, Known] = field(default_factory=dict)  # by the name under which `nodes` read it
     writes: list[Known] = field(default_factory=list)
+
+    @property
+    def has_ours(self) -> bool:
+        """True if one of the nodes is fused."""
+        return any(node.domain == FUSED_DOMAIN for node in self.nodes)
 
     @property
     def originals(self) -> list[str]:
@@ -74,15 +82,21 @@ def plan(original: ModelProto, optimized: ModelProto, other_constants: set[str])
 
     def unchanged(node: NodeProto) -> bool:
         same = _same(node, twins.get(node.output[0])) and _same_meaning(node, *versions)
-        return same and other.isdisjoint((*reads_of(node), *node.output))
+        reads = node.input if has_bodies(node) else reads_of(node)
+        return same and other.isdisjoint((*reads, *node.output))
+
+    def alone(node: NodeProto) -> bool:
+        known = all(name in cuts for name in node.output if name)
+        return known and _differs_inside(node, twins.get(node.output[0]))
 
     segments = [
         segment
-        for segment in _segments(list(optimized.graph.node), cuts)
-        if not all(map(unchanged, segment.nodes))
+        for segment in _segments(list(optimized.graph.node), cuts, alone)
+        if not all(unchanged(node) or alone(node) for node in segment.nodes)
     ]
     for segment in segments:
         _close(segment, cuts)
+    segments = [segment for segment in segments if segment.writes or segment.has_ours]
     return Plan(
         segments,
         Counter(name for segment in segments for name in segment.originals),
@@ -135,8 +149,27 @@ def _same(node: NodeProto, twin: NodeProto | None) -> bool:
         node.domain,
         list(node.input),
         list(node.output),
-        list(node.attribute),
-    ) == (twin.op_type, twin.domain, list(twin.input), list(twin.output), list(twin.attribute))
+        _attributes(node),
+    ) == (twin.op_type, twin.domain, list(twin.input), list(twin.output), _attributes(twin))
+
+
+def _differs_inside(node: NodeProto, twin: NodeProto | None) -> bool:
+    """True for control flow whose bodies differ. These are compared by themselves (bodies.py), and
+    not their results, since errors add up within them; the whole model shows these."""
+    if twin is None or (node.op_type, node.domain) != (twin.op_type, twin.domain):
+        return False
+    return _inside(node) != _inside(twin)
+
+
+def _inside(node: NodeProto) -> list[AttributeProto]:
+    return [attribute for attribute in node.attribute if list(subgraphs(attribute))]
+
+
+def _attributes(node: NodeProto) -> list[AttributeProto]:
+    """The attributes but bodies, which are compared by themselves (bodies.py)."""
+    return [
+        attribute for attribute in node.attribute if not any(True for _ in subgraphs(attribute))
+    ]
 
 
 def _same_meaning(node: NodeProto, before: Mapping[str, int], after: Mapping[str, int]) -> bool:
@@ -166,8 +199,11 @@ def _since(domain: str, op: str, versions: Mapping[str, int]) -> int | None:
     )
 
 
-def _segments(nodes: Sequence[NodeProto], cuts: Mapping[str, Known]) -> list[Segment]:
-    """Groups of nodes that pass each other unknown tensors; each group is one segment."""
+def _segments(
+    nodes: Sequence[NodeProto], cuts: Mapping[str, Known], alone: Callable[[NodeProto], bool]
+) -> list[Segment]:
+    """Groups of nodes that pass each other unknown tensors; each group is one segment. What is
+    `alone` is in none with the nodes that it reads from."""
     parents = list(range(len(nodes)))
 
     def root(i: int) -> int:
@@ -177,7 +213,7 @@ def _segments(nodes: Sequence[NodeProto], cuts: Mapping[str, Known]) -> list[Seg
 
     makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     for i, node in enumerate(nodes):
-        for name in reads_of(node):
+        for name in () if alone(node) else reads_of(node):
             if name in makers and name not in cuts:
                 parents[root(makers[name])] = root(i)
     found: dict[int, Segment] = {}

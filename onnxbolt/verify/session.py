@@ -15,6 +15,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 from onnxbolt import extra_ops
 from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.fields import copy_fields
+from onnxbolt.graph.inlining import with_inner
 from onnxbolt.graph.scopes import captured
 from onnxbolt.graph.weights import Weights
 from onnxbolt.runtime import cuda_failure, keep_channels, session_options
@@ -123,7 +124,7 @@ class Runner:
         them."""
         model, graph = ModelProto(), self.skeleton.graph
         copy_fields(self.skeleton, model, skip=("graph", "functions"))
-        called = {node.op_type for node in nodes}
+        called = {node.op_type for node in with_inner(nodes)}
         model.functions.extend(
             f for f in self.skeleton.functions if f.name in called or f.domain != FUSED_DOMAIN
         )
@@ -246,8 +247,8 @@ def _may_be_float(value: ValueInfoProto | None) -> bool:
 
 
 def uses(model: ModelProto, types: Collection[int]) -> bool:
-    """True if an initializer, a declared value or a Cast of the main graph has one of the element
-    types."""
+    """True if an initializer or a declared value of the main graph, or a Cast, has one of the
+    element types."""
     graph = model.graph
     return (
         any(tensor.data_type in types for tensor in graph.initializer)
@@ -257,7 +258,7 @@ def uses(model: ModelProto, types: Collection[int]) -> bool:
         )
         or any(
             node.op_type == "Cast" and node.attribute and node.attribute[0].i in types
-            for node in graph.node
+            for node in with_inner(graph.node)
         )
     )
 

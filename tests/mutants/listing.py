@@ -652,7 +652,44 @@ MUTANTS: tuple[Mutant, ...] = (
         "onnxbolt/canonicalize/known_conditions.py",
         "tests/canonicalize/test_known_conditions.py",
         ("a name of a branch twice in the graph", "while taken[free] > 0:", "while False:"),
-        ("readers inside of bodies keep old names", "_rename(graph.node, new)", "pass"),
+    ),
+    *_mutants(
+        "onnxbolt/graph/bodies.py",
+        "tests/graph/test_bodies.py tests/e2e/test_bodies.py",
+        (
+            "a state keeps its first size",
+            "_kept(before, results.get(following), name in supposed)",
+            "before",
+        ),
+        (
+            "unequal constants become one",
+            "if known is constant or self._sum(known) == self._sum(constant):",
+            "if True:",
+        ),
+        (
+            "a constant that changed keeps its name",
+            "changed = not (isinstance(constant, Constant) and constant.untouched)",
+            "changed = False",
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/verify/bodies.py",
+        "tests/verify/test_bodies.py",
+        (
+            "loops are compared in their first iteration",
+            "return second",
+            "return first",
+        ),
+        (
+            "bodies inside of bodies are not compared",
+            "yield from rows(inner, given, path)",
+            "pass",
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/graph/scopes.py",
+        "tests/canonicalize/test_known_conditions.py",
+        ("readers inside of bodies keep old names", "rename(graph.node, new)", "pass"),
     ),
     *_mutants(
         "onnxbolt/runtime.py",

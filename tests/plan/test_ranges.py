@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,9 @@ from onnxbolt.plan.ranges import FIXED, ranges_of, table
 from onnxbolt.plan.regions import regions
 from onnxbolt.problems import UNBOUNDED, GemmProblem, Problem
 from onnxbolt.tune.lockfile import Lock
+from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.tasks import tasks_of
+from tests.e2e.bodies import COUNT, in_branches, in_loop, in_scan
 from tests.support import Net, prepare
 
 ONE = GemmSm90Config(
@@ -492,3 +494,17 @@ def test_the_written_model_carries_the_table(tmp_path: Path) -> None:
     ]
     assert len(tables) == 2
     assert all(map(covered, tables))
+
+
+@pytest.mark.parametrize(
+    ("form", "name"), [(in_branches, "x"), (in_loop, "state"), (in_scan, "slice")]
+)
+def test_a_body_has_the_points_of_the_graph_around_it(
+    form: Callable[[onnx.ModelProto], onnx.ModelProto], name: str
+) -> None:
+    """A size that a body knows by the tensors around it; a scan's slice lacks an axis of these."""
+    net = Net({"x": ("n", 64)})
+    options = Options(opt_shapes={"x": (COUNT, 6, 64) if form is in_scan else (6, 64)})
+    subject = Subject.of(form(net.model(net.node("Relu", net.linear("x", 64, 32)))), options)
+    for _, inner in subject.bodies:
+        assert [point.shapes[name] for point in inner.ranges.points] == [[6, 64]]

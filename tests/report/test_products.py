@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from onnx import ModelProto, numpy_helper
 from onnxbolt import optimize
 from onnxbolt.cli import main
 from onnxbolt.errors import CoverageError
+from onnxbolt.graph.bodies import located
 from onnxbolt.report.coverage import coverage, left_out
 from onnxbolt.report.products import products
 
@@ -152,22 +154,30 @@ def test_open_dimensions_count_as_one_unless_a_point_tells() -> None:
 
 @pytest.fixture
 def branches() -> ModelProto:
-    """One product in the main graph, one in a branch of an If, three times as large."""
+    """One product in the main graph, one of two variables in a branch of an If, three times as
+    large."""
     then = (
         "then_branch = t () => (float[6,4] a) { a = MatMul(m, v) }, else_branch = e () =>"
         " (float[2,4] b) { b = Relu(x) }"
     )
     body = f"h = MatMul(x, w) m = Concat<axis=0>(h, h, h) y = If (c) <{then}>"
-    return model_of("(float[2,4] x, bool c) => (y)", body, w=(4, 4), v=(4, 4))
+    return model_of("(float[2,4] x, float[4,4] v, bool c) => (float[r,4] y)", body, w=(4, 4))
 
 
 def test_products_inside_of_control_flow_count(branches: ModelProto) -> None:
     main_graph, inner = products(branches, {})
-    assert (main_graph.body, inner.body) == ("", "If")
+    assert (main_graph.body, inner.body) == ("", "then_branch of If y")
     assert inner.flops == 3 * main_graph.flops
+    both = {main_graph.node, located(inner.node, inner.body)}
+    assert coverage([main_graph, inner], both) == 1
     assert coverage([main_graph, inner], {main_graph.node, inner.node}) == 0.25
     (refusal,) = left_out([main_graph, inner], {main_graph.node}, [])
-    assert refusal.reason == "inside the body of If, which is not optimized"
+    assert refusal.reason == "both factors are computed at run time"
+    assert refusal.body == inner.body
+    inner = replace(inner, left="then_branch of If y, because of something")
+    assert coverage([main_graph, inner], both) == 0.25
+    (refusal,) = left_out([main_graph, inner], both, [])
+    assert refusal.reason == f"inside a body that is not optimized: {inner.left}"
 
 
 def test_nothing_fused_is_a_warning_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
