@@ -8,77 +8,32 @@
 // Constraints: a group's channels are multiples of 16 bytes, so that an access has one pixel;
 // tensor operands: multiples of a unit's columns, so that all of a unit has one phase.
 #pragma once
-#include "ops/conv/arguments.h"
 #include "sm90/persistent.h"
+#include "sm90/phase_places.h"
 
 namespace onnxbolt {
 namespace sm90 {
 
-// The parameters of a launch, with the places of pixels.
 struct PhasedParams : Params {
-  Divisor group, channels, phases_w;  // columns of a group, of a phase; phases along the width
-  int channels_of_group, phases_h, phases_of_row, top, left, height, width;
+  PhasedPlaces places;
 };
-
-inline void DescribePhases(PhasedParams& params, const ConvArguments& conv) {
-  const PhasedPixels& at = conv.pixels;
-  const int columns = conv.k / conv.groups, phases = at.h * at.w;
-  params.group = Divisor(columns), params.channels = Divisor(columns / phases),
-  params.phases_w = Divisor(at.w);
-  params.channels_of_group = columns / phases;
-  params.phases_h = at.h, params.phases_of_row = at.w;
-  params.top = at.top, params.left = at.left, params.height = at.height, params.width = at.width;
-}
-
-// A pixel of phase 0, 0: its image, row and column, which may be in front of y.
-struct FirstPixel {
-  int image, y, x;
-};
-
-// The phase of a column, and its channel in y.
-struct PhaseOfColumn {
-  int y, x, channel;
-
-  CUTLASS_DEVICE PhaseOfColumn(const PhasedParams& params, int column) {
-    const int group = params.group.split(column), phase = params.channels.split(column);
-    x = phase, y = params.phases_w.split(x);
-    channel = group * params.channels_of_group + column;
-  }
-};
-
-// The pixel of a row of the product, as the pixels of phase 0, 0.
-CUTLASS_DEVICE FirstPixel PixelOfRow(const PhasedParams& params, int row) {
-  FirstPixel at;
-  at.image = params.image.pixels.split(row);
-  at.y = params.image.row.split(row) * params.phases_h - params.top;
-  at.x = row * params.phases_of_row - params.left;
-  return at;
-}
-
-// The place of a pixel among those of y; negative if y has no such pixel.
-CUTLASS_DEVICE int64_t PlaceOf(const PhasedParams& params, const FirstPixel& first,
-                               const PhaseOfColumn& phase) {
-  const int y = first.y + phase.y, x = first.x + phase.x;
-  const bool inside = y >= 0 && y < params.height && x >= 0 && x < params.width;
-  return inside ? (int64_t(first.image) * params.height + y) * params.width + x : -1;
-}
 
 // A unit's place for operands that threads read directly: all of its columns have one phase.
 struct UnitOfPhase {
-  const PhasedParams& params;
+  const PhasedPlaces& places;
   const MatrixOutput& tile;
   PhaseOfColumn phase;
   int column;  // that the unit's columns count from
 
-  CUTLASS_DEVICE UnitOfPhase(const PhasedParams& params, const MatrixOutput& tile, int unit_column)
-      : params(params),
+  CUTLASS_DEVICE UnitOfPhase(const PhasedPlaces& places, const MatrixOutput& tile, int unit_column)
+      : places(places),
         tile(tile),
-        phase(params, tile.column + unit_column),
+        phase(places, tile.column + unit_column),
         column(phase.channel - unit_column) {}
 
   CUTLASS_DEVICE int64_t pixel(int tile_row) const {
     const int64_t row = tile.pixel(tile_row);
-    return row < 0 ? row : PlaceOf(params, PixelOfRow(params, static_cast<int>(row)), phase);
+    return row < 0 ? row : PlaceOf(places, PixelOfRow(places, static_cast<int>(row)), phase);
   }
 };
 
@@ -102,7 +57,7 @@ class PhasedEpilogue : public Epilogue<Shape> {
   CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column,
                                   int column_end, const MatrixOutput& to) {
     char* buffer = this->memory_.staging;
-    const UnitOfPhase unit(*params_, to, unit_column);
+    const UnitOfPhase unit(params_->places, to, unit_column);
     // columns of operands: those that the unit has of its phase's channels
     const int operands_end = unit.column + column_end - to.column;
     this->for_each_part(
@@ -137,7 +92,7 @@ class PhasedEpilogue : public Epilogue<Shape> {
                             const MatrixOutput& to) const {
     const int lane = this->thread_ % 32, columns = column_end - to.column - unit_column;
     const int64_t own_row = to.pixel(first_row + lane % kStoredRows);
-    const FirstPixel own = PixelOfRow(*params_, own_row < 0 ? 0 : static_cast<int>(own_row));
+    const FirstPixel own = PixelOfRow(params_->places, own_row < 0 ? 0 : static_cast<int>(own_row));
 #pragma unroll
     for (int i = 0; i < kStoredRows * kChunks; i += 32) {
       const int index = i + lane, row = index / kChunks % kStoredRows, chunk = index % kChunks;
@@ -146,8 +101,8 @@ class PhasedEpilogue : public Epilogue<Shape> {
       const bool valid = index < kStoredRows * kChunks && chunk * kPerChunk < columns &&
                          to.pixel(first_row + row) >= 0;
       if (!valid) continue;
-      const PhaseOfColumn phase(*params_, to.column + unit_column + chunk * kPerChunk);
-      const int64_t place = PlaceOf(*params_, first, phase);
+      const PhaseOfColumn phase(params_->places, to.column + unit_column + chunk * kPerChunk);
+      const int64_t place = PlaceOf(params_->places, first, phase);
       if (place < 0) continue;
       const int staged = this->warp_ * kStoredRows + row;
       const uint4 value =

@@ -54,7 +54,7 @@ struct ConvTransposeSm90 {
             sm90::DescribeOutput<Shape>(params, sm90::Rows(conv), conv.k, depth(conv), taps, conv.y,
                                         conv.k, conv.epilogue, launch.config))
       return error;
-    sm90::DescribePhases(params, conv);
+    params.places = sm90::PhasedPlaces(conv);
     params.y = conv.y, params.y_pitch = conv.y_pitch;
     if (const char* error = sm90::DescribeWeights<Shape>(params, conv.filter, conv.k, taps,
                                                          depth(conv), int64_t(taps) * depth(conv)))

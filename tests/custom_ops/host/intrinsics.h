@@ -30,6 +30,9 @@ inline float shifted(double exact, double error) {
 }
 
 inline float __saturatef(float x) { return x > 0.f ? std::min(x, 1.f) : 0.f; }  // NaN gives 0
+inline unsigned __umulhi(unsigned x, unsigned y) {
+  return static_cast<unsigned>((static_cast<unsigned long long>(x) * y) >> 32);
+}
 inline float __fdividef(float x, float y) {
   return std::fabs(y) > 0x1p126f && std::isfinite(y) ? 0.f
          : std::isinf(y)                             ? x * 0.f

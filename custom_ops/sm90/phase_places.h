@@ -1,0 +1,68 @@
+// Places in y of the results of a convolution whose columns are the channels of all phases.
+//
+// A row is an output of the convolution, and a column a channel of a phase, group by group, phase
+// by phase. Divisions are multiplications (sm90/divisor.h).
+#pragma once
+#include "ops/conv/arguments.h"
+#include "sm90/divisor.h"
+
+namespace onnxbolt {
+namespace sm90 {
+
+struct PhasedPlaces {
+  Divisor pixels, row;                // outputs of an image of the convolution, and of one row
+  Divisor group, channels, phases_w;  // columns of a group, of a phase; phases along the width
+  int channels_of_group, phases_h, phases_of_row, top, left, height, width;
+
+  PhasedPlaces() = default;
+  explicit PhasedPlaces(const ConvArguments& conv)
+      : pixels(conv.p * conv.q),
+        row(conv.q),
+        group(conv.k / conv.groups),
+        phases_w(conv.pixels.w),
+        phases_h(conv.pixels.h),
+        phases_of_row(conv.pixels.w),
+        top(conv.pixels.top),
+        left(conv.pixels.left),
+        height(conv.pixels.height),
+        width(conv.pixels.width) {
+    channels_of_group = conv.k / conv.groups / (phases_h * phases_of_row);
+    channels = Divisor(channels_of_group);
+  }
+};
+
+// A pixel of phase 0, 0: its image, row and column, which may be in front of y.
+struct FirstPixel {
+  int image, y, x;
+};
+
+// The phase of a column, and its channel in y.
+struct PhaseOfColumn {
+  int y, x, channel;
+
+  __device__ PhaseOfColumn(const PhasedPlaces& places, int column) {
+    const int of_group = places.group.split(column), phase = places.channels.split(column);
+    x = phase, y = places.phases_w.split(x);
+    channel = of_group * places.channels_of_group + column;
+  }
+};
+
+// The pixel of a row of the product, as the pixel of phase 0, 0.
+__device__ inline FirstPixel PixelOfRow(const PhasedPlaces& places, int row) {
+  FirstPixel at;
+  at.image = places.pixels.split(row);
+  at.y = places.row.split(row) * places.phases_h - places.top;
+  at.x = row * places.phases_of_row - places.left;
+  return at;
+}
+
+// The place of a pixel among those of y; negative if y has no such pixel.
+__device__ inline int64_t PlaceOf(const PhasedPlaces& places, const FirstPixel& first,
+                                  const PhaseOfColumn& phase) {
+  const int y = first.y + phase.y, x = first.x + phase.x;
+  const bool inside = y >= 0 && y < places.height && x >= 0 && x < places.width;
+  return inside ? (int64_t(first.image) * places.height + y) * places.width + x : -1;
+}
+
+}  // namespace sm90
+}  // namespace onnxbolt

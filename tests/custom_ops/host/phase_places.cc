@@ -1,0 +1,26 @@
+// Places of a transposed convolution's results on the host.
+#include "emulator.h"
+#include "intrinsics.h"
+
+#include "sm90/phase_places.h"
+// here come the architectures and Kernels, a tuple of instances
+
+using namespace onnxbolt;
+
+// Puts the place of each row and column of the product into `place`, and its channel into
+// `channel`. `extents`: n, p, q, k, groups, then the fields of PhasedPixels.
+extern "C" void host_places(const int* extents, long long* place, int* channel) {
+  ConvArguments conv{};
+  for (int* to : {&conv.n, &conv.p, &conv.q, &conv.k, &conv.groups, &conv.pixels.h, &conv.pixels.w,
+                  &conv.pixels.top, &conv.pixels.left, &conv.pixels.height, &conv.pixels.width})
+    *to = *extents++;
+  const sm90::PhasedPlaces places(conv);
+  for (int row = 0; row < conv.n * conv.p * conv.q; ++row) {
+    const sm90::FirstPixel first = sm90::PixelOfRow(places, row);
+    for (int column = 0; column < conv.k; ++column) {
+      const sm90::PhaseOfColumn phase(places, column);
+      *place++ = sm90::PlaceOf(places, first, phase);
+      *channel++ = phase.channel;
+    }
+  }
+}

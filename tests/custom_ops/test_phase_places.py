@@ -1,0 +1,62 @@
+"""Places of a transposed convolution's results (custom_ops/sm90/phase_places.h) on the host."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from tests.custom_ops.host_kernels import compile_kernels
+
+
+class Case(NamedTuple):
+    """Outputs of the convolution, channels of a group, and for both axes phases, and those that are
+    cut in front and behind."""
+
+    outputs: tuple[int, int, int]
+    width: int
+    groups: int
+    phases: tuple[int, int]
+    front: tuple[int, int]
+    behind: tuple[int, int]
+
+
+CASES = (
+    Case((1, 1, 1), 8, 1, (2, 2), (0, 0), (0, 0)),
+    Case((2, 5, 7), 24, 1, (2, 2), (1, 1), (1, 1)),
+    Case((3, 4, 9), 8, 2, (3, 5), (2, 4), (0, 3)),
+    Case((2, 1, 77), 40, 1, (1, 8), (0, 4), (0, 4)),
+    Case((1, 6, 5), 16, 4, (4, 1), (3, 0), (2, 0)),
+)
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    path: Path = compile_kernels("phase_places.cc", (), tmp_path_factory.mktemp("places"))
+    return ctypes.CDLL(str(path))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_pixel_has_one_row_and_column(host: ctypes.CDLL, case: Case) -> None:
+    (n, p, q), width, groups, (f, g), (top, left), (bottom, right) = case
+    columns, (height, across) = width * groups * f * g, (p * f - top - bottom, q * g - left - right)
+    extents = (ctypes.c_int * 11)(n, p, q, columns, groups, f, g, top, left, height, across)
+    place = np.zeros((n * p * q, columns), np.int64)
+    channel = np.zeros(place.shape, np.int32)
+    host.host_places(extents, ctypes.c_void_p(place.ctypes.data), _at(channel))
+    # numpy moves the numbers of results to their pixels
+    numbers = np.arange(place.size).reshape(n, p, q, groups, f, g, width)
+    whole = numbers.transpose(0, 1, 4, 2, 5, 3, 6).reshape(n, p * f, q * g, -1)
+    pixels = whole[:, top : top + height, left : left + across].reshape(-1, groups * width)
+    inside = place >= 0
+    assert inside.sum() == pixels.size == n * height * across * groups * width
+    found = np.full(pixels.shape, -1)
+    found[place[inside], channel[inside]] = np.flatnonzero(inside)
+    assert np.array_equal(found, pixels)
+
+
+def _at(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
