@@ -19,7 +19,8 @@ from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.graph.edit import auto_pad, constant_values
+from onnxbolt.graph.computed_sizes import size_at
+from onnxbolt.graph.edit import auto_pad, constant_values, optional
 from onnxbolt.graph.sizes import Size
 
 _GENERATED = "unk__"
@@ -97,6 +98,8 @@ def derived(node: gs.Node, axis: int) -> int | str | None:
         return _window(node, axis)
     if node.op == "Pad":
         return _pad(node, axis)
+    if node.op == "Resize":
+        return _resized(node, axis)
     return _broadcast(node, axis) if node.op in _BROADCASTING else None
 
 
@@ -141,6 +144,29 @@ def _pad(node: gs.Node, axis: int) -> int | str | None:
     if x is None or x[axis] is None or pads is None or len(node.inputs) > 3:  # axes of their own
         return None
     return _moved(x[axis], int(pads[axis - len(x)] + pads[axis]))
+
+
+def _resized(node: gs.Node, axis: int) -> Size:
+    """A size that is given, or the input's times a whole number."""
+    x, sizes = node.inputs[0].shape, optional(node.inputs, 3)
+    if x is None or "axes" in node.attrs:
+        return None
+    if node.attrs.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return None
+    if sizes is not None:
+        return size_at(sizes, len(x) + axis)
+    scales = optional(node.inputs, 2)
+    values = None if scales is None else constant_values(scales)
+    size = x[axis]
+    if values is None or len(values) != len(x) or size is None or isinstance(size, int):
+        return None
+    scale = float(values[axis])
+    if (
+        not scale.is_integer()
+        or node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+    ):
+        return None
+    return size if scale == 1 else f"({size}*{int(scale)})"
 
 
 def _moved(size: int | str, by: int) -> int | str:

@@ -135,3 +135,34 @@ def test_names_stored_in_the_model_do_not_hide_equal_sizes() -> None:
     graph = import_model(model)
     infer(graph)
     assert graph.outputs[0].shape == [1, 8, "H", "W"]
+
+
+def test_a_resize_to_the_sizes_of_another_image_has_their_names() -> None:
+    """As TorchScript computes them, by Gather, Unsqueeze, Concat, Slice and Cast."""
+    net = Net({"x": ("n", 8, "h", "w"), "y": ("n", 8, "a", "b")})
+    axes = net.const([0], np.int64)
+    sizes = [
+        net.node(
+            "Unsqueeze", net.node("Gather", net.node("Shape", "y"), net.const(i, np.int64)), axes
+        )
+        for i in (2, -1)
+    ]
+    kept = net.node("Slice", net.node("Shape", "x"), axes, net.const([2], np.int64), axes)
+    spatial = net.node("Cast", net.node("Concat", *sizes, axis=0), to=7)
+    z = net.node("Resize", "x", "", "", net.node("Concat", kept, spatial, axis=0))
+    _, shapes = inferred(net, net.node("Relu", z))
+    assert shapes[z] == ["n", 8, "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("scales", "shape"),
+    [([1, 1, 2, 1], ["n", 8, "(h*2)", "w"]), ([1, 1, 1, 4], ["n", 8, "h", "(w*4)"])],
+)
+def test_whole_scales_name_sizes(scales: list[int], shape: list[object]) -> None:
+    net = Net({"x": ("n", 8, "h", "w")})
+    y = net.node("Resize", "x", "", net.const(scales))
+    z = net.node("Resize", "x", "", net.const([1, 1, 0.5, 1]))
+    _, shapes = inferred(net, net.node("Relu", y), net.node("Relu", z))
+    assert shapes[y] == shape
+    assert shapes[z][3] == "w"
+    assert shapes[z][2] not in ("h", "(h*0)")

@@ -162,3 +162,22 @@ def test_computed_sizes(mode: str, follows: bool) -> None:
     assert resize.input[0].endswith("__nhwc") is follows
     feeds = {"x": np.random.default_rng(0).standard_normal((2, 8, 9, 11)).astype(np.float32)}
     np.testing.assert_allclose(run(optimized, feeds)[0], run(model, feeds)[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("channels", [16, 13])
+@pytest.mark.parametrize(
+    "part", [{}, {"start": 1}, {"start": 2, "end": 4}, {"end": -1}, {"start": -2}]
+)
+def test_sizes_are_read_from_channels_last(channels: int, part: dict[str, int]) -> None:
+    """No image is converted to NCHW for its Shape; padded channels do not count."""
+    net = Net({"x": ("n", channels, "h", "w")})
+    image = net.node("Relu", net.conv("x", channels, channels, 3, pads=[1, 1, 1, 1]))
+    sizes = net.node("Shape", image, **part)
+    model = net.model(sizes, net.conv(image, channels, 8, 3))
+    written = fused(model, "fp16")
+    (shape,) = (node for node in written.graph.node if node.op_type == "Shape")
+    (own,) = (node for node in written.graph.node if shape.input[0] in node.output)
+    assert own.domain
+    assert len(own.output) == 1
+    feeds = {"x": np.ones((2, channels, 9, 7), np.float32)}
+    np.testing.assert_array_equal(run(written, feeds)[0], run(model, feeds)[0])

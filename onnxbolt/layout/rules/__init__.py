@@ -24,6 +24,7 @@ from onnxbolt.layout.rules import (
     reduce,
     reshape,
     resize,
+    shape,
     split,
     transpose,
 )
@@ -37,6 +38,7 @@ _MODULES = (
     reduce,
     reshape,
     resize,
+    shape,
     split,
     transpose,
 )
