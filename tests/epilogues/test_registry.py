@@ -60,6 +60,7 @@ NAMED = {
     "graph/contrib.py": "shapes of ONNX Runtime's own operators",
     "graph/lift/rules.py": "operators as earlier opsets had them",
     "graph/symbols.py": "operators whose operands broadcast",
+    "graph/values.py": "operators that compute sizes",
     "onnxruntime_time.py": "sequences of steps that are one kernel of cuDNN",
     "ops/attention/decomposed.py": "operators that may change scores",
     "precision/decide.py": "bounds of a Clip that are known say that its result is within range",

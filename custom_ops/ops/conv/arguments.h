@@ -31,7 +31,7 @@ struct ConvArguments {
   void* stored = nullptr;  // if y is to be written in both layouts: the NHWC one, without gaps, in
                            // the element type of x
   int padding = 0;         // channels at the end that the NCHW layout lacks
-  PhasedPixels pixels;     // apart(): y is [n, height, width, k / phases], and has no rows of k
+  PhasedPixels pixels{};   // apart(): y is [n, height, width, k / phases], and has no rows of k
 
   constexpr void* rows() const { return stored ? stored : y; }  // the NHWC output
   constexpr int64_t row_pitch() const { return stored ? k : y_pitch; }
