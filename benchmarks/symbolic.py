@@ -26,7 +26,13 @@ import onnxruntime as ort
 import onnxbolt
 from benchmarks.common import ClockSampler, Row, time_argument
 from benchmarks.documents import write_results
-from benchmarks.whole_models import checked_error, exact_outputs, seeded_feeds, stream_for
+from benchmarks.whole_models import (
+    add_options,
+    checked_error,
+    exact_outputs,
+    seeded_feeds,
+    stream_for,
+)
 from models import NAMES, build
 from onnxbolt import gpu
 from onnxbolt.options import cache_directory
@@ -188,22 +194,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TIME",
         help="of tuning each model, e.g. 2m (default: none)",
     )
-    parser.add_argument(
-        "--cache", type=Path, metavar="DIR", help="onnxbolt's cache directory for this run"
-    )
     parser.add_argument("--fuse", choices=("winning", "all"), default="winning")
-    parser.add_argument(
-        "--out", type=Path, help="result file (default: benchmarks/results/symbolic-<gpu>.json)"
-    )
-    parser.add_argument(
-        "--append", action="store_true", help="keep the result file's rows of other models"
-    )
-    parser.add_argument(
-        "--provider",
-        choices=("cuda", "cpu"),
-        default="cuda",
-        help="cpu: function bodies, to try the script out",
-    )
+    add_options(parser, "symbolic")
     return parser
 
 

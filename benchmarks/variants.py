@@ -23,7 +23,13 @@ from pathlib import Path
 import onnxbolt
 from benchmarks.common import ClockSampler, Row, time_argument
 from benchmarks.documents import write_results
-from benchmarks.whole_models import checked_error, exact_outputs, seeded_feeds, stream_for
+from benchmarks.whole_models import (
+    add_options,
+    checked_error,
+    exact_outputs,
+    seeded_feeds,
+    stream_for,
+)
 from models import build
 from onnxbolt import gpu
 from onnxbolt.tune.cuda import Stream
@@ -142,21 +148,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TIME",
         help="with --tune: at most so long for each model, e.g. 2m",
     )
-    parser.add_argument(
-        "--cache", type=Path, metavar="DIR", help="onnxbolt's cache directory for this run"
-    )
-    parser.add_argument(
-        "--out", type=Path, help="result file (default: benchmarks/results/variants-<gpu>.json)"
-    )
-    parser.add_argument(
-        "--append", action="store_true", help="keep the result file's rows of other models"
-    )
-    parser.add_argument(
-        "--provider",
-        choices=("cuda", "cpu"),
-        default="cuda",
-        help="cpu: function bodies, to try the script out",
-    )
+    add_options(parser, "variants")
     return parser
 
 

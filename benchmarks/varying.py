@@ -36,7 +36,7 @@ from benchmarks.common import ClockSampler, Row, time_argument
 from benchmarks.documents import write_results
 from benchmarks.pytorch_peer import OF_ZOO
 from benchmarks.varying_pytorch import Run, Times, timed
-from benchmarks.whole_models import stream_for
+from benchmarks.whole_models import add_options, stream_for
 from models import build
 from onnxbolt import gpu
 from onnxbolt.metadata import read_metadata
@@ -402,22 +402,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick", action="store_true", help=f"{QUICK_SIZES} small sizes, to try the script out"
     )
-    parser.add_argument(
-        "--cache", type=Path, metavar="DIR", help="onnxbolt's cache directory for this run"
-    )
     parser.add_argument("--fuse", choices=("winning", "all"), default="winning")
-    parser.add_argument(
-        "--out", type=Path, help="result file (default: benchmarks/results/varying-<gpu>.json)"
-    )
-    parser.add_argument(
-        "--append", action="store_true", help="keep the result file's rows of other models"
-    )
-    parser.add_argument(
-        "--provider",
-        choices=("cuda", "cpu"),
-        default="cuda",
-        help="cpu: function bodies, to try the script out",
-    )
+    add_options(parser, "varying")
     return parser
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,6 +16,25 @@ from onnxbolt.tune.cuda import CudaError, Stream
 from onnxbolt.tune.sessions import Arrays, Session, Setting, Source
 
 LIMIT = 1e-2  # relative L2, of fp16 against fp32
+
+
+def add_options(parser: argparse.ArgumentParser, benchmark: str) -> None:
+    """The options for the cache, the result file of `benchmark` and the provider."""
+    parser.add_argument(
+        "--cache", type=Path, metavar="DIR", help="onnxbolt's cache directory for this run"
+    )
+    parser.add_argument(
+        "--out", type=Path, help=f"result file (default: benchmarks/results/{benchmark}-<gpu>.json)"
+    )
+    parser.add_argument(
+        "--append", action="store_true", help="keep the result file's rows of other models"
+    )
+    parser.add_argument(
+        "--provider",
+        choices=("cuda", "cpu"),
+        default="cuda",
+        help="cpu: function bodies, to try the script out",
+    )
 
 
 def stream_for(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> Stream | None:

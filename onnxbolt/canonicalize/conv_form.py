@@ -35,22 +35,29 @@ def run(graph: gs.Graph) -> int:
     return count
 
 
-def _attributes(node: gs.Node) -> dict[str, Any] | None:
-    """The complete attributes; None where the kernel's or a needed input size is unknown."""
+def sampling(node: gs.Node) -> dict[str, Any] | None:
+    """The complete attributes of a Conv or ConvTranspose besides its pads; None where the kernel's
+    size is unknown."""
     shape = node.inputs[1].shape
     kernel = node.attrs.get("kernel_shape", None if shape is None else list(shape[2:]))
     if not kernel or not all(isinstance(size, int) for size in kernel):
         return None
     ones = [1] * len(kernel)
-    attrs = {
+    return {
         "dilations": node.attrs.get("dilations", ones),
         "group": node.attrs.get("group", 1),
         "kernel_shape": list(kernel),
         "strides": node.attrs.get("strides", ones),
     }
-    mode = auto_pad(node)
+
+
+def _attributes(node: gs.Node) -> dict[str, Any] | None:
+    """The complete attributes; None where the kernel's or a needed input size is unknown."""
+    attrs, mode = sampling(node), auto_pad(node)
+    if attrs is None:
+        return None
     pads = (
-        node.attrs.get("pads", [0] * 2 * len(kernel))
+        node.attrs.get("pads", [0] * 2 * len(attrs["kernel_shape"]))
         if mode == "NOTSET"
         else _automatic(mode, attrs, node.inputs[0].shape)
     )
@@ -64,12 +71,12 @@ def _pooling(node: gs.Node) -> dict[str, Any] | None:
     if mode == "NOTSET" or (mode == "VALID" and node.attrs.get("ceil_mode", 0)):
         return None
     ones = [1] * len(kernel)
-    sampling = {name: node.attrs.get(name, ones) for name in ("strides", "dilations")} | {
+    steps = {name: node.attrs.get(name, ones) for name in ("strides", "dilations")} | {
         "kernel_shape": kernel
     }
-    if mode != "VALID" and list(sampling["dilations"]) != ones:
+    if mode != "VALID" and list(steps["dilations"]) != ones:
         return None
-    pads = _automatic(mode, sampling, node.inputs[0].shape)
+    pads = _automatic(mode, steps, node.inputs[0].shape)
     return (
         None
         if pads is None

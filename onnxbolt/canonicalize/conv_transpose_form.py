@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.canonicalize.conv_form import sampling
 from onnxbolt.graph.edit import add_constant, auto_pad, derived, is_float
 
 
@@ -46,18 +47,10 @@ def run(graph: gs.Graph) -> int:
 
 def _attributes(node: gs.Node) -> dict[str, Any] | None:
     """The complete attributes; None where the kernel's or a needed input size is unknown."""
-    shape = node.inputs[1].shape
-    kernel = node.attrs.get("kernel_shape", None if shape is None else list(shape[2:]))
-    if not kernel or not all(isinstance(size, int) for size in kernel):
+    if (attrs := sampling(node)) is None:
         return None
-    ones = [1] * len(kernel)
-    attrs = {
-        "dilations": node.attrs.get("dilations", ones),
-        "group": node.attrs.get("group", 1),
-        "kernel_shape": list(kernel),
-        "output_padding": node.attrs.get("output_padding", [0] * len(kernel)),
-        "strides": node.attrs.get("strides", ones),
-    }
+    zeros = [0] * len(attrs["kernel_shape"])
+    attrs["output_padding"] = node.attrs.get("output_padding", zeros)
     pads = _pads(node, attrs)
     return None if pads is None else attrs | {"pads": pads}
 
