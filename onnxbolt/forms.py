@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# permutations by rank; images of rank 5 have channels split into groups, [N, g, C/g, H, W]
-# (rules/reshape.py)
-FIRST_TO_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1), 5: (0, 3, 4, 1, 2)}
-LAST_TO_FIRST = {3: (0, 2, 1), 4: (0, 3, 1, 2), 5: (0, 3, 4, 1, 2)}
+# permutations by rank
+FIRST_TO_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
+LAST_TO_FIRST = {3: (0, 2, 1), 4: (0, 3, 1, 2), 5: (0, 4, 1, 2, 3)}
+# from [N, g, C/g, H, W] to [N, H, W, g, C/g], and back
+GROUPS_TO_LAST = (0, 3, 4, 1, 2)
 
 
 @dataclass(frozen=True)
@@ -20,16 +21,22 @@ class Form:
 
     `last`: the channels (axis 1) are stored as the last axis: NHWC, NLC. `channels` has the
     original index for each position of the stored last axis, -1 for padding with zeros; None if
-    that axis is stored unchanged.
+    that axis is stored unchanged. `grouped`: the channels are two axes, both of which are stored
+    last, as within a channel shuffle (layout/rules/reshape.py).
     """
 
     last: bool = False
     channels: tuple[int, ...] | None = None
+    grouped: bool = False
 
     @property
     def padded(self) -> bool:
         """True if some stored channels are zeros of padding."""
         return self.channels is not None and -1 in self.channels
+
+    def order(self, rank: int) -> tuple[int, ...]:
+        """The axis in ONNX for each stored axis of a tensor whose channels are last."""
+        return GROUPS_TO_LAST if self.grouped else FIRST_TO_LAST[rank]
 
     def count(self, channels: int) -> int:
         """Stored channels of a tensor that has `channels` in the original."""
@@ -38,6 +45,7 @@ class Form:
 
 PLAIN = Form()
 CHANNELS_LAST = Form(last=True)
+GROUPS_LAST = Form(last=True, grouped=True)
 
 
 def padded_channels(count: int, multiple: int) -> tuple[int, ...] | None:
@@ -87,7 +95,7 @@ def stored_shape(
     """The shape as stored, of a tensor whose ONNX shape is `shape`."""
     if shape is None:
         return None
-    stored = [shape[i] for i in FIRST_TO_LAST[len(shape)]] if form.last else list(shape)
+    stored = [shape[i] for i in form.order(len(shape))] if form.last else list(shape)
     if form.channels is not None:
         stored[-1] = len(form.channels)
     return stored

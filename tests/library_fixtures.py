@@ -47,6 +47,7 @@ OPSET = 17
 ARGUMENTS = {
     named("gemm_2x"): "GemmArguments",
     named("conv_2x"): "ConvArguments",
+    named("conv3d_sm90"): "ConvArguments",
     named("conv_transpose_sm90"): "ConvArguments",
     named("pool"): "PoolArguments",
     named("stem_sm90"): "ConvArguments",
@@ -89,6 +90,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "b2b_conv_sm90": {**_SM90, "later": (64, 0, 0)},
     "gemm_rows_sm90": {**_ROWS, "tma_rows": False},
     "conv_sm90": _SM90,
+    "conv3d_sm90": _SM90,
     "conv_transpose_sm90": _SM90,
     "gemm_sm90": _SM90,
     "gemm_norm_sm90": {**_SM90, "cluster": (1, 4), "stages": 4},
@@ -216,6 +218,13 @@ _INNER = tuple(step for step in _STORED if step.name != STORE)  # with a residua
 GEMM_INNER = Fused("gemm_chain", *_INNER, family=named("b2b_stored_sm90"))
 CONV_INNER = Fused("conv_chain", *_INNER, rank=4, family=named("b2b_stored_sm90"))
 CONV_1D = Fused("conv1d", Step("Bias"), Step("Relu"), rank=3, family=named("conv_2x"))
+CONV_3D, CONV_3D_OF_IMAGES = (
+    Fused("conv3d", Step("Bias"), Step("Add"), activation, rank=5, family=named(family))
+    for activation, family in (
+        (Step("LeakyRelu", (0.25,)), "conv3d_sm90"),
+        (Step("Relu"), "conv_2x"),
+    )
+)
 TRANSPOSED, TRANSPOSED_1D = (
     Fused(
         kind,
@@ -324,6 +333,8 @@ ALL = (
     LAST,
     LAST_1D,
     CONV_1D,
+    CONV_3D,
+    CONV_3D_OF_IMAGES,
     TRANSPOSED,
     TRANSPOSED_1D,
     TRANSPOSED_ROWS,
@@ -445,6 +456,11 @@ class HostLibrary:
     def last_max_m(self) -> int:
         """max_m of the row that was last launched: tells rows apart."""
         return int(self._library.host_last_max_m())
+
+    @property
+    def last_slices(self) -> int:
+        """Slices of a volume of y, of the last convolution; 0 if that was one of images."""
+        return int(self._library.host_last_slices())
 
     @property
     def last_pads(self) -> list[int]:

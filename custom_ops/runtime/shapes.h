@@ -72,14 +72,15 @@ List ChannelsToFirst(List list) {
   return list;
 }
 
-// An image in NHWC, or in NLC as one of height 1.
+// An image in NHWC, in NLC as one of height 1, or a volume in NDHWC; images have depth 1.
 struct Image {
   explicit Image(const ort::Shape& shape)
       : n(shape.front()),
-        h(shape.size() == 3 ? 1 : shape[1]),
+        d(shape.size() == 5 ? shape[1] : 1),
+        h(shape.size() == 3 ? 1 : shape[shape.size() - 3]),
         w(shape[shape.size() - 2]),
         c(shape.back()) {}
-  int64_t n, h, w, c;
+  int64_t n, d, h, w, c;
 };
 
 }  // namespace onnxbolt

@@ -22,23 +22,48 @@ inline bool IsMatrix(const ConvArguments& conv) {
          conv.p == conv.h && conv.q == conv.w && conv.pad_top == 0 && conv.pad_left == 0;
 }
 
-inline Corners CornersOf(const ConvArguments& conv) {
-  return {-conv.pad_left, -conv.pad_top, conv.pad_right - conv.dilation_w * (conv.s - 1),
-          conv.pad_bottom - conv.dilation_h * (conv.r - 1)};
+inline Im2colAxis WidthOf(const ConvArguments& conv) {
+  return {conv.w, conv.stride_w, -conv.pad_left, conv.pad_right - conv.dilation_w * (conv.s - 1)};
+}
+
+inline Im2colAxis HeightOf(const ConvArguments& conv) {
+  return {conv.h, conv.stride_h, -conv.pad_top, conv.pad_bottom - conv.dilation_h * (conv.r - 1)};
 }
 
 // The fields of an im2col tensor map and of its copies (CUDA driver API: cuTensorMapEncodeIm2col,
 // rank 4).
 inline const char* CheckIm2col(const ConvArguments& conv) {
   if (IsMatrix(conv)) return nullptr;
-  const Corners at = CornersOf(conv);
-  for (int corner : {at.lower_w, at.lower_h, at.upper_w, at.upper_h}) {
-    if (corner < -128 || corner > 127)
-      return "padding, or the filter's reach, exceeds the 128 pixels of TMA's im2col";
+  for (const Im2colAxis& axis : {WidthOf(conv), HeightOf(conv)}) {
+    for (int corner : {axis.lower, axis.upper}) {
+      if (corner < -128 || corner > 127)
+        return "padding, or the filter's reach, exceeds the 128 pixels of TMA's im2col";
+    }
   }
   if (conv.dilation_h * (conv.r - 1) > 255 || conv.dilation_w * (conv.s - 1) > 255)
     return "the filter exceeds TMA's 256 pixels";
   return conv.stride_h <= 8 && conv.stride_w <= 8 ? nullptr : "a stride exceeds TMA's 8";
+}
+
+// Checks groups: a k-block that reaches beyond its group reads channels of the next one, and meets
+// weights of zero.
+template <class K>
+const char* CheckGroups(const ConvArguments& conv) {
+  if (conv.groups < 1 || conv.c % conv.groups != 0 || conv.k % conv.groups != 0)
+    return "c and k have to be multiples of groups";
+  if (conv.groups > 1 && conv.k / conv.groups % (K::kTileN * K::kClusterN) != 0)
+    return "a tile's output channels have to belong to one group";
+  return nullptr;
+}
+
+// Checks rows of y against the accesses of 16 bytes with which they are stored.
+template <class K>
+const char* CheckRows(const ConvArguments& conv) {
+  constexpr int kC = K::Row::at(kAlignC);
+  if (conv.k % kC != 0 || conv.row_pitch() % kC != 0 ||
+      conv.row_pitch() * sizeof(typename K::Output) % 16 != 0 || !IsAligned(conv.rows(), 16))
+    return "y, its pitch or k is not aligned to align_c elements";
+  return nullptr;
 }
 
 // Checks the tensors that TMA reads against its accesses of 16 bytes; `depth`: channels of a group.
@@ -50,9 +75,8 @@ const char* CheckInputs(const ConvArguments& conv, int depth) {
   return IsAligned(conv.filter, 16) ? nullptr : "the filter is not aligned to align_b elements";
 }
 
-template <class K>
-const char* DescribeActivations(Params& params, const ConvArguments& conv) {
-  using Element = typename K::Element;
+// The fields of the parameters that say how rows of A lie in images.
+inline void DescribeImages(Params& params, const ConvArguments& conv) {
   params.plane_pixels = conv.p * conv.q;
   params.image = {Divisor(conv.p * conv.q),
                   Divisor(conv.q),
@@ -68,15 +92,20 @@ const char* DescribeActivations(Params& params, const ConvArguments& conv) {
   constexpr int kAllColumns = 0x7fffffff;
   params.groups = {Divisor(conv.groups > 1 ? conv.k / conv.groups : kAllColumns),
                    conv.c / conv.groups};
+}
+
+template <class K>
+const char* DescribeActivations(Params& params, const ConvArguments& conv) {
+  using Element = typename K::Element;
+  DescribeImages(params, conv);
   if (K::kMean && IsMatrix(conv)) {
     params.a_is_matrix = true;
     return EncodeImages(params.a, kOperandType<Element>, sizeof(Element), conv.x, conv.x_pitch,
                         conv.c, conv.p * conv.q, conv.n, K::kBoxK, K::kTileM / kImageRows);
   }
   if (IsMatrix(conv)) return DescribeMatrix<K>(params, conv.x, Rows(conv), conv.c, conv.x_pitch);
-  const Im2colTensor tensor{
-      conv.n,        conv.h,        conv.w,         conv.c, conv.x_pitch * int64_t(sizeof(Element)),
-      conv.stride_h, conv.stride_w, CornersOf(conv)};
+  const std::initializer_list<Im2colAxis> axes = {WidthOf(conv), HeightOf(conv)};
+  const Im2colTensor tensor{conv.n, conv.c, conv.x_pitch * int64_t(sizeof(Element)), axes};
   return EncodeIm2col(params.a, kOperandType<Element>, sizeof(Element), conv.x, tensor, K::kBoxK,
                       K::kMean ? kImageRows : K::kTileM / K::kSharersN);
 }

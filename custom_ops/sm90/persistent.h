@@ -87,7 +87,8 @@ template <class K, bool kIsImage, class End>
 __device__ void Run(const typename End::Params& params, SharedMemory<K> memory) {
   SplitRoles<K>(
       [&](int warp) {
-        if (warp == 0 && ElectOne()) Producer<K, kIsImage>(params, memory).run();
+        if (warp == 0 && ElectOne())
+          Producer<K, kIsImage, NothingBehind<typename End::Params>>(params, memory).run();
         if constexpr (K::Finish::kResidual) {
           if (warp == 1 && ElectOne()) ResidualProducer<K>(params, memory).run();
         }

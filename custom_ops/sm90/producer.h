@@ -43,21 +43,31 @@ struct BlockCursor {
   }
 };
 
-// Loads tiles of A. In a cluster the blocks that share rows of A each load a part of them for all.
+// In a cluster the blocks that share rows of A each load a part of them for all: the part of this
+// block, and the mask of all of them.
+template <class K>
+struct SharingOfA {
+  int part;
+  uint16_t mask = 0;
+
+  __device__ explicit SharingOfA(int rank)
+      : part(K::kSharersN == K::kClusterN ? rank / K::kClusterM : 0) {
+    if constexpr (K::kSharersN > 1) {
+      for (int n = 0; n < K::kClusterN; ++n) mask |= 1 << (rank % K::kClusterM + n * K::kClusterM);
+    }
+  }
+};
+
+// Loads tiles of A.
 template <class K, bool kIsImage>
 class LoaderOfA {
  public:
   static constexpr int kRows = K::kTileM / K::kSharersN, kPartBytes = kRows * K::kBoxBytes;
 
-  __device__ LoaderOfA(const Params& params, int rank)
-      : params_(params), part_(K::kSharersN == K::kClusterN ? rank / K::kClusterM : 0) {
-    if constexpr (K::kSharersN > 1) {
-      for (int n = 0; n < K::kClusterN; ++n) mask_ |= 1 << (rank % K::kClusterM + n * K::kClusterM);
-    }
-  }
+  __device__ LoaderOfA(const Params& params, int rank) : params_(params), sharing_(rank) {}
 
   __device__ void begin_tile(int row, int column) {
-    row_ = row + part_ * kRows;
+    row_ = row + sharing_.part * kRows;
     if constexpr (!kIsImage) return;
     channel_ = params_.groups.first_channel(column);
     const ImageGeometry& image = params_.image;
@@ -71,13 +81,13 @@ class LoaderOfA {
     const ImageGeometry& image = params_.image;
 #pragma unroll
     for (int box = 0; box < K::kBoxes; ++box) {
-      char* to = tile + box * K::kTileM * K::kBoxBytes + part_ * kPartBytes;
+      char* to = tile + box * K::kTileM * K::kBoxBytes + sharing_.part * kPartBytes;
       const int c = channel_ + at.channel + box * K::kBoxK;
       if constexpr (K::kMean) {
         load_images(full, to, c, at);
       } else if (!kIsImage || params_.a_is_matrix) {
         if constexpr (K::kSharersN > 1)
-          Load2D(params_.a, full, to, c, row_, Cache::kNormal, mask_);
+          Load2D(params_.a, full, to, c, row_, Cache::kNormal, sharing_.mask);
         else
           Load2D(params_.a, full, to, c, row_, Cache::kNormal);
       } else {
@@ -88,7 +98,7 @@ class LoaderOfA {
                           static_cast<uint16_t>(at.s * image.dilation_w),
                           static_cast<uint16_t>(at.r * image.dilation_h)};
         if constexpr (K::kSharersN > 1)
-          LoadIm2col(params_.a, full, to, from, Cache::kNormal, mask_);
+          LoadIm2col(params_.a, full, to, from, Cache::kNormal, sharing_.mask);
         else
           LoadIm2col(params_.a, full, to, from, Cache::kNormal);
       }
@@ -111,8 +121,8 @@ class LoaderOfA {
   }
 
   const Params& params_;
-  int part_, row_ = 0, channel_ = 0, n_ = 0, h_ = 0, w_ = 0;
-  uint16_t mask_ = 0;
+  const SharingOfA<K> sharing_;
+  int row_ = 0, channel_ = 0, n_ = 0, h_ = 0, w_ = 0;
 };
 
 // Loads tiles of B, the weights [columns, taps, channels]. Channels beyond the last are zeros.
@@ -147,13 +157,14 @@ class LoaderOfB {
 };
 
 // Loads that follow a tile's k-blocks in the ring: none.
+template <class KernelParams = sm90::Params>
 struct NothingBehind {
-  using Params = sm90::Params;
+  using Params = KernelParams;
   static constexpr int kStages = 0;
   __device__ static void load(const Params&, Barrier&, char*, int) {}
 };
 
-template <class K, bool kIsImage, class Behind = NothingBehind>
+template <class K, bool kIsImage, class Behind = NothingBehind<>>
 class Producer {
  public:
   __device__ Producer(const typename Behind::Params& params, SharedMemory<K> memory)

@@ -70,10 +70,12 @@ struct Dimension {
   int box, step = 1;
 };
 
-// The range of positions of an im2col copy's first filter tap: its first corner, and how far the
-// last one stays from the image's end.
-struct Corners {
-  int lower_w, lower_h, upper_w, upper_h;
+// One spatial axis of an im2col tensor: its extent, the stride of the filter's positions, and the
+// range of positions of the filter's first tap: its first corner, and how far the last one stays
+// from the image's end.
+struct Im2colAxis {
+  int64_t extent;
+  int stride, lower, upper;
 };
 
 // Returns a function of the driver, which is looked up at run time so that nothing links to the
@@ -121,12 +123,12 @@ inline const char* EncodeTiled(CUtensorMap& map, CUtensorMapDataType type, int e
   return result == CUDA_SUCCESS ? nullptr : "the driver refuses the tensor map";
 }
 
-// NHWC activations as pixels of an implicit GEMM: a copy has `channels` of `pixels`.
+// NHWC activations as pixels of an implicit GEMM, or NDHWC as those of a volume: a copy has
+// `channels` of `pixels`.
 struct Im2colTensor {
-  int n, h, w, c;
-  int64_t pitch;  // bytes from one pixel to the next
-  int stride_h, stride_w;
-  Corners corners;
+  int64_t n, c;
+  int64_t pitch;                           // bytes from one pixel to the next
+  std::initializer_list<Im2colAxis> axes;  // width, height, depth
 };
 
 inline const char* EncodeIm2col(CUtensorMap& map, CUtensorMapDataType type, int element_bytes,
@@ -135,15 +137,19 @@ inline const char* EncodeIm2col(CUtensorMap& map, CUtensorMapDataType type, int 
   static auto* const encode =
       DriverFunction<decltype(cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
   if (!encode) return "the driver cannot encode tensor maps: CUDA 12 is needed";
-  const cuuint64_t extents[] = {cuuint64_t(tensor.c), cuuint64_t(tensor.w), cuuint64_t(tensor.h),
-                                cuuint64_t(tensor.n)};
-  const cuuint64_t row = tensor.pitch * tensor.w;
-  const cuuint64_t strides[] = {cuuint64_t(tensor.pitch), row, row * tensor.h};
-  const int lower[] = {tensor.corners.lower_w, tensor.corners.lower_h},
-            upper[] = {tensor.corners.upper_w, tensor.corners.upper_h};
-  const cuuint32_t steps[] = {1, cuuint32_t(tensor.stride_w), cuuint32_t(tensor.stride_h), 1};
+  cuuint64_t extents[5] = {cuuint64_t(tensor.c)}, strides[4] = {cuuint64_t(tensor.pitch)};
+  cuuint32_t steps[5] = {1};
+  int lower[3], upper[3], rank = 1;
+  for (const Im2colAxis& axis : tensor.axes) {
+    lower[rank - 1] = axis.lower, upper[rank - 1] = axis.upper;
+    extents[rank] = axis.extent, steps[rank] = axis.stride;
+    strides[rank] = strides[rank - 1] * axis.extent;
+    ++rank;
+  }
+  extents[rank] = tensor.n, steps[rank] = 1;
+  ++rank;
   const CUresult result =
-      encode(&map, type, 4, const_cast<void*>(data), extents, strides, lower, upper, channels,
+      encode(&map, type, rank, const_cast<void*>(data), extents, strides, lower, upper, channels,
              pixels, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(channels * element_bytes),
              Promotion(tensor.pitch, CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);

@@ -108,6 +108,32 @@ __device__ inline void LoadIm2col(const CUtensorMap& map, Barrier& full, void* t
       : "memory");
 }
 
+// The same of a convolution of volumes.
+struct Im2colOfVolume {
+  int c, w, h, d, n;
+  uint16_t offset_w, offset_h, offset_d;
+};
+
+__device__ inline void LoadVolume(const CUtensorMap& map, Barrier& full, void* to,
+                                  const Im2colOfVolume& at, Cache cache) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2], {%8, %9, %10}, %11;" ::"r"(SharedAddress(to)),
+      "l"(Address(map)), "r"(full.address()), "r"(at.c), "r"(at.w), "r"(at.h), "r"(at.d), "r"(at.n),
+      "h"(at.offset_w), "h"(at.offset_h), "h"(at.offset_d), "l"(cache)
+      : "memory");
+}
+
+__device__ inline void LoadVolume(const CUtensorMap& map, Barrier& full, void* to,
+                                  const Im2colOfVolume& at, Cache cache, uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2], {%8, %9, %10}, %11, %12;" ::"r"(SharedAddress(to)),
+      "l"(Address(map)), "r"(full.address()), "r"(at.c), "r"(at.w), "r"(at.h), "r"(at.d), "r"(at.n),
+      "h"(at.offset_w), "h"(at.offset_h), "h"(at.offset_d), "h"(mask), "l"(cache)
+      : "memory");
+}
+
 __device__ inline void Store2D(const CUtensorMap& map, const void* from, int x, int y) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
                    Address(map)),

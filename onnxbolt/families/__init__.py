@@ -26,6 +26,7 @@ from onnxbolt.families.b2b_halo_sm90 import B2bHaloSm90
 from onnxbolt.families.b2b_stem_sm90 import B2bStemSm90
 from onnxbolt.families.b2b_stored_sm90 import B2bStoredSm90
 from onnxbolt.families.base import Family, KernelConfig, Layers, Stem
+from onnxbolt.families.conv3d_sm90 import Conv3dSm90
 from onnxbolt.families.conv_2x import Conv2x
 from onnxbolt.families.conv_sm90 import ConvSm90
 from onnxbolt.families.conv_transpose_sm90 import ConvTransposeSm90
@@ -115,6 +116,7 @@ FAMILIES: Registry[int, Family[Any]] = _Families(
         GroupNorm(),
         GemmSkinny(),
         ConvTransposeSm90(),
+        Conv3dSm90(),
     ),
     "number",
     "name",

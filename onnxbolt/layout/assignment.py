@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.archs import Arch
 from onnxbolt.candidates import Candidate
-from onnxbolt.forms import PLAIN, Form
+from onnxbolt.forms import FIRST_TO_LAST, PLAIN, Form
 from onnxbolt.graph.edit import producer
 from onnxbolt.layout.carry import Carry
 from onnxbolt.layout.convert import appended
@@ -116,7 +116,11 @@ class Assignment:
     @property
     def leaving(self) -> list[Candidate]:
         """Convolutions that write NHWC although all readers of the result need NCHW."""
-        found = [c for c in self.candidates if c.anchor.op.writes_nchw and self.form(c.output).last]
+        found = [
+            c
+            for c in self.candidates
+            if c.anchor.op.writes_nchw(c.anchor) and self.form(c.output).last
+        ]
         return [
             c
             for c in found
@@ -215,9 +219,11 @@ def last_node(candidate: Candidate) -> gs.Node:
 
 def channels_last(tensor: gs.Tensor, state: Assignment) -> bool:
     """True if `tensor` is stored with its channels last and has a known rank and channel count."""
+    form = state.form(tensor)
     return (
-        state.form(tensor).last
+        form.last
+        and not form.grouped
         and tensor.shape is not None
-        and len(tensor.shape) in (3, 4)
+        and len(tensor.shape) in FIRST_TO_LAST
         and isinstance(tensor.shape[1], int)
     )

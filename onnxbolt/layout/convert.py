@@ -16,7 +16,7 @@ from onnxbolt import ops
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, Step
 from onnxbolt.families import only
-from onnxbolt.forms import FIRST_TO_LAST, LAST_TO_FIRST, PLAIN, Form
+from onnxbolt.forms import PLAIN, Form
 from onnxbolt.graph.edit import producer
 from onnxbolt.layout.carry import Kernels, Origin, Result, Writer
 from onnxbolt.ops.base import Operation, Signature
@@ -35,11 +35,12 @@ def convert(
     turned = have.last != want.last
     if (
         turned
+        and not have.grouped
         and have.channels is want.channels is None
         and all(size == 1 for size in tensor.shape[2:])
     ):
         return _relabel(writer, tensor, stored, want, into)
-    if turned and len(tensor.shape) < 5 and (padding := appended(tensor, have, want)) is not None:
+    if turned and not have.grouped and (padding := appended(tensor, have, want)) is not None:
         return _one_kernel(writer, tensor, stored, want, padding)
     return _standard(writer, tensor, stored, have, want, into)
 
@@ -115,16 +116,20 @@ def _standard(
     for i, (kind, form) in enumerate(steps):
         target = into if into is not None and i == len(steps) - 1 else writer.variable(tensor, form)
         if kind == "transpose":
-            perms = FIRST_TO_LAST if want.last else LAST_TO_FIRST
-            writer.add(
-                "Transpose", [stored], [target], {"perm": list(perms[len(tensor.shape)])}, tensor
-            )
+            perm = _turn(tensor, have, want)
+            writer.add("Transpose", [stored], [target], {"perm": perm}, tensor)
         elif kind == "select":
             _select(writer, tensor, stored, have, target)
         else:
             _place(writer, tensor, stored, form, target)
         stored = target
     return stored
+
+
+def _turn(tensor: gs.Tensor, have: Form, want: Form) -> list[int]:
+    """The permutation that brings the channels to where they are in `want`."""
+    order = (want if want.last else have).order(len(tensor.shape))
+    return list(order) if want.last else [order.index(axis) for axis in range(len(order))]
 
 
 def _select(

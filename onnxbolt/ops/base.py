@@ -196,7 +196,6 @@ class FusedOp:
     takes_mean: ClassVar[bool] = False  # the epilogue may end with the mean over an image
     takes_norm: ClassVar[bool] = False  # a normalization of rows may be part of the epilogue
     channels_last: ClassVar[bool] = False  # kernels read and write tensors as NHWC
-    writes_nchw: ClassVar[bool] = False  # there are kernels that write NCHW
     # ONNX operators whose nodes it replaces if their x [N, C, H, W] is stored as NHWC
     operators: ClassVar[tuple[str, ...]] = ()
     takes_cast: ClassVar[bool] = False  # such a replacement includes a Cast behind the node
@@ -286,6 +285,10 @@ class FusedOp:
         """The class of `problem`'s results, by which families say that they solve it; None for an
         op that is not planned."""
         return None
+
+    def writes_nchw(self, anchor: Anchor) -> bool:
+        """True if there are kernels that write the result as NCHW."""
+        return False
 
     def writes_slices(self, anchor: Anchor) -> bool:
         """True if kernels can write the result as some channels of a larger tensor."""

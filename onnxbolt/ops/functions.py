@@ -82,8 +82,8 @@ def _words(signature: Signature, nodes: Sequence[NodeProto]) -> list[str]:
     words = [op.op_type, *op.words(signature), *steps, signature.dtype.value]
     if signature.padding:
         words.append(f"pad{signature.padding}")
-    if signature.rank == 3:
-        words.append("1d")
+    if signature.rank in (3, 5):
+        words.append(f"{signature.rank - 2}d")
     if (x := signature.nchw_input) is not None:
         words += ["nchw"] if x is signature.dtype else ["nchw", x.value]
     if signature.to_nchw:

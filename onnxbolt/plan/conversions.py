@@ -99,7 +99,7 @@ def _read_in_both_layouts(assignment: Assignment) -> Iterator[tuple[Candidate, g
     read: the result or a Cast of it."""
     for c in assignment.candidates:
         if (
-            c.anchor.op.writes_nchw
+            c.anchor.op.writes_nchw(c.anchor)
             and c.out is c.anchor.dtype
             and c.output.name in assignment.read_as_stored
         ):

@@ -19,8 +19,10 @@ import onnx_graphsurgeon as gs
 from onnxbolt import grouped
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.forms import FIRST_TO_LAST
 from onnxbolt.graph.exporter import INTERNAL_DOMAIN
 from onnxbolt.graph.order import in_order
+from onnxbolt.graph.volumes import axes_of, is_of_images
 from onnxbolt.precision import ops
 from onnxbolt.precision.constants import LARGEST, Constants
 from onnxbolt.precision.kernel_table import Kernels
@@ -188,7 +190,9 @@ class Decision:
         if node.op == "Conv":
             weight = node.inputs[1]
             groups = node.attrs.get("group", 1)
-            if not isinstance(weight, gs.Constant) or len(weight.shape) not in (3, 4):
+            if not isinstance(weight, gs.Constant) or len(weight.shape) not in FIRST_TO_LAST:
+                return False
+            if not is_of_images(axes_of(node)):  # older architectures have no kernel
                 return False
             depthwise = tuple(weight.shape[:2]) == (groups, 1)
             return (

@@ -9,6 +9,7 @@ from __future__ import annotations
 from onnxbolt.problems.attention import AttentionProblem
 from onnxbolt.problems.base import Problem, Reference
 from onnxbolt.problems.conv import ConvProblem
+from onnxbolt.problems.conv3d import Conv3dProblem
 from onnxbolt.problems.conv_transpose import ConvTransposeProblem
 from onnxbolt.problems.gemm import GemmProblem, GluProblem, RotaryProblem
 from onnxbolt.problems.gemm_moments import GemmMomentsProblem
@@ -28,6 +29,7 @@ __all__ = [
     "MAX_TABLES",
     "UNBOUNDED",
     "AttentionProblem",
+    "Conv3dProblem",
     "ConvProblem",
     "ConvTransposeProblem",
     "EmbeddingNormProblem",

@@ -91,6 +91,11 @@ class ConvProblem(Product):
         return self.r * self.s
 
     @property
+    def filter(self) -> tuple[int, int]:
+        """Positions of the filter along height and width."""
+        return self.r, self.s
+
+    @property
     def is_matrix(self) -> bool:
         """True if the activations are a matrix as they lie: a 1x1 convolution over every pixel."""
         return self.r == self.s == 1 and self.strides == (1, 1) and not any(self.pads)

@@ -29,6 +29,7 @@ from onnxbolt.families.b2b_stem_sm90 import B2bStemSm90Config
 from onnxbolt.families.b2b_stored_sm90 import B2bStoredSm90Config
 from onnxbolt.families.base import Schedule
 from onnxbolt.families.blocks.mma_sync import Walk
+from onnxbolt.families.conv3d_sm90 import Conv3dSm90Config
 from onnxbolt.families.conv_2x import Conv2xConfig
 from onnxbolt.families.conv_sm90 import ConvSm90Config
 from onnxbolt.families.conv_transpose_sm90 import ConvTransposeSm90Config
@@ -208,6 +209,16 @@ ATTENTION_SM90 = AttentionSm90Config(
 CONV_TRANSPOSE_SM90 = ConvTransposeSm90Config(
     arch=90, rows=128, columns=64, k=64, schedule=Schedule.COOPERATIVE, consumers=2
 )
+CONV3D_SM90 = Conv3dSm90Config(
+    arch=90,
+    rows=128,
+    columns=32,
+    k=32,
+    stages=8,
+    schedule=Schedule.COOPERATIVE,
+    consumers=2,
+    resident=True,
+)
 GEMM_SKINNY = GemmSkinnyConfig(
     arch=90,
     rows=8,
@@ -289,6 +300,10 @@ UNITS = {
     "conv_transpose_sm90": (
         Instance(CONV_TRANSPOSE_SM90, DType.F16, DType.F16, ("Bias", "Relu")),
         Instance(CONV_TRANSPOSE_SM90, DType.BF16, DType.F32, ("Bias", "Add")),
+    ),
+    "conv3d_sm90": (
+        Instance(CONV3D_SM90, DType.F16, DType.F16, ("Bias",)),
+        Instance(CONV3D_SM90, DType.BF16, DType.F32, ("Bias", "Add", "LeakyRelu")),
     ),
     "gemm_skinny": (
         Instance(GEMM_SKINNY, DType.F16, DType.F16, ("Bias", "GeluErf")),

@@ -1,5 +1,5 @@
-"""Begin and end of TMA's im2col copies (custom_ops/sm90/convolution.h), against the pixels that
-ONNX's Conv reads."""
+"""Begin and end of TMA's im2col copies (custom_ops/sm90/convolution.h and volume.h), against the
+pixels that ONNX's Conv reads."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ CASES = [
 ]
 _PROGRAM = """
 #include <cstdio>
-#include "sm90/convolution.h"
+#include "sm90/volume.h"
+
+using namespace onnxbolt::sm90;
 
 int main() {
   onnxbolt::ConvArguments conv{};
@@ -71,7 +73,8 @@ _FIELDS = (
 
 @pytest.fixture(scope="module")
 def corners(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, ...]]:
-    """lower_h, lower_w, upper_h, upper_w of each case."""
+    """The lower corners of height and width, the upper ones, and then those of a depth that is like
+    the height, of each case."""
     lines = []
     for case in CASES:
         numbers = (case.h, case.w, case.r, case.s, *case.pads, *case.strides, *case.dilations)
@@ -79,8 +82,12 @@ def corners(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, ...]]:
             f"conv.{field} = {number};" for field, number in zip(_FIELDS, numbers, strict=True)
         )
         lines.append(
-            f"  {{ {set_fields} const auto at = onnxbolt::sm90::CornersOf(conv);\n"
-            '    std::printf("%d %d %d %d\\n", at.lower_h, at.lower_w, at.upper_h, at.upper_w); }'
+            f"  {{ {set_fields}\n"
+            "    conv.depth = {conv.h, conv.r, 1, conv.pad_top, conv.pad_bottom, conv.stride_h,"
+            " conv.dilation_h};\n"
+            "    const auto h = HeightOf(conv), w = WidthOf(conv), d = DepthOf(conv.depth);\n"
+            '    std::printf("%d %d %d %d %d %d\\n", h.lower, w.lower, h.upper, w.upper, d.lower,'
+            " d.upper); }"
         )
     source: Path = tmp_path_factory.mktemp("corners") / "corners.cu"
     program = compile_program(source, _PROGRAM.replace("CASES", "\n".join(lines)))
@@ -92,6 +99,10 @@ def corners(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, ...]]:
 
 def test_first_taps_begin_in_the_padding(corners: list[tuple[int, ...]]) -> None:
     assert [at[:2] for at in corners] == [(-case.pads[0], -case.pads[1]) for case in CASES]
+
+
+def test_depth_is_an_axis_as_height_is(corners: list[tuple[int, ...]]) -> None:
+    assert [at[4:] for at in corners] == [(at[0], at[2]) for at in corners]
 
 
 def test_as_many_first_taps_as_outputs_lie_between_the_corners(

@@ -25,6 +25,7 @@ MIRRORS = {
     "RotationArguments": device.Rotation,
     "GemmArguments": device.Gemm,
     "PhasedPixels": device.PhasedPixels,
+    "DepthAxis": device.DepthAxis,
     "ConvArguments": device.Conv,
     "PoolArguments": device.Pool,
     "LayoutArguments": device.Layout,

@@ -109,6 +109,7 @@ HALOS = (
 # kernels that write NHWC, and kernels that write NCHW as well
 ROWS = (
     ("", "accepted"),
+    ("conv.depth.y = 14;", "x is a volume, and the kernel reads images"),
     ("conv.y_nchw = 1;", _LAST),
     ("conv.stored = data;", _ONE),
     ("conv.stored = data; conv.y_nchw = 1;", _ONE),
@@ -132,7 +133,38 @@ MEANS = (
     ("conv.q = 0;", _IMAGE),
     ("conv.y_nchw = 1;", _LAST),
 )
-CASES = (*RESIZES, *CHAINS, *OLDER_CHAINS, *HALO_CHAINS, *HALOS, *DEPTHWISE, *ROWS, *BOTH, *MEANS)
+_DEPTH = "conv.depth = {14, 3, 14, 1, 1, 1, 1}; "
+_FAR_OF_VOLUMES = "padding, or the filter's reach, exceeds the 16 pixels of TMA's im2col of volumes"
+VOLUMES = (
+    (_DEPTH, "accepted"),
+    ("", "x is an image, and the kernel reads volumes"),
+    (_DEPTH + "conv.y_nchw = 1;", _LAST),
+    (_DEPTH + "conv.groups = 3;", "c and k have to be multiples of groups"),
+    (_DEPTH + "conv.k = 60;", "y, its pitch or k is not aligned to align_c elements"),
+    (_DEPTH + "conv.depth.pad_front = 17;", _FAR_OF_VOLUMES),
+    (_DEPTH + "conv.depth.pad_front = 16;", "accepted"),
+    (_DEPTH + "conv.pad_left = 17;", _FAR_OF_VOLUMES),
+    (_DEPTH + "conv.depth.dilation = 9;", _FAR_OF_VOLUMES),
+    (_DEPTH + "conv.depth.dilation = 8;", "accepted"),
+    (
+        _DEPTH + "conv.depth.dilation = 16; conv.depth.pad_back = 16;",
+        "the filter exceeds TMA's 32 pixels",
+    ),
+    (_DEPTH + "conv.depth.stride = 9;", "a stride exceeds TMA's 8"),
+    (_DEPTH + "conv.depth.y = 1 << 24;", "an extent exceeds 2^31 - 1"),
+)
+CASES = (
+    *RESIZES,
+    *CHAINS,
+    *OLDER_CHAINS,
+    *HALO_CHAINS,
+    *HALOS,
+    *DEPTHWISE,
+    *ROWS,
+    *BOTH,
+    *VOLUMES,
+    *MEANS,
+)
 _WRITER = (
     "Config<90, 0, 2147483647, 6, 128, 64, 64, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 8, 8, 8, 0, 1, 2,"
     " 0>, Half, Half, Layer"
@@ -142,6 +174,7 @@ _PROGRAM = """
 #include "families/b2b_conv_2x/kernel.h"
 #include "families/b2b_conv_sm90/kernel.h"
 #include "families/b2b_halo_sm90/kernel.h"
+#include "families/conv3d_sm90/kernel.h"
 #include "families/conv_sm90/kernel.h"
 #include "families/depthwise/kernel.h"
 #include "sm90/halo/launch.h"
@@ -213,6 +246,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         for kernel, changes in (
             (f"ConvSm90<{_WRITER}>", ROWS),
             (f"ConvSm90<{_WRITER}, true>", BOTH),
+            (f"Conv3dSm90<{_WRITER}>", VOLUMES),
         )
         for change, _ in changes
     ]

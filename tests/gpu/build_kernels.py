@@ -25,6 +25,7 @@ SLOW = (
     named("gemm_3x"),
     named("gemm_sm90"),
     named("conv_sm90"),
+    named("conv3d_sm90"),
     named("conv_transpose_sm90"),
     named("halo_sm90"),
     named("stem_sm90"),

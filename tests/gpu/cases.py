@@ -32,6 +32,7 @@ from onnxbolt.tune.tasks import instance_of
 from tests.gpu import (
     attention_cases,
     chain_2x_cases,
+    conv3d_cases,
     conv_chain_cases,
     conv_transpose_cases,
     gemm_moments_cases,
@@ -294,6 +295,7 @@ def instances(arch: int) -> list[Instance]:
     found += norm_cases.instances(arch, types)
     found += gemm_norm_cases.instances(arch, types)
     found += conv_transpose_cases.instances(arch, types)
+    found += conv3d_cases.instances(arch, types)
     found += group_norm_cases.instances(arch, types)
     found += _first_convolutions(arch)
     found += [

@@ -64,6 +64,12 @@ class PhasedPixels(ctypes.Structure):
     _fields_ = _fields(_I, "h w top left height width")
 
 
+class DepthAxis(ctypes.Structure):
+    """DepthAxis."""
+
+    _fields_ = _fields(_I, "x filter y pad_front pad_back stride dilation")
+
+
 class Conv(ctypes.Structure):
     """ConvArguments."""
 
@@ -80,6 +86,7 @@ class Conv(ctypes.Structure):
         *_fields(_P, "stored"),
         *_fields(_I, "padding"),
         ("pixels", PhasedPixels),
+        ("depth", DepthAxis),
     ]
 
 

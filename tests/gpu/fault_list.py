@@ -699,6 +699,7 @@ _PRODUCTS_OF_FAMILIES: dict[Family[Any], tuple[tuple[str, tuple[Edit, ...]], ...
     named("gemm_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("gemm_norm_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("conv_sm90"): ((K_BLOCK, PERSISTENT_K),),
+    named("conv3d_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("conv_transpose_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("b2b_conv_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("b2b_gemm_sm90"): (
@@ -735,6 +736,7 @@ _STORES = {
     named("gemm_sm90"): _matrix,
     named("gemm_norm_sm90"): _gemm_norm,
     named("conv_sm90"): _matrix,
+    named("conv3d_sm90"): _matrix,
     named("conv_transpose_sm90"): _conv_transpose,
     named("b2b_conv_sm90"): _matrix,
     named("b2b_gemm_sm90"): _matrix,

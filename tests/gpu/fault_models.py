@@ -191,6 +191,15 @@ def _conv_transpose() -> onnx.ModelProto:
     return net.model(net.conv(net.node("Relu", y), 64, 64, 3, pads=SAME))
 
 
+def _conv3d() -> onnx.ModelProto:
+    """As many pixels as others' images."""
+    net = Net({"x": (1, 64, 4, SIDE // 2, SIDE // 2)})
+    y = net.node("Relu", net.node("Conv", "x", net.normal(64, 64, 1, 1, 1, scale=0.1)))
+    weight = net.normal(64, 64, 3, 3, 3, scale=0.03)
+    y = net.node("Relu", net.node("Conv", y, weight, net.normal(64), pads=[1] * 6))
+    return net.model(net.node("Conv", y, net.normal(64, 64, 1, 1, 1, scale=0.1)))
+
+
 def _group_norm() -> onnx.ModelProto:
     net = Net({"x": (1, 64, SIDE, SIDE)}, 21)
     y = net.conv("x", 64, 64, 3, pads=SAME)
@@ -231,6 +240,7 @@ MODELS: dict[Family[Any], Callable[[], onnx.ModelProto]] = {
     named("gemm_norm_sm90"): _gemm_norm,
     named("conv_2x"): _conv,
     named("conv_sm90"): _conv,
+    named("conv3d_sm90"): _conv3d,
     named("conv_transpose_sm90"): _conv_transpose,
     named("halo_sm90"): _conv,
     named("stem_sm90"): _first,

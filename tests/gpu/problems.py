@@ -30,6 +30,7 @@ from onnxbolt.problems import GemmProblem as PlannedGemm
 from onnxbolt.tune.tasks import instance_of
 from tests.gpu import (
     attentions,
+    conv3ds,
     conv_transposes,
     gemm_moments,
     gemm_norms,
@@ -476,6 +477,7 @@ BUILDERS: dict[Family[Any], Builder] = {
     named("attention"): attentions.problems,
     named("attention_sm90"): attentions.problems,
     named("gemm_norm_sm90"): gemm_norms.problems,
+    named("conv3d_sm90"): conv3ds.problems,
     named("conv_transpose_sm90"): conv_transposes.problems,
     named("group_norm"): group_norms.problems,
     named("elementwise"): _each(elementwise_problem, (1, 1, 0), (777, 10, 2), (70001, 64, 0)),

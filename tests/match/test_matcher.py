@@ -122,7 +122,7 @@ def test_a_constant_divided_by_the_chain_is_no_step() -> None:
         # a damaged model, which onnx's checker passes
         ((1, 8, 6, 6), (16, 8, 3, 3), {"group": 0}, "grouped"),
         ((1, 24, 6, 6), (16, 8, 3, 3), {"group": 3}, "grouped"),
-        ((1, 8, 6, 6, 6), (8, 8, 1, 1, 1), {}, "3-D"),
+        ((1, 8, 6, 6, 6, 6), (8, 8, 1, 1, 1, 1), {}, "4-D"),
     ],
 )
 def test_refused_convolutions_say_why(

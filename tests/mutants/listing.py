@@ -123,8 +123,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/custom_ops/test_im2col.py",
         (
             "im2col's lower corner one pixel off",
-            "return {-conv.pad_left, -conv.pad_top,",
-            "return {-conv.pad_left, 1 - conv.pad_top,",
+            "{conv.h, conv.stride_h, -conv.pad_top,",
+            "{conv.h, conv.stride_h, 1 - conv.pad_top,",
         ),
         (
             "im2col's upper corner from the left padding",
@@ -424,8 +424,8 @@ MUTANTS: tuple[Mutant, ...] = (
         ("channels of a concatenation begin at 0", "        offset += count\n", ""),
         (
             "LAST_TO_FIRST is FIRST_TO_LAST",
-            "4: (0, 3, 1, 2), 5: (0, 3, 4, 1, 2)}\n\n",
-            "4: (0, 2, 3, 1), 5: (0, 3, 4, 1, 2)}\n\n",
+            "4: (0, 3, 1, 2), 5: (0, 4, 1, 2, 3)}",
+            "4: (0, 2, 3, 1), 5: (0, 4, 1, 2, 3)}",
         ),
     ),
     *_mutants(
@@ -500,8 +500,43 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/plan/test_problems.py",
         (
             "pads left and bottom exchanged",
-            "(pads[0], pads[1], pads[2], pads[3]), (strides",
-            "(pads[0], pads[2], pads[1], pads[3]), (strides",
+            "(rows.pads[0], columns.pads[0], rows.pads[1], columns.pads[1])",
+            "(rows.pads[0], rows.pads[1], columns.pads[0], columns.pads[1])",
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/ops/conv/problem.py",
+        "tests/ops/test_conv3d.py",
+        (
+            "pads of volumes in pairs",
+            "w.pads[0], d.pads[1], h.pads[1],",
+            "d.pads[1], w.pads[0], h.pads[1],",
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/graph/volumes.py",
+        "tests/graph/test_volumes.py",
+        ("strides of points are skipped", "self.filter == self.stride == 1", "self.filter == 1"),
+        ("slices are no batch", "return n * sizes[0], tuple", "return n, tuple"),
+        ("one axis that is a point is enough", "or all(axis.is_point", "or any(axis.is_point"),
+    ),
+    *_mutants(
+        "custom_ops/ops/shared/convolution.cc",
+        "tests/custom_ops/test_conv3d_in_ort.py",
+        ("slices are one image", "a.n = AsInt(a.n * x);", ""),
+        (
+            "columns of pixels begin with the pad at their end",
+            "a.pad_top = AsInt(window.begin[kDepth])",
+            "a.pad_top = AsInt(window.end[kDepth])",
+        ),
+    ),
+    *_mutants(
+        "custom_ops/sm90/volume.h",
+        "tests/custom_ops/test_im2col.py",
+        (
+            "the depth's upper corner without the dilation",
+            "depth.pad_back - depth.dilation * (depth.filter - 1)",
+            "depth.pad_back - (depth.filter - 1)",
         ),
     ),
     *_mutants(

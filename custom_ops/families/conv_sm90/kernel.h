@@ -37,7 +37,7 @@ struct ConvSm90 {
 
   static const char* can_implement(const void* arguments) {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
-    if (const char* error = check_groups(conv)) return error;
+    if (const char* error = sm90::CheckGroups<Shape>(conv)) return error;
     if (const char* error =
             CheckExtents(sm90::ProductRows<Shape>(conv), conv.k, int64_t(conv.r) * conv.s * conv.c))
       return error;
@@ -79,16 +79,6 @@ struct ConvSm90 {
 
   static int depth(const ConvArguments& conv) { return conv.c / conv.groups; }
 
-  // Checks groups: a k-block that reaches beyond its group reads channels of the next one, and
-  // meets weights of zero.
-  static const char* check_groups(const ConvArguments& conv) {
-    if (conv.groups < 1 || conv.c % conv.groups != 0 || conv.k % conv.groups != 0)
-      return "c and k have to be multiples of groups";
-    if (conv.groups > 1 && conv.k / conv.groups % (Shape::kTileN * Shape::kClusterN) != 0)
-      return "a tile's output channels have to belong to one group";
-    return nullptr;
-  }
-
   static const char* check_image(const ConvArguments& conv) {
     if (!Shape::kMean || conv.n == 0) return nullptr;
     const int64_t pixels = int64_t(conv.p) * conv.q;
@@ -98,13 +88,8 @@ struct ConvSm90 {
   }
 
   static const char* check_output(const ConvArguments& conv) {
-    constexpr int kC = Row::at(kAlignC);
     if (const char* error = CheckLayout(conv, Shape::kNchw, Both)) return error;
-    if (Shape::kNchw) return nullptr;
-    if (conv.k % kC != 0 || conv.row_pitch() % kC != 0 ||
-        conv.row_pitch() * sizeof(typename Shape::Output) % 16 != 0 || !IsAligned(conv.rows(), 16))
-      return "y, its pitch or k is not aligned to align_c elements";
-    return nullptr;
+    return Shape::kNchw ? nullptr : sm90::CheckRows<Shape>(conv);
   }
 };
 

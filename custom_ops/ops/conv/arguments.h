@@ -17,8 +17,17 @@ struct PhasedPixels {
   constexpr bool lie_in_rows(int q) const { return h == 1 && left == 0 && w * q == width; }
 };
 
+// The third axis of a convolution of volumes, in front of height and width: extents of x, of the
+// filter and of y, pads, stride, dilation. An image has none.
+struct DepthAxis {
+  int x = 0, filter = 1, y = 0, pad_front = 0, pad_back = 0, stride = 1, dilation = 1;
+
+  constexpr bool exists() const { return y > 0; }
+};
+
 // y[n, p, q, k] = epilogue(x[n, h, w, c] * w[k, r, s, c]), cross-correlation. A pitch is elements
-// from one pixel to the next.
+// from one pixel to the next. With depth, x is [n, depth.x, h, w, c], w is
+// [k, depth.filter, r, s, c], and y is [n, depth.y, p, q, k].
 struct ConvArguments {
   int n, h, w, c, k, r, s, p, q;
   int pad_top, pad_left, pad_bottom, pad_right, stride_h, stride_w, dilation_h, dilation_w, groups;
@@ -32,6 +41,7 @@ struct ConvArguments {
                            // the element type of x
   int padding = 0;         // channels at the end that the NCHW layout lacks
   PhasedPixels pixels{};   // apart(): y is [n, height, width, k / phases], and has no rows of k
+  DepthAxis depth{};       // exists() for volumes alone
 
   constexpr void* rows() const { return stored ? stored : y; }  // the NHWC output
   constexpr int64_t row_pitch() const { return stored ? k : y_pitch; }

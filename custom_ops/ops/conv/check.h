@@ -6,9 +6,13 @@
 namespace onnxbolt {
 
 // nullptr if a convolution wants its output in the layout that the kernel writes: NCHW where
-// `nchw`, else NHWC, or `both`; `apart`: pixel by pixel, those of a transposed convolution.
+// `nchw`, else NHWC, or `both`; `apart`: pixel by pixel, those of a transposed convolution. Nor are
+// volumes for kernels of images, or images for those of `volumes`.
 inline const char* CheckLayout(const ConvArguments& conv, bool nchw, bool both = false,
-                               bool apart = false) {
+                               bool apart = false, bool volumes = false) {
+  if (conv.depth.exists() != volumes)
+    return volumes ? "x is an image, and the kernel reads volumes"
+                   : "x is a volume, and the kernel reads images";
   if (conv.pixels.apart() != apart)
     return apart ? "y is to be stored in rows, and the kernel stores pixels of phases"
                  : "y is to be stored by phases of pixels, and the kernel stores rows";

@@ -1,5 +1,5 @@
-// FusedConv: y[N, P, Q, K] = epilogue(x[N, H, W, C] * weight[K, R, S, C / groups]); also of rank 3,
-// with x or y in NCHW, with y in both layouts, and with the mean over each image.
+// FusedConv: y[N, P, Q, K] = epilogue(x[N, H, W, C] * weight[K, R, S, C / groups]); also of
+// ranks 3 and 5, with x or y in NCHW, with y in both layouts, and with the mean over each image.
 #include "ops/conv/arguments.h"
 #include "ops/shared/convolution.h"
 
@@ -24,6 +24,7 @@ class Conv : public Convolution {
 
 const RegisteredKind<Conv<4>> kConv("conv");
 const RegisteredKind<Conv<3>> kConv1d("conv1d");
+const RegisteredKind<Conv<5>> kConv3d("conv3d");
 
 }  // namespace
 }  // namespace onnxbolt

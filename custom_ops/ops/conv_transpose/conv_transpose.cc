@@ -32,16 +32,15 @@ class ConvTranspose : public Operation {
              std::to_string(groups_ * phases()) + " groups and phases");
     Shape y = x;
     y.back() = weight[0] == kUnknown ? kUnknown : weight[0] / phases();
-    for (int axis = 0; axis < 2; ++axis) {
-      if (axis >= kFirst) y[axis + Rank - 3] = extent(axis, x[axis + Rank - 3], taps(axis, weight));
-    }
+    for (int axis = kFirst; axis < kAxes; ++axis)
+      y[place(axis)] = extent(axis, x[place(axis)], taps(axis, weight));
     return y;
   }
 
   Symbols Names(Symbols x, const Shape&, const Shape& weight) const override {
     x.back() = "";
-    for (int axis = kFirst; axis < 2; ++axis) {
-      std::string& name = x[axis + Rank - 3];
+    for (int axis = kFirst; axis < kAxes; ++axis) {
+      std::string& name = x[place(axis)];
       if (name.empty()) continue;
       const int64_t more = extent(axis, 0, taps(axis, weight));
       name = std::to_string(window_.stride[axis]) + "*(" + name + ")" + (more < 0 ? "" : "+") +
@@ -58,17 +57,17 @@ class ConvTranspose : public Operation {
     ConvArguments a{};
     a.n = AsInt(x.n), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c);
     a.k = AsInt(y.c * phases());
-    a.r = AsInt(taps(0, t.weight_shape)), a.s = AsInt(taps(1, t.weight_shape));
+    a.r = AsInt(taps(kHeight, t.weight_shape)), a.s = AsInt(taps(kWidth, t.weight_shape));
     a.stride_h = a.stride_w = a.dilation_h = a.dilation_w = 1;
     a.groups = AsInt(groups_);
-    const Line rows = Along(0, x.h, y.h, a.r), columns = Along(1, x.w, y.w, a.s);
+    const Line rows = Along(kHeight, x.h, y.h, a.r), columns = Along(kWidth, x.w, y.w, a.s);
     a.p = rows.positions, a.pad_top = rows.begin, a.pad_bottom = rows.end;
     a.q = columns.positions, a.pad_left = columns.begin, a.pad_right = columns.end;
     a.x = t.x_data, a.filter = t.weight_data, a.y = t.y_data;
     a.x_pitch = t.x_pitch, a.y_pitch = t.y_pitch;
     a.epilogue = t.epilogue;
-    a.pixels = {AsInt(window_.stride[0]),
-                AsInt(window_.stride[1]),
+    a.pixels = {AsInt(window_.stride[kHeight]),
+                AsInt(window_.stride[kWidth]),
                 rows.cut,
                 columns.cut,
                 AsInt(y.h),
@@ -78,7 +77,7 @@ class ConvTranspose : public Operation {
   }
 
  private:
-  static constexpr int kFirst = Rank == 3 ? 1 : 0;  // the first spatial axis that there is
+  static constexpr int kFirst = kAxes - (Rank - 2);  // the first spatial axis that there is
 
   // An axis of the convolution of stride 1.
   struct Line {
@@ -86,10 +85,13 @@ class ConvTranspose : public Operation {
     int cut;                    // pixels of its first output that there are not
   };
 
-  int64_t phases() const { return window_.stride[0] * window_.stride[1]; }
+  // The place of a spatial axis in shapes.
+  static size_t place(int axis) { return 1 + axis - kFirst; }
+
+  int64_t phases() const { return window_.stride[kHeight] * window_.stride[kWidth]; }
 
   static int64_t taps(int axis, const Shape& weight) {
-    return axis < kFirst ? 1 : weight[axis + Rank - 3];
+    return axis < kFirst ? 1 : weight[place(axis)];
   }
 
   int64_t extent(int axis, int64_t input, int64_t taps) const {

@@ -17,7 +17,7 @@ class Pool : public Operation {
   Shape Output(const Shape& x, const Shape&) const override {
     const Window over = Over(x);
     const Image image(x);
-    return {image.n, over.Extent(0, image.h), over.Extent(1, image.w), image.c};
+    return {image.n, over.Extent(kHeight, image.h), over.Extent(kWidth, image.w), image.c};
   }
 
   Symbols Names(Symbols x, const Shape& x_shape, const Shape&) const override {
@@ -31,11 +31,11 @@ class Pool : public Operation {
     a.kind = Kind;
     a.n = AsInt(x.n), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c), a.p = AsInt(y.h),
     a.q = AsInt(y.w);
-    a.window_h = AsInt(window.kernel[0]), a.window_w = AsInt(window.kernel[1]);
-    a.pad_top = AsInt(window.begin[0]), a.pad_left = AsInt(window.begin[1]);
-    a.pad_bottom = AsInt(window.end[0]), a.pad_right = AsInt(window.end[1]);
-    a.stride_h = AsInt(window.stride[0]), a.stride_w = AsInt(window.stride[1]);
-    a.dilation_h = AsInt(window.dilation[0]), a.dilation_w = AsInt(window.dilation[1]);
+    a.window_h = AsInt(window.kernel[kHeight]), a.window_w = AsInt(window.kernel[kWidth]);
+    a.pad_top = AsInt(window.begin[kHeight]), a.pad_left = AsInt(window.begin[kWidth]);
+    a.pad_bottom = AsInt(window.end[kHeight]), a.pad_right = AsInt(window.end[kWidth]);
+    a.stride_h = AsInt(window.stride[kHeight]), a.stride_w = AsInt(window.stride[kWidth]);
+    a.dilation_h = AsInt(window.dilation[kHeight]), a.dilation_w = AsInt(window.dilation[kWidth]);
     a.count_include_pad = count_include_pad_;
     a.x = t.x_data, a.y = t.y_data;
     a.x_pitch = t.x_pitch, a.y_pitch = t.y_pitch;

@@ -6,7 +6,7 @@
 
 namespace onnxbolt {
 
-// A convolution in NHWC, or in NLC where `rank` is 3.
+// A convolution in NHWC, in NLC where `rank` is 3, in NDHWC where it is 5.
 class Convolution : public Operation {
  public:
   ort::Shape Output(const ort::Shape& x, const ort::Shape& weight) const override;

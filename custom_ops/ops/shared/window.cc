@@ -5,18 +5,18 @@ namespace {
 
 using ort::Shape;
 
-// Puts 1 or 2 numbers into the last places of a pair, so that a one-dimensional attribute is the
+// Puts 1 to 3 numbers into the places of the last axes, so that a one-dimensional attribute is the
 // width's.
-void Assign(const char* what, const int64_t* values, size_t rank, int64_t (&pair)[2]) {
-  if (rank < 1 || rank > 2)
+void Assign(const char* what, const int64_t* values, size_t rank, int64_t (&by_axis)[kAxes]) {
+  if (rank < 1 || rank > kAxes)
     Refuse(std::string(what) + " has " + std::to_string(rank) +
-           " spatial dimensions, expected 1 or 2");
-  for (size_t i = 0; i < rank; ++i) pair[2 - rank + i] = values[i];
+           " spatial dimensions, expected 1 to 3");
+  for (size_t i = 0; i < rank; ++i) by_axis[kAxes - rank + i] = values[i];
 }
 
-void AssignIfPresent(const Attributes& attributes, const char* name, int64_t (&pair)[2]) {
+void AssignIfPresent(const Attributes& attributes, const char* name, int64_t (&by_axis)[kAxes]) {
   const Shape values = attributes.Ints(name);
-  if (!values.empty()) Assign(name, values.data(), values.size(), pair);
+  if (!values.empty()) Assign(name, values.data(), values.size(), by_axis);
 }
 
 // A name for an extent that follows from a named one. It is the formula, so that equal extents, and
@@ -43,7 +43,7 @@ Window::Window(const Attributes& attributes) {
     Assign("pads", pads.data(), rank, begin);
     Assign("pads", pads.data() + rank, rank, end);
   }
-  for (int axis = 0; axis < 2; ++axis) {
+  for (int axis = 0; axis < kAxes; ++axis) {
     if (stride[axis] < 1 || dilation[axis] < 1)
       Refuse("strides and dilations have to be 1 or more");
   }
@@ -70,9 +70,13 @@ bool Window::Keeps(int axis) const {
   return stride[axis] == 1 && begin[axis] + end[axis] == dilation[axis] * (kernel[axis] - 1);
 }
 
+bool Window::IsPoint(int axis) const {
+  return kernel[axis] == 1 && stride[axis] == 1 && begin[axis] == 0 && end[axis] == 0;
+}
+
 Symbols Window::Names(Symbols x) const {
   for (size_t i = 1; i + 1 < x.size(); ++i)
-    x[i] = ExtentName(*this, static_cast<int>(i + 4 - x.size()) - 1, x[i]);
+    x[i] = ExtentName(*this, static_cast<int>(kAxes + i + 1 - x.size()), x[i]);
   return x;
 }
 

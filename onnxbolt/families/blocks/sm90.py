@@ -53,7 +53,7 @@ from onnxbolt.families.blocks.staging import (
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide, round_up
 from onnxbolt.kernel_time import overlapped
-from onnxbolt.problems import ConvProblem, Product
+from onnxbolt.problems import Conv3dProblem, ConvProblem, Product
 
 _C, _P = Schedule.COOPERATIVE, Schedule.PINGPONG
 # columns of one wgmma instruction that custom_ops/sm90/wgmma.h declares
@@ -72,8 +72,9 @@ _MAX_STAGES, _MIN_STAGES = 16, 3
 FIXED_BYTES = 2048  # barriers, and the padding for alignment
 # the most per thread without spills, by consumer warpgroups
 _MAX_ACCUMULATORS = {1: 128, 2: 128, 3: 96}
-_CORNER = (-128, 127)  # the range of corners of TMA's im2col with four dimensions
-_MAX_REACH, _MAX_STRIDE = 255, 8  # likewise, the most of a filter's extent and of a stride
+# the first of TMA's im2col corners that is too far, by the number of spatial axes, and the most of
+# a stride
+_FAR, _MAX_STRIDE = {2: 128, 3: 16}, 8
 
 CLOCKS_PER_US = 1755.0  # under load
 # a launch that follows another of these kernels, before whose end it begins; the same for clusters
@@ -220,19 +221,19 @@ def supports(problem: Product, arch: Arch) -> bool:
     return not (problem.depth % problem.dtype.alignment or problem.columns % wide_out)
 
 
-def im2col_reaches(problem: ConvProblem) -> bool:
+def im2col_reaches(problem: ConvProblem | Conv3dProblem) -> bool:
     """True if the filter's corners, its reach and the strides are within im2col's limits, or no
     im2col is needed."""
     if problem.is_matrix:
         return True
-    top, left, bottom, right = problem.pads
-    reach = (
-        (problem.r - 1) * problem.dilations[0],
-        (problem.s - 1) * problem.dilations[1],
-    )
-    corners = (-top, -left, bottom - reach[0], right - reach[1])
-    within = all(_CORNER[0] <= corner <= _CORNER[1] for corner in corners)
-    return within and max(reach) <= _MAX_REACH and max(problem.strides) <= _MAX_STRIDE
+    axes, pads = len(problem.filter), problem.pads
+    reach = [
+        (size - 1) * step for size, step in zip(problem.filter, problem.dilations, strict=True)
+    ]
+    ends = (end - span for end, span in zip(pads[axes:], reach, strict=True))
+    far = _FAR[axes]
+    within = all(-far <= corner < far for corner in (*(-pad for pad in pads[:axes]), *ends))
+    return within and max(reach) < 2 * far and max(problem.strides) <= _MAX_STRIDE
 
 
 def k_blocks(config: ProductConfig, problem: Product) -> int:

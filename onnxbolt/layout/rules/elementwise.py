@@ -101,7 +101,7 @@ def _common_form(node: gs.Node, state: Assignment, data: list[gs.Tensor]) -> For
     if not shaped or (2 * len(shaped) < len(full) and not state.reads_last(node.outputs[0])):
         return PLAIN
     form = shaped[0]
-    if form.last and len(out) not in (3, 4):
+    if form.grouped or (form.last and len(out) not in FIRST_TO_LAST):
         return PLAIN
     return form
 

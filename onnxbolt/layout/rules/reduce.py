@@ -20,7 +20,7 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     if not channels_last(x, state) or not node.attrs.get("keepdims", 1):
         return None
     axes = _reduced_axes(node)
-    if node.op == "ReduceMean" and axes == [2, 3]:
+    if node.op == "ReduceMean" and axes == [2, 3] and len(x.shape) == 4:
         return None  # a pooling (own.py), of a type that it has no kernel for
     form = state.form(x)
     if not axes or (1 in axes and form.channels is not None):

@@ -11,19 +11,18 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.forms import CHANNELS_LAST
+from onnxbolt.forms import CHANNELS_LAST, GROUPS_LAST
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Writer
 from onnxbolt.layout.pixels import joins_or_splits_pixels, shuffled
 from onnxbolt.layout.rules import flatten
 
 OPS = ("Reshape",)
-_SPLIT = 5  # the rank of tensors within a channel shuffle
 
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
-    if len(node.inputs[0].shape or ()) == _SPLIT and state.form(node.inputs[0]).last:
-        return Carry((CHANNELS_LAST, None), (CHANNELS_LAST,), _emit_joined)
+    if state.form(node.inputs[0]) == GROUPS_LAST:
+        return Carry((GROUPS_LAST, None), (CHANNELS_LAST,), _emit_joined)
     return flatten.rule(node, state) or _pixels(node, state) or _shuffle(node, state)
 
 
@@ -59,7 +58,7 @@ def _emit_pixels(writer: Writer, node: gs.Node, carry: Carry) -> None:
 def _shuffle(node: gs.Node, state: Assignment) -> Carry | None:
     result = shuffled(node) if state.form(node.inputs[0]) == CHANNELS_LAST else None
     return (
-        Carry((CHANNELS_LAST, None), (CHANNELS_LAST,), _emit_groups)
+        Carry((CHANNELS_LAST, None), (GROUPS_LAST,), _emit_groups)
         if result is not None and state.leads_to_last(result)
         else None
     )

@@ -21,7 +21,7 @@ _ANY = np.iinfo(np.int64).max  # a limit that no size reaches
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
     x = node.inputs[0]
-    if not channels_last(x, state) or len(x.shape) not in (3, 4):
+    if not channels_last(x, state):
         return None
     return Carry((state.form(x),), (PLAIN,), _emit)
 

@@ -11,7 +11,15 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
-from onnxbolt.forms import CHANNELS_LAST, FIRST_TO_LAST, LAST_TO_FIRST, PLAIN, Form
+from onnxbolt.forms import (
+    CHANNELS_LAST,
+    FIRST_TO_LAST,
+    GROUPS_LAST,
+    GROUPS_TO_LAST,
+    LAST_TO_FIRST,
+    PLAIN,
+    Form,
+)
 from onnxbolt.graph.edit import is_mean
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Writer
@@ -23,8 +31,8 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     x = node.inputs[0]
     if "perm" not in node.attrs:
         return None
-    if len(x.shape or ()) == 5 and state.form(x).last:  # within a shuffle of groups (reshape.py)
-        return Carry((CHANNELS_LAST,), (CHANNELS_LAST,), _emit_shuffle)
+    if state.form(x) == GROUPS_LAST:
+        return Carry((GROUPS_LAST,), (GROUPS_LAST,), _emit_shuffle)
     if not channels_last(x, state):
         return _entry(node, state)
     form = state.form(x)
@@ -59,9 +67,8 @@ def _emit_alias(writer: Writer, node: gs.Node, carry: Carry) -> None:
 
 
 def _emit_shuffle(writer: Writer, node: gs.Node, carry: Carry) -> None:
-    order = FIRST_TO_LAST[5]
-    perm = [order.index(node.attrs["perm"][axis]) for axis in order]
-    writer.replace(node, [writer.get(node.inputs[0], CHANNELS_LAST)], CHANNELS_LAST, {"perm": perm})
+    perm = [GROUPS_TO_LAST.index(node.attrs["perm"][axis]) for axis in GROUPS_TO_LAST]
+    writer.replace(node, [writer.get(node.inputs[0], GROUPS_LAST)], GROUPS_LAST, {"perm": perm})
 
 
 def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:

@@ -1,5 +1,5 @@
-"""Convolution of one or two dimensions by a constant weight, with an epilogue and 1x1 convolutions
-behind it (ONNX Conv)."""
+"""Convolution of one to three dimensions by a constant weight, with an epilogue and 1x1
+convolutions behind it (ONNX Conv)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from onnxbolt.ops.conv import layout, pattern
 from onnxbolt.ops.conv.problem import problem_of
 from onnxbolt.ops.products import ProductOp
 from onnxbolt.patterns.types import AnchorPattern, StepPattern
-from onnxbolt.problems import ConvProblem
+from onnxbolt.problems import ConvProblem, Problem
 
 _ATTRIBUTES = {
     "strides": AttributeProto.INTS,
@@ -35,18 +35,17 @@ class Conv(ProductOp):
     and y both (docs/node-format.md)."""
 
     name, op_type = "conv", "FusedConv"
-    kinds = ("conv", "conv1d", "conv_chain")
+    kinds = ("conv", "conv1d", "conv3d", "conv_chain")
     problem_type = ConvProblem
     weight_axes = (0, 1)  # [K, C/groups, *filter]
     channels_last = True
-    writes_nchw = True
     takes_mean = True
 
     def kind_of(self, signature: Signature) -> str:
-        """Those of one dimension, and several in one kernel, are kinds of their own."""
+        """Those of one dimension, of three, and several in one kernel, are kinds of their own."""
         if any(step.name == PRODUCT for step in signature.steps):
             return "conv_chain"
-        return "conv1d" if signature.rank == 3 else "conv"
+        return {3: "conv1d", 5: "conv3d"}.get(signature.rank, "conv")
 
     def anchors(self) -> Sequence[AnchorPattern]:
         """Conv."""
@@ -76,8 +75,12 @@ class Conv(ProductOp):
         """Channels last; x as ONNX has it for a stem convolution, y as the plan says."""
         return layout.forms(candidate, around)
 
-    def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> ConvProblem:
-        """The convolution, of height 1 if it has one dimension."""
+    def writes_nchw(self, anchor: Anchor) -> bool:
+        """False for volumes, whose slices may be the images of a kernel."""
+        return len(anchor.weight.shape) < 5
+
+    def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> Problem:
+        """The convolution, of height 1 if it has one dimension; of images where it is one."""
         return problem_of(candidate, sizes(candidate.anchor.x), stored)
 
     def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from onnxbolt.candidates import Candidate
 from onnxbolt.families import Stem, reads_nchw
 from onnxbolt.forms import CHANNELS_LAST, PLAIN, Form, kept, padded_channels
+from onnxbolt.graph.volumes import axes_of, is_of_images
 from onnxbolt.ops.base import Surroundings
 
-_FEW = 4  # channels of x that kernels pack along k, filter positions behind each other
+_FEW = 4  # channels of an image that kernels pack along k, filter positions behind each other
 
 
 def forms(candidate: Candidate, around: Surroundings) -> tuple[Form, Form]:
@@ -31,7 +32,7 @@ def _reads(candidate: Candidate, around: Surroundings) -> Form:
     if around.x.last:
         return around.x
     count = int(anchor.weight.shape[1])
-    few = count <= _FEW and anchor.dtype.bytes == 2
+    few = count <= _FEW and anchor.dtype.bytes == 2 and is_of_images(axes_of(anchor.node))
     return Form(True, padded_channels(count, _FEW if few else anchor.dtype.alignment))
 
 

@@ -1,4 +1,4 @@
-"""Conv with a constant weight, 1-D and 2-D: which are fused, and why others are not."""
+"""Conv with a constant weight, 1-D to 3-D: which are fused, and why others are not."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from onnxbolt import grouped
 from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import BIAS, PRODUCT, Step
+from onnxbolt.forms import FIRST_TO_LAST
 from onnxbolt.graph.edit import auto_pad
 from onnxbolt.graph.overridable import remedy_for
+from onnxbolt.graph.volumes import axes_of, is_of_images
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import AnchorPattern, StepPattern
 
@@ -51,7 +53,7 @@ def _refusal(node: gs.Node) -> Refusal | None:
     if not isinstance(weight, gs.Constant):
         return because("its weight is computed at run time", weight.name, remedy_for(weight))
     rank = len(weight.shape)
-    if rank not in (3, 4):
+    if rank not in FIRST_TO_LAST:
         return because(f"a {rank - 2}-D convolution stays with ONNX Runtime", weight.name)
     dtype = DType.of(weight.dtype)
     if dtype is None or x.dtype != weight.dtype:
@@ -81,6 +83,16 @@ def _refusal(node: gs.Node) -> Refusal | None:
         return because("the input's rank or channels are unknown", x.name)
     if 0 in x.shape or 0 in weight.shape:
         return because("an empty tensor: there is nothing to compute", x.name)
+    if is_of_images(axes_of(node)):
+        return None
+    if weight.shape[0] % dtype.alignment:
+        return because(
+            "a convolution of volumes whose pixels are no multiples of 16 bytes",
+            weight.name,
+            f"output channels in multiples of {dtype.alignment}",
+        )
+    if groups > 1 and tuple(weight.shape[:2]) == (groups, 1):
+        return because("a depthwise convolution of volumes stays with ONNX Runtime", weight.name)
     return None
 
 

@@ -9,23 +9,31 @@ from onnxbolt.candidates import Candidate
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS
 from onnxbolt.forms import PLAIN
-from onnxbolt.graph.edit import conv_attributes
+from onnxbolt.graph.volumes import Axis, as_images, axes_of, is_of_images
+from onnxbolt.integers import round_up
 from onnxbolt.ops.base import Stored
-from onnxbolt.problems import ConvProblem
+from onnxbolt.problems import Conv3dProblem, ConvProblem
 
 
-def problem_of(candidate: Candidate, x: Sequence[int], stored: Stored | None) -> ConvProblem:
-    """The problem for an x of these sizes; without `stored` for tensors as ONNX has them."""
+def problem_of(
+    candidate: Candidate, x: Sequence[int], stored: Stored | None
+) -> ConvProblem | Conv3dProblem:
+    """The problem for an x of these sizes; without `stored` for tensors as ONNX has them, but for
+    volumes, whose x kernels read padded in any case."""
     anchor, alignment = candidate.anchor, candidate.anchor.dtype.alignment
     c, k = int(anchor.weight.shape[1]) * anchor.groups, candidate.widths[-1]
-    chain = tuple(name for name in candidate.steps if name not in CASTS.values())
+    groups = c if anchor.depthwise else anchor.groups
+    if stored is not None:
+        c, k = stored.reads.count(c), stored.writes.count(k)
+        groups = c if anchor.depthwise else anchor.kernel_groups
+    axes = axes_of(anchor.node)
+    if not is_of_images(axes):
+        c = c if anchor.grouped else round_up(c, alignment)
+        return _volumes(candidate, x, axes, c, k, groups)
     inner = tuple(-(-n // alignment) * alignment for n in candidate.widths[:-1])
+    problem = _images(candidate, x, axes, c, k, groups, inner)
     if stored is None:
-        groups = c if anchor.depthwise else anchor.groups
-        return _problem(candidate, x, c, k, groups, chain, inner)
-    c, k = stored.reads.count(c), stored.writes.count(k)
-    groups = c if anchor.depthwise else anchor.kernel_groups
-    problem = _problem(candidate, x, c, k, groups, chain, inner)
+        return problem
     problem = replace(problem, nchw=stored.reads == PLAIN, y_nchw=not stored.writes.last)
     if stored.both is None:
         return problem
@@ -36,47 +44,59 @@ def problem_of(candidate: Candidate, x: Sequence[int], stored: Stored | None) ->
     return both
 
 
-def _problem(
+def _chain(candidate: Candidate) -> tuple[str, ...]:
+    return tuple(name for name in candidate.steps if name not in CASTS.values())
+
+
+def _images(
     candidate: Candidate,
     x: Sequence[int],
+    axes: Sequence[Axis],
     c: int,
     k: int,
     groups: int,
-    chain: tuple[str, ...],
     inner: tuple[int, ...],
 ) -> ConvProblem:
     """The problem with x and y in NHWC."""
-    attributes = conv_attributes(candidate.anchor.node)
-    strides, pads, dilations = (list(attributes[name]) for name in ("strides", "pads", "dilations"))  # type: ignore[call-overload]
-    spatial, filters = list(x[2:]), [int(d) for d in candidate.anchor.weight.shape[2:]]
-    if len(spatial) == 1:  # one-dimensional: height 1
-        spatial, filters, strides, dilations, pads = (
-            [1, *spatial],
-            [1, *filters],
-            [1, *strides],
-            [1, *dilations],
-            [0, pads[0], 0, pads[1]],
-        )
-    p, q = (
-        (size + pads[i] + pads[i + 2] - dilations[i] * (filters[i] - 1) - 1) // strides[i] + 1
-        for i, size in enumerate(spatial)
-    )
+    n, (h, w), (rows, columns) = as_images(x[0], x[2:], axes)
     return ConvProblem(
-        x[0],
-        spatial[0],
-        spatial[1],
+        n,
+        h,
+        w,
         c,
         k,
-        filters[0],
-        filters[1],
-        max(p, 1),
-        max(q, 1),
-        (pads[0], pads[1], pads[2], pads[3]),
-        (strides[0], strides[1]),
-        (dilations[0], dilations[1]),
+        rows.filter,
+        columns.filter,
+        rows.output(h),
+        columns.output(w),
+        (rows.pads[0], columns.pads[0], rows.pads[1], columns.pads[1]),
+        (rows.stride, columns.stride),
+        (rows.dilation, columns.dilation),
         groups,
         candidate.anchor.dtype,
         candidate.out,
-        chain,
+        _chain(candidate),
         inner=inner,
+    )
+
+
+def _volumes(
+    candidate: Candidate, x: Sequence[int], axes: Sequence[Axis], c: int, k: int, groups: int
+) -> Conv3dProblem:
+    """The problem with x and y in NDHWC."""
+    d, h, w = axes
+    return Conv3dProblem(
+        x[0],
+        (x[2], x[3], x[4]),
+        c,
+        k,
+        (d.filter, h.filter, w.filter),
+        (d.output(x[2]), h.output(x[3]), w.output(x[4])),
+        (d.pads[0], h.pads[0], w.pads[0], d.pads[1], h.pads[1], w.pads[1]),
+        (d.stride, h.stride, w.stride),
+        (d.dilation, h.dilation, w.dilation),
+        groups,
+        candidate.anchor.dtype,
+        candidate.out,
+        _chain(candidate),
     )

@@ -24,6 +24,7 @@
 
 inline std::atomic<int64_t> launches{0}, last_max_m{0};
 inline int last_pads[4] = {};  // top, left, bottom, right, of the last convolution or pooling
+inline int last_slices = 0;      // slices of y of the last convolution of volumes, 0 of images
 inline int64_t most_rows = INT64_MAX;  // that a kernel takes
 inline const char* prepare_error = nullptr;
 inline const char* launch_error = nullptr;
@@ -110,18 +111,26 @@ inline void Compute(const ConvArguments& c) {
   if (c.pixels.apart()) return ComputePhases(c);
   const auto *x = static_cast<const float*>(c.x), *filter = static_cast<const float*>(c.filter);
   const int group_c = c.c / c.groups, group_k = c.k / c.groups;
-  for (int64_t row = 0; row < int64_t{c.n} * c.p * c.q; ++row) {
-    const int n = row / (c.p * c.q), p = row / c.q % c.p, q = row % c.q;
+  const DepthAxis depth = c.depth.exists() ? c.depth : DepthAxis{1, 1, 1};
+  last_slices = c.depth.y;
+  for (int64_t row = 0; row < int64_t{c.n} * depth.y * c.p * c.q; ++row) {
+    const int p = row / c.q % c.p, q = row % c.q, o = row / (c.p * c.q) % depth.y,
+              n = row / (c.p * c.q) / depth.y;
     for (int k = 0; k < c.k; ++k) {
       float sum = 0;
-      ForEachTap(c, c.r, c.s, p, q, [&](int h, int w, int r, int s) {
-        const int64_t first = k / group_k * group_c, plane = int64_t{c.h} * c.w,
-                      pixel = int64_t{h} * c.w + w;
-        const float* from = x + (c.x_nchw ? (n * c.c + first) * plane + pixel
-                                          : (n * plane + pixel) * c.x_pitch + first);
-        const float* weights = filter + ((int64_t{k} * c.r + r) * c.s + s) * group_c;
-        for (int i = 0; i < group_c; ++i) sum += from[i * (c.x_nchw ? plane : 1)] * weights[i];
-      });
+      for (int t = 0; t < depth.filter; ++t) {
+        const int d = o * depth.stride - depth.pad_front + t * depth.dilation;
+        if (d < 0 || d >= depth.x) continue;
+        ForEachTap(c, c.r, c.s, p, q, [&](int h, int w, int r, int s) {
+          const int64_t first = k / group_k * group_c, plane = int64_t{c.h} * c.w,
+                        pixel = int64_t{h} * c.w + w, slice = int64_t{n} * depth.x + d;
+          const float* from = x + (c.x_nchw ? (n * c.c + first) * plane + pixel
+                                            : (slice * plane + pixel) * c.x_pitch + first);
+          const int64_t tap = (t * c.r + r) * c.s + s, taps = depth.filter * c.r * c.s;
+          const float* weights = filter + (k * taps + tap) * group_c;
+          for (int i = 0; i < group_c; ++i) sum += from[i * (c.x_nchw ? plane : 1)] * weights[i];
+        });
+      }
       const int64_t plane = int64_t{c.p} * c.q, planes = c.k - c.padding;
       const float value = Finish(c.epilogue, sum, row, k);
       if (c.stored) static_cast<float*>(c.stored)[row * c.k + k] = value;
