@@ -279,7 +279,7 @@ EMBEDDING_RMS_NORM = Fused(
     variant=Lookups(IndexType.I32, 1),
 )
 RMS_NORM = Fused("rms_norm", Step("Scale"), family=named("norm"))
-GROUP_NORM, GROUP_NORM_1D, GROUP_NORM_OF_IMAGES = (
+GROUP_NORM, GROUP_NORM_1D, GROUP_NORM_3D, GROUP_NORM_OF_IMAGES = (
     Fused(
         "group_norm",
         *steps,
@@ -290,6 +290,7 @@ GROUP_NORM, GROUP_NORM_1D, GROUP_NORM_OF_IMAGES = (
     for rank, of_images, steps in (
         (4, False, (Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)))),
         (3, False, ()),
+        (5, True, ()),
         (4, True, (Step("LeakyRelu", (0.25,)),)),
     )
 )
@@ -323,6 +324,7 @@ ALL = (
     RMS_NORM,
     GROUP_NORM,
     GROUP_NORM_1D,
+    GROUP_NORM_3D,
     GROUP_NORM_OF_IMAGES,
     SQUEEZE_EXCITE,
     ELEMENTWISE,

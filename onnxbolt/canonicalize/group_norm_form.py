@@ -36,7 +36,7 @@ from onnxbolt.graph.names import fresh
 OP = "GroupNormalization"
 _CHANNEL_OPSET = 21  # GroupNormalization has a factor for each channel since
 _EPSILON = 1e-5  # the operators' default
-_RANKS = (3, 4)
+_RANKS = (3, 4, 5)
 
 
 @dataclass(frozen=True)

@@ -191,6 +191,15 @@ def test_what_shared_memory_does_not_hold_is_read_again(kernels: HostGroupNorm) 
         assert np.linalg.norm(y - expected) <= LIMITS[DType.F16] * np.linalg.norm(expected)
 
 
+@pytest.mark.parametrize(("index", "blocks"), [(2, 8), (7, 264), (7, 1)])
+def test_statistics_of_two_million_pixels(kernels: HostGroupNorm, index: int, blocks: int) -> None:
+    """A volume of 128^3, and a few more pixels than parts divide."""
+    instance, shape = INSTANCES[index], (1, 128**3 + 5, 4, 4)
+    case = _case(instance, shape, 1)
+    y, expected = kernels.run(index, case, 4, blocks), case.expected(instance.chain)
+    assert np.linalg.norm(y - expected) <= LIMITS[DType.F32] * np.linalg.norm(expected)
+
+
 def test_values_that_are_not_finite_stay_in_their_group(kernels: HostGroupNorm) -> None:
     case = _case(INSTANCES[1], (2, 37, 64, 4), 1)
     case.x[0, 5, 20], case.x[1, 9, 3] = np.inf, np.nan

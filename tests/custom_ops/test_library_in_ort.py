@@ -197,6 +197,17 @@ CASES: dict[str, fx.Case] = {
         fx.fused_model(fx.GROUP_NORM_1D, ["N", "L", 8], (), [[8], [8]], groups=8, epsilon=0.25),
         [(2, 15, 8)],
     ),
+    "group norm 3d": (
+        fx.fused_model(
+            fx.GROUP_NORM_3D,
+            ["N", "D", 3, 5, 8],
+            (),
+            [[8], [8], *[["N", 8, 1, 1, 1]] * 3],
+            groups=8,
+            epsilon=0.25,
+        ),
+        [(2, 4, 3, 5, 8), *[(2, 8, 1, 1, 1)] * 3],
+    ),
     "group norm with vectors of images": (
         fx.fused_model(
             fx.GROUP_NORM_OF_IMAGES,

@@ -138,6 +138,26 @@ def test_layouts_of_what_lies_between() -> None:
     assert "Transpose" not in ops(optimized)
 
 
+@pytest.mark.usefixtures("of_volumes")
+@pytest.mark.parametrize("groups", [16, 4])
+def test_normalizations_and_what_follows_stay_in_ndhwc(groups: int) -> None:
+    """nnU-Net's block, and with groups of channels that of others."""
+    net = Net({"x": SIZES})
+    y = "x"
+    for _ in range(2):
+        y = _conv(net, y, 16, 16, (3, 3, 3), pads=[1] * 6)
+        if groups < 16:  # as TorchScript's exporter has them
+            y = net.node("Reshape", y, net.const([0, groups, -1], np.int64))
+        y = net.node("InstanceNormalization", y, net.normal(groups), net.normal(groups))
+        if groups < 16:
+            y = net.node("Reshape", y, net.const([0, *SIZES[1:]], np.int64))
+        y = net.node("LeakyRelu", y, alpha=0.1)
+    model = net.model(_conv(net, y, 16, 8, (1, 1, 1)))
+    found = [op.rpartition("_")[0] for op in ops(assert_same(model, arch=90))]
+    block = ["FusedConv_Bias_f32", "GroupNorm_LeakyRelu_f32_3d"]
+    assert found == ["NchwToNhwc_f32", *block, *block, "FusedConv_Bias_f32", "NhwcToNchw_f32"]
+
+
 def test_until_kernels_have_run_volumes_stay() -> None:
     model = _model(SIZES, 16, 3, 3, 3, pads=[1] * 6)
     candidates, refusals = matched(model)

@@ -212,9 +212,7 @@ def test_near_misses_are_refused(tmp_path: Path) -> None:
     report = _optimized(tmp_path / "out.onnx", _net(_unknown, 17))
     assert _rules(report) == []
     reasons = [r.reason for r in report.refusals if r.op == "InstanceNormalization"]
-    assert reasons == [
-        "its input is no image [N, C, H, W] of known channels, or its factors are no constants"
-    ]
+    assert reasons == ["its input has no known channels, or its factors are no constants"]
 
 
 def test_factors_of_pixels_are_no_factors_of_channels(tmp_path: Path) -> None:

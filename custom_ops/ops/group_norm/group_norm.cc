@@ -1,5 +1,6 @@
-// GroupNorm of images in NHWC, with an epilogue. Inputs: x, gamma, beta, vectors of each image (one
-// that is added to x; scale and shift), the epilogue's operands.
+// GroupNorm of lines, images and volumes with their channels last, with an epilogue. Inputs: x,
+// gamma, beta, vectors of each image (one that is added to x; scale and shift), the epilogue's
+// operands.
 #include "ops/group_norm/arguments.h"
 
 #include <algorithm>
@@ -23,8 +24,8 @@ class GroupNorm : public Operation {
   }
 
   Shape Output(const Shape& x, const Shape&) const override {
-    if (x.size() != 3 && x.size() != 4)
-      Refuse("x has shape " + ort::ToString(x) + ", expected [N, .., C] of rank 3 or 4");
+    if (x.size() < 3 || x.size() > 5)
+      Refuse("x has shape " + ort::ToString(x) + ", expected [N, .., C] of rank 3 to 5");
     if (x.back() != kUnknown && x.back() % groups_)
       Refuse("the channels of x " + ort::ToString(x) + " are no multiple of attribute groups");
     return x;

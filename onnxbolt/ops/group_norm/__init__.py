@@ -36,7 +36,7 @@ class Variant:
 
 
 class GroupNorm(FusedOp):
-    """x [N, *spatial, C], gamma and beta [C], vectors of each image [N, C, 1, 1] to
+    """x [N, *spatial, C], gamma and beta [C], vectors of each image [N, C, 1, ..] to
     y [N, *spatial, C]."""
 
     name, op_type = "group_norm", "GroupNorm"

@@ -27,7 +27,7 @@ from onnxbolt.patterns.types import AnchorPattern, Match
 OPERATOR = "GroupNormalization"
 _ORDINARY = (OPERATOR, "InstanceNormalization")
 _SOURCES = (*_ORDINARY, "LayerNormalization")
-_UNKNOWN = "its input is no image [N, C, H, W] of known channels, or its factors are no constants"
+_UNKNOWN = "its input has no known channels, or its factors are no constants"
 
 
 @dataclass(frozen=True, eq=False)

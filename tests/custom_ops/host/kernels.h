@@ -24,7 +24,7 @@
 
 inline std::atomic<int64_t> launches{0}, last_max_m{0};
 inline int last_pads[4] = {};  // top, left, bottom, right, of the last convolution or pooling
-inline int last_slices = 0;      // slices of y of the last convolution of volumes, 0 of images
+inline int last_slices = 0;    // slices of y of the last convolution of volumes, 0 of images
 inline int64_t most_rows = INT64_MAX;  // that a kernel takes
 inline const char* prepare_error = nullptr;
 inline const char* launch_error = nullptr;
