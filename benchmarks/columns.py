@@ -323,6 +323,15 @@ TABLES = {
             "kernel": _field("config"),
         },
     ),
+    "conv3d": Table(
+        "conv3d",
+        {
+            **_KERNEL,
+            "cuDNN, NDHWC, us": _value("channels last", ".2f"),
+            "cuDNN, NCDHW, us": _value("channels first", ".2f"),
+            "kernel": _field("config"),
+        },
+    ),
     "epilogue": Table("epilogue", _EPILOGUE, figure=True),
     "padding": Table("padding", _PADDING),
     "kernels": Table("profile", _PROFILE, compares=False),

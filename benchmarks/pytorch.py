@@ -1,4 +1,5 @@
-"""The benchmark's models as PyTorch's users write them, fp16 and channels last: eager, in a CUDA
+"""The benchmark's models as PyTorch's users write them, fp16 and, unless the name says otherwise,
+channels last: eager, in a CUDA
 graph, and compiled.
 
 Shapes are those of models/, normalization folded into the convolutions likewise; attention is
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.pytorch_peer import OF_ZOO
+from benchmarks.pytorch_peer import FIRST, OF_ZOO
 from models.mobilenet import ROWS
 from models.repvgg import VARIANTS
 from models.vgg import DEPTHS
@@ -46,8 +47,10 @@ def measures(
     COMPILED), with a function that times runs of it between CUDA events, in microseconds, or why
     it failed."""
     torch.backends.cudnn.benchmark = True
-    module = _module(model, feeds).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    inputs = [_input(array) for array in feeds.values()]
+    last = not model.endswith(FIRST)
+    module = _module(model.removesuffix(FIRST), feeds)
+    module = _channels_last(module) if last else module
+    inputs = [_input(array, last) for array in feeds.values()]
     for way in ways:
         try:
             yield way, _timed(_run(way, module, inputs))
@@ -61,7 +64,7 @@ def host_run(
     """Runs of a model as an application has them, numpy arrays in and out; sizes may vary.
     `compiled`: by torch.compile(dynamic=True)."""
     torch.backends.cudnn.benchmark = benchmark
-    module = _module(model, names).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    module = _channels_last(_module(model, names))
     called = torch.compile(module, dynamic=True) if compiled else module
 
     @torch.inference_mode()
@@ -116,10 +119,25 @@ def _run(way: str, module: nn.Module, inputs: Sequence[Tensor]) -> Callable[[], 
     return lambda: compiled(*inputs)
 
 
-def _input(array: Any) -> Tensor:
+# by the number of axes of an image or a volume
+_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _channels_last(module: nn.Module) -> nn.Module:
+    """The module with the weights of its convolutions in NHWC, or in NDHWC."""
+    for parameter in module.parameters():
+        if parameter.dim() in _LAST:
+            layout = _LAST[parameter.dim()]
+            parameter.data = parameter.data.contiguous(memory_format=layout)
+    return module
+
+
+def _input(array: Any, last: bool = True) -> Tensor:
     tensor = torch.from_numpy(array).to(_DEVICE)
     tensor = tensor.half() if tensor.is_floating_point() else tensor
-    return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+    if last and tensor.dim() in _LAST:
+        return tensor.contiguous(memory_format=_LAST[tensor.dim()])
+    return tensor
 
 
 @torch.inference_mode()
@@ -368,6 +386,16 @@ class _Dcn(nn.Module):
         return torch.sigmoid(self.logit(torch.cat([x, self.deep(start)], 1)))
 
 
+def _nnunet_block() -> nn.Module:
+    """The block of benchmarks/nnunet.py."""
+
+    def half() -> list[nn.Module]:
+        norm = nn.InstanceNorm3d(32, affine=True)
+        return [nn.Conv3d(32, 32, 3, padding=1), norm, nn.LeakyReLU(0.01, inplace=True)]
+
+    return nn.Sequential(*half(), *half())
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet50": resnet50,
     "vgg16": vgg16,
@@ -378,5 +406,6 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "dlrm_mlp": lambda: _mlp(256, 64, 16),
     "dcn_v2": _Dcn,
     "dlrm_bottom": lambda: _mlp(13, 512, 256, 64, 16),
+    "nnunet_block": _nnunet_block,
     "dlrm_top": lambda: _mlp(367, 512, 256, 1, last=nn.Sigmoid),
 }

@@ -25,6 +25,7 @@ from onnxbolt.tune.sessions import Arrays, Measure
 _TRIAL_RUNS = 20
 _PLAIN_SECONDS = 120.0  # for PyTorch's start, and a way that compiles nothing
 OF_ZOO = "zoo: "  # begins the name of a model of tests/zoo/export
+FIRST = ", channels first"  # ends the name of a model that is to run in NCHW
 PLAIN = ("eager", "CUDA graph")
 THOROUGH = ("torch.compile max-autotune", "torch.compile max-autotune, freezing")
 QUICK = "torch.compile reduce-overhead"  # used if no thorough one ends in its time

@@ -32,6 +32,7 @@ _TITLES = {
     "gemm": "GEMM against cuBLAS's bare product",
     "conv": "convolutions with epilogue against cuDNN's bare ones",
     "conv_transpose": "transposed convolutions with epilogue against cuDNN's bare ones",
+    "conv3d": "convolutions of volumes with bias against cuDNN's bare ones",
     "epilogue": "fused epilogue against the library's bare product and PyTorch's activation",
     "padding": "padded channels against cuDNN",
     "b2b_gemm": "GEMMs in one kernel against a kernel for each",

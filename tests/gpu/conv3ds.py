@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxbolt.codegen.render import Instance
+from onnxbolt.families.conv3d_sm90 import Conv3dSm90Config
 from tests.gpu.device import Conv, DepthAxis, Library, Tensor
 from tests.gpu.operands import Operands, Problem, access, random_of
 from tests.gpu.reference import epilogue, rounded
@@ -57,10 +58,15 @@ SHAPES = (
 
 def problems(library: Library, instance: Instance) -> list[Problem]:
     """Those whose groups suit the kernel's tile."""
-    writes = access(instance.config)[1]
-    tile = instance.config.columns * instance.config.cluster[1]
+    config, writes = _config(instance), access(instance.config)[1]
+    tile = config.columns * config.cluster[1]
     suitable = [s for s in SHAPES if s.groups == 1 or s.k * writes % tile == 0]
     return [problem(library, instance, shape) for shape in suitable]
+
+
+def _config(instance: Instance) -> Conv3dSm90Config:
+    assert isinstance(instance.config, Conv3dSm90Config)
+    return instance.config
 
 
 def problem(library: Library, instance: Instance, shape: Shape) -> Problem:
@@ -68,8 +74,8 @@ def problem(library: Library, instance: Instance, shape: Shape) -> Problem:
     rng, dtype = random_of(instance, shape), instance.dtype
     reads, writes = access(instance.config)
     depth, k = shape.c * reads, shape.k * writes * shape.groups
-    if instance.config.resident:  # no filter of SHAPES has more taps than fit
-        depth = min(depth, instance.config.k)
+    if (config := _config(instance)).resident:  # no filter of SHAPES has more taps than fit
+        depth = min(depth, config.k)
     c = depth * shape.groups
     (n, d, h, w), (o, p, q) = shape.volumes, shape.y
     x = rounded(rng.normal(0, 1, (n, d, h, w, c)), dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -88,8 +89,8 @@ def test_images_are_another_kernel_s(library: Library) -> None:
 def _model(stride: int, groups: int = 1) -> onnx.ModelProto:
     net = Net({"x": (2, 64, 10, 12, 14), "z": (2, 64, 10, 12, 14)})
 
-    def conv(x: str, size: int, k: int = 64, **attributes: object) -> str:
-        width = 64 // int(str(attributes.get("group", 1)))
+    def conv(x: str, size: int, k: int = 64, **attributes: Any) -> str:
+        width = 64 // attributes.get("group", 1)
         weight = net.normal(k, width, size, size, size, scale=(width * size**3) ** -0.5)
         return net.node("Conv", x, weight, net.normal(k), **attributes)
 
