@@ -42,11 +42,16 @@ class TileEnd {
   static_assert(kBlocksApart * (K::kBlocks - 1) <= 7,
                 "as many groups of products as a wait can leave under way");
 
+  // Initializes the barriers of this end of a tile; there are none.
+  CUTLASS_DEVICE static void initialize(typename K::Barriers&) {}
+  // Work for the idle warps of the producer's warpgroup, those from 2 on; there is none.
+  CUTLASS_DEVICE static void assist(const Params&, SharedMemory<K>, int) {}
+
   CUTLASS_DEVICE TileEnd(const Params& params, SharedMemory<K> memory, int group, int rank)
       : params_(params),
+        rank_(rank),
         memory_(memory),
         group_(group),
-        rank_(rank),
         epilogue_(memory.epilogue(group), params.operands, 1 + group) {}
 
   // fetch: before the main loop of a tile of the result; keep: after it.
@@ -125,10 +130,11 @@ class TileEnd {
   }
 
   const Params& params_;
-  SharedMemory<K> memory_;
-  int group_, rank_;
+  int rank_;
 
  protected:
+  SharedMemory<K> memory_;
+  int group_;
   typename K::Epilogue epilogue_;
 };
 

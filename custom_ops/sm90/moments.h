@@ -10,10 +10,9 @@ namespace onnxbolt {
 namespace sm90 {
 
 constexpr int kPartColumns = 64;
-constexpr int kWarpRows = 16;  // rows of a warp in the 64 of a warpgroup's accumulators
 
 // The statistics of some columns of a row: their mean, and the sum of squared differences from it.
-struct Moments {
+struct alignas(8) Moments {
   float mean, squares;
 };
 
@@ -64,60 +63,59 @@ struct RowParts {
 };
 
 // A norm's effect on the values of a row: (x - mean) scale.
-struct RowScale {
+struct alignas(8) RowScale {
   float mean, scale;
 };
 
-// Combines the parts of a row by Chan's formula, one behind the other. The mean does not count if
-// not Centered. Several parts are loaded at once, since one load takes longer than their
-// arithmetic.
+// The statistics of the first `count` of several parts of a row, by Chan's formula.
+template <int Parts>
+CUTLASS_DEVICE Moments Combined(const Moments (&parts)[Parts], int count) {
+  float mean = 0.f, squares = 0.f;
+#pragma unroll
+  for (int i = 0; i < Parts; ++i) mean += i < count ? parts[i].mean : 0.f;
+  mean = __fdividef(mean, float(count));
+#pragma unroll
+  for (int i = 0; i < Parts; ++i) {
+    const float distance = parts[i].mean - mean;
+    squares += i < count ? parts[i].squares + kPartColumns * distance * distance : 0.f;
+  }
+  return {mean, squares};
+}
+
+// Combines the parts of a row, some of them at a time, since one load takes longer than their
+// arithmetic. The mean does not count if not Centered.
 template <bool Centered>
 CUTLASS_DEVICE RowScale Combined(const RowParts& matrix, int row, float epsilon) {
-  constexpr int kBatch = 16;
+  constexpr int kBatch = 12;  // more would spill registers of the threads that combine
   float mean = 0.f, squares = 0.f;
+#pragma unroll 1
   for (int first = 0; first < matrix.count; first += kBatch) {
-    Moments batch[kBatch];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i)
-      batch[i] = matrix.parts[int64_t(min(first + i, matrix.count - 1)) * matrix.rows + row];
+    Moments parts[kBatch];
+    const Moments* part = matrix.parts + int64_t(first) * matrix.rows + row;
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      if (first + i >= matrix.count) break;
-      const float before = float(first + i), share = __fdividef(1.f, before + 1.f),
-                  distance = batch[i].mean - mean;
-      mean += distance * share;
-      squares += batch[i].squares + distance * distance * (kPartColumns * before * share);
+      parts[i] = *part;
+      if (first + i + 1 < matrix.count) part += matrix.rows;
     }
+    const int count = min(matrix.count - first, kBatch);
+    const Moments next = Combined(parts, count);
+    const float share = __fdividef(float(count), float(first + count)), distance = next.mean - mean;
+    mean += distance * share;
+    squares += next.squares + distance * distance * (float(kPartColumns * first) * share);
   }
   const float mean_square = squares / float(matrix.count * kPartColumns);
   return {mean, rsqrtf(mean_square + (Centered ? 0.f : mean * mean) + epsilon)};
 }
 
-// A norm's effect on the 64 Blocks rows of a warpgroup. Each lane of a warp has combined one of
-// the warp's rows; the lanes that need it get it by shuffles. Threads of a warpgroup make all
-// calls.
-template <int Blocks, bool Centered>
-class RowScales {
-  static_assert(Blocks <= 2, "a warp has a lane for each of its rows");
-
- public:
-  // Reads the statistics of the rows from `first` on.
-  CUTLASS_DEVICE void fetch(const RowParts& matrix, int first, float epsilon) {
-    const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32,
-              block = Blocks > 1 ? lane / kWarpRows : 0;
-    const int row = first + block * 64 + warp * kWarpRows + lane % kWarpRows;
-    own_ = Combined<Centered>(matrix, min(row, matrix.rows - 1), epsilon);
-  }
-
-  // The effect on a row of the calling warp.
-  CUTLASS_DEVICE RowScale of(int row) const {
-    const int lane = row / 64 * kWarpRows + row % kWarpRows;
-    return {__shfl_sync(~0u, own_.mean, lane), __shfl_sync(~0u, own_.scale, lane)};
-  }
-
- private:
-  RowScale own_;
-};
+// Combines the statistics of `Rows` rows from `first` on. `thread`: of 64, each of which makes the
+// call.
+template <int Rows, bool Centered>
+CUTLASS_DEVICE void CombineRows(const RowParts& matrix, int first, float epsilon, int thread,
+                                RowScale* scales) {
+#pragma unroll 1  // few registers are left to these threads
+  for (int row = thread; row < Rows; row += 64)
+    scales[row] = Combined<Centered>(matrix, min(first + row, matrix.rows - 1), epsilon);
+}
 
 }  // namespace sm90
 }  // namespace onnxbolt

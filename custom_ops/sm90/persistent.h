@@ -92,6 +92,7 @@ __device__ void Run(const typename End::Params& params, SharedMemory<K> memory) 
         if constexpr (K::Finish::kResidual) {
           if (warp == 1 && ElectOne()) ResidualProducer<K>(params, memory).run();
         }
+        End::assist(params, memory, warp);
       },
       [&](int group) { Consumer<K, End>(params, memory, group).run(); });
 }
@@ -105,6 +106,7 @@ __global__ void __launch_bounds__(K::kThreads, 1)
   const SharedMemory<K> memory{shared};
   if (threadIdx.x == 0) {
     PrefetchMaps<K>(params);
+    End::initialize(memory.barriers());
     InitializeBarriers<K>(memory.barriers());
   }
   if constexpr (K::kClusterSize > 1)

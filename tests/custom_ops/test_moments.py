@@ -31,7 +31,8 @@ class HostMoments:
         return found
 
     def scales(self, parts: np.ndarray, blocks: int, centered: bool) -> np.ndarray:
-        """The mean and the scale of each row, as warpgroups of 64 `blocks` rows combine them."""
+        """The mean and the scale of each row, as they are combined for warpgroups of 64 `blocks`
+        rows."""
         count, rows, _ = parts.shape
         found = []
         for first in range(0, rows, 64 * blocks):

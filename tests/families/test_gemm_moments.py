@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from onnxbolt.archs import get
+from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.families import candidates, named
 from onnxbolt.families.base import Schedule
@@ -14,6 +15,7 @@ from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.sm90 import predicted_us
 from onnxbolt.families.gemm_sm90 import GemmSm90Config
 from onnxbolt.problems import GemmMomentsProblem
+from onnxbolt.problems.gemm_moments import PART
 
 FAMILY = named("gemm_sm90")
 READS = GemmMomentsProblem(6304, 2304, 768, DType.F16, DType.F16, ("FoldedLayerNorm", "Bias"))
@@ -54,13 +56,35 @@ def test_no_other_family_has_such_kernels() -> None:
     assert found == {FAMILY}
 
 
-def test_cooperative_warpgroups_wait_for_each_tile_s_statistics() -> None:
-    """An SM has four at the most of 450 tiles."""
+@pytest.mark.parametrize("schedule", [Schedule.COOPERATIVE, Schedule.PINGPONG])
+def test_statistics_take_the_time_of_their_bytes(schedule: Schedule) -> None:
+    config = dataclasses.replace(CONFIG, columns=128, schedule=schedule)
+    plain = READS.product
+    parts = READS.m * READS.k // PART
+    assert READS.bytes_moved - plain.bytes_moved == parts * 8
+    product = predicted_us(READS, config, get(90), memory_us(READS, get(90)))
+    assert FAMILY.predicted_us(READS, config, get(90)) == product
 
-    def wait(config: GemmSm90Config) -> float:
-        alone = predicted_us(READS, config, get(90), memory_us(READS, get(90)))
-        return FAMILY.predicted_us(READS, config, get(90)) - alone
 
-    pingpong = dataclasses.replace(CONFIG, columns=128, schedule=Schedule.PINGPONG)
-    assert wait(CONFIG) == pytest.approx(4 * wait(pingpong))
-    assert wait(pingpong) > 0
+@pytest.mark.parametrize(
+    ("rows", "schedule", "consumers", "buffers"),
+    [
+        (192, Schedule.COOPERATIVE, 3, 2),
+        (256, Schedule.COOPERATIVE, 2, 2),
+        (64, Schedule.PINGPONG, 3, 6),
+    ],
+)
+def test_readers_hold_means_and_scales_of_the_rows_of_two_tiles(
+    rows: int, schedule: Schedule, consumers: int, buffers: int
+) -> None:
+    """Warpgroups that take turns have two tiles each."""
+    config = dataclasses.replace(
+        CONFIG, rows=rows, columns=64, schedule=schedule, consumers=consumers, stages=3
+    )
+    reading, plain = (
+        FAMILY.shared_memory(Instance(config.instance(), DType.F16, DType.F16, chain))
+        for chain in (("FoldedLayerNorm", "Bias"), ("Bias", "Bias"))
+    )
+    assert reading is not None
+    assert plain is not None
+    assert reading - plain == buffers * (rows * 8 + 2 * 8)

@@ -25,6 +25,8 @@ WRITING = [i for i in KERNELS if i.chain[-1] == MOMENTS]
 # weights of any depth fit shared memory
 STREAMING = [i for i in KERNELS if not i.config.resident]  # type: ignore[attr-defined]
 RUNS = 100
+# seven tiles or more for each block of an H200, each of one k-block
+MANY_TILES = 20_003, 24, 1, 0
 
 
 def _check(instance: Instance, problem: MomentsProblem) -> None:
@@ -46,6 +48,16 @@ def test_every_instance(library: Library, instance: Instance) -> None:
         for captured in (False, True):
             kernel.launch(problem.arguments, captured)
             _check(instance, problem)
+
+
+@pytest.mark.parametrize(
+    "instance", [i for i in READING if i.dtype is DType.F16], ids=instance_name
+)
+def test_buffers_of_means_and_scales_are_used_again(library: Library, instance: Instance) -> None:
+    """Their barriers go through several phases, with main loops of the shortest kind."""
+    problem = gemm_moments.problem(library, instance, MANY_TILES)
+    library.kernel(instance).launch(problem.arguments)
+    _check(instance, problem)
 
 
 @pytest.mark.parametrize("instance", [i for i in READING if i in STREAMING][::6], ids=instance_name)

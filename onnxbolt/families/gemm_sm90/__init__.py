@@ -7,19 +7,16 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from onnxbolt.archs import Arch, Capability, get
-from onnxbolt.families.base import Compiled, Family, Schedule
+from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks import sm90
 from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.sm90 import Sm90Config
-from onnxbolt.integers import ceil_divide
 from onnxbolt.problems import GemmMomentsProblem, GemmProblem, GluProblem, RotaryProblem
 from onnxbolt.problems.gemm_moments import PART
 
 _Served: TypeAlias = GemmProblem | GluProblem | GemmMomentsProblem | RotaryProblem
 # rows of tiles that blocks walk through together, so that they share rows of A and B in L2
 _BAND = 8
-# an estimate, not measured: until the statistics of a tile's rows have come
-_ROWS_US = 0.6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +48,8 @@ class GemmSm90(Family[GemmSm90Config]):
         )
 
     def predicted_us(self, problem: _Served, config: GemmSm90Config, arch: Arch) -> float:
-        """Cooperative warpgroups wait for the statistics of A's rows where these are normalized:
-        nothing hides that."""
-        product = sm90.predicted_us(problem, config, arch, memory_us(problem, arch))
-        if not problem.reads:
-            return product
-        tiles = ceil_divide(sm90.tiles(config, problem) * config.split_k, arch.sm_count)
-        return product + _ROWS_US * (tiles if config.schedule is Schedule.COOPERATIVE else 1)
+        """Statistics of rows count by their bytes: warps that are idle otherwise combine them."""
+        return sm90.predicted_us(problem, config, arch, memory_us(problem, arch))
 
     def launches(self, config: GemmSm90Config) -> Sequence[Sequence[GemmSm90Config]]:
         return [sm90.launch_swizzles(config), sm90.launch_splits(config)]

@@ -1,4 +1,5 @@
-// Statistics of rows on the host: a warpgroup whose accumulators are rows of a matrix.
+// Statistics of rows on the host: a warpgroup whose accumulators are rows of a matrix, and two
+// warps that combine statistics.
 #include "emulator.h"
 #include "intrinsics.h"
 
@@ -11,10 +12,10 @@ using namespace onnxbolt::sm90;
 
 alignas(128) char shared_memory[emulated::kMemory];
 
-void Run(const std::function<void()>& kernel) {
+void Run(int threads, const std::function<void()>& kernel) {
   emulated::machine.memory = shared_memory;
   emulated::machine.kernel = kernel;
-  emulated::RunBlocks(1, 128);
+  emulated::RunBlocks(1, threads);
 }
 
 // This thread's first row in 64; the other one is 8 below.
@@ -25,19 +26,7 @@ int OwnRow() {
 
 template <int Blocks, bool Centered>
 void Scales(const RowParts& matrix, int first, float epsilon, RowScale* found) {
-  Run([=] {
-    RowScales<Blocks, Centered> scales;
-    scales.fetch(matrix, first, epsilon);
-    for (int row = OwnRow(); row < 64 * Blocks; row += row % 16 < 8 ? 8 : 56) {
-      const RowScale scale = scales.of(row);
-      RowScale& place = found[row];
-      if (threadIdx.x % 4 == 0) place = scale;
-      __syncwarp();
-      emulated::Require(place.mean == scale.mean && place.scale == scale.scale,
-                        "the lanes of a row have different statistics");
-      __syncwarp();
-    }
-  });
+  Run(64, [=] { CombineRows<64 * Blocks, Centered>(matrix, first, epsilon, threadIdx.x, found); });
 }
 
 }  // namespace
@@ -45,7 +34,7 @@ void Scales(const RowParts& matrix, int first, float epsilon, RowScale* found) {
 // Writes the statistics of `values` [rows, kPartColumns] from row `first` on, of all `rows`, to
 // `part`: those of 64 rows at the most.
 EXPORT void host_write_moments(const float* values, int first, int rows, Moments* part) {
-  Run([=] {
+  Run(128, [=] {
     float own[kPartColumns / 2];
     for (int i = 0; i < kPartColumns / 2; ++i) {
       const int row = first + OwnRow() + i % 4 / 2 * 8,
