@@ -120,7 +120,7 @@ TASKS = (
             ("whisper_small_encoder-4", 110, 45, "--plain "),
             ("detr_r50_e6-1", 120, 45, "--plain "),
             ("setr_naive-1", 110, 45, "--plain "),
-            ("bert_large-32x512", 140, 45, "--plain "),
+            ("bert_large-32x512", 260, 45, "--plain "),
         )
     ),
     Task("norms", 120, "--append"),
@@ -358,7 +358,7 @@ def install(bundle: Path, beside: bool = False) -> None:
         for path, document in read.items():
             place = RESULTS / path.name
             if beside and place.exists():
-                place = place.with_stem(f"{place.stem}-{document['commit'][:12]}")
+                place = documents.beside(place, document)
             shutil.copy(path, place)
             print(place)
     plots.main()

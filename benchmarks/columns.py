@@ -246,12 +246,14 @@ def _kind_of_size(row: dict[str, Any]) -> str:
     return str(row["name"]).rpartition(", ")[2]
 
 
-def _side(label: str) -> Cell:
-    """The milliseconds of a side of benchmarks/varying.py; of several ones, the fastest."""
+def _side(*parts: str) -> Cell:
+    """The milliseconds of the fastest side of benchmarks/varying.py with these parts in its label;
+    of a side that did not run at all sizes, those of the first ones."""
 
     def shown(row: dict[str, Any]) -> str:
-        every = row["values"].get("ms", {})
-        return text(min((ms for name, ms in every.items() if label in name), default=None), ".2f")
+        every = {**row["values"].get("ms_of_first_sizes", {}), **row["values"].get("ms", {})}
+        found = (ms for name, ms in every.items() if all(part in name for part in parts))
+        return text(min(found, default=None), ".2f")
 
     return shown
 
@@ -262,9 +264,9 @@ _VARYING: Mapping[str, Cell] = {
     "ONNX Runtime at its best, ms": _milliseconds("peer_us"),
     "ratio": _field("ratio", ".2f"),
     "its way": _field("peer"),
-    "EXHAUSTIVE, ms": _side("ONNX Runtime fp32, EXHAUSTIVE, NCHW"),
-    "HEURISTIC, ms": _side("ONNX Runtime fp32, HEURISTIC, NCHW"),
-    "DEFAULT, ms": _side("ONNX Runtime fp32, DEFAULT, NCHW"),
+    "EXHAUSTIVE, ms": _side("ONNX Runtime", "EXHAUSTIVE"),
+    "HEURISTIC, ms": _side("ONNX Runtime", "HEURISTIC"),
+    "DEFAULT, ms": _side("ONNX Runtime", "DEFAULT"),
     "PyTorch eager, ms": _side("PyTorch eager"),
     "torch.compile(dynamic=True), ms": _side("torch.compile"),
     "onnxbolt, keep, ms": _side("onnxbolt keep"),
@@ -321,6 +323,16 @@ TABLES = {
             "cuDNN, NHWC, us": _value("channels last", ".2f"),
             "cuDNN, NCHW, us": _value("channels first", ".2f"),
             "kernel": _field("config"),
+        },
+    ),
+    "nnunet": Table(
+        "nnunet",
+        {
+            "block": _field("name"),
+            **_TIMES,
+            "floor, ms": _milliseconds("floor_us"),
+            "spread": _percent,
+            "error": _field("error", ".1e"),
         },
     ),
     "conv3d": Table(

@@ -51,17 +51,29 @@ def write_results(
     never left.
 
     `append` keeps the rows of an existing file that were not measured again: long benchmarks can
-    run in parts, and several processes may write one file. Raises InputError where the existing
-    rows are of another commit, of other sources or of another GPU.
+    run in parts, and several processes may write one file. Rows of another commit stay alone: the
+    new ones go to a file beside theirs, named by the commit. Raises InputError where the rows of
+    `out`, or of one commit, are of other sources or of another GPU.
     """
     path = result_path(benchmark, out)
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(_lock(path)):
         document = described(benchmark, rows, planned)
+        if append and out is None and path.exists() and not _of_one_commit(path, document):
+            path = beside(path, document)
         if append and path.exists():
             document = joined(json.loads(path.read_text()), document, path)
         write(path, document)
     return path
+
+
+def _of_one_commit(path: Path, document: Document) -> bool:
+    return bool(json.loads(path.read_text()).get("commit") == document["commit"])
+
+
+def beside(path: Path, document: Document) -> Path:
+    """The place for rows of another commit than those of `path`."""
+    return path.with_stem(f"{path.stem}-{document['commit'][:12]}")
 
 
 def _lock(path: Path) -> Path:

@@ -4,14 +4,13 @@ on one GPU, in one run.
     # optimize, tune, measure, write results/nnunet-<gpu>.json
     python -m benchmarks.nnunet --tune --cache DIR
     # a look: predicted kernels, few runs, no torch.compile
-    python -m benchmarks.nnunet --quick --compile-within 0s
+    python -m benchmarks.nnunet --quick
 
 The block is twice a 3x3x3 convolution of 32 channels, InstanceNormalization and LeakyReLU, on a
 volume of 128^3. ONNX Runtime has every setting that benchmarks/end_to_end.py tries, with fp16 or
 fp32 inputs and outputs. PyTorch has the faster of NDHWC (channels_last_3d) and NCDHW, its
 algorithms searched for, in each way of benchmarks/pytorch.py. onnxbolt reads and writes NCDHW like
-the others, and plans with kernels of volumes, whether plans may choose them or not. Weights and
-inputs are seeded; errors are against the block in fp32 without TF32.
+the others. Weights and inputs are seeded; errors are against the block in fp32 without TF32.
 """
 
 from __future__ import annotations
@@ -36,11 +35,9 @@ from benchmarks.pytorch_peer import FIRST, Raced, fastest_way, whole_model
 from benchmarks.whole_models import add_options, error_of, exact_outputs, seeded_feeds, stream_for
 from models.builder import GAIN, Builder
 from onnxbolt.archs import by_name
-from onnxbolt.families import named
 from onnxbolt.gpu import local_arch
 from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.sessions import Arrays, Found, Source, search
-from tests.support import planned
 
 BLOCK = "nnunet_block"  # in benchmarks/pytorch.py, too
 _CHANNELS, _SLOPE, _BUILT_FOR = 32, 0.01, "sm_90a"
@@ -86,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     stream = stream_for(chosen, parser)
     target = Target(chosen.side)
-    with tempfile.TemporaryDirectory() as scratch, planned(named("conv3d_sm90")):
+    with tempfile.TemporaryDirectory() as scratch:
         row = _measure(target, Path(scratch), stream, chosen)
     print_rows([row])
     everything = [(Target().model, Target().batch)]
@@ -102,7 +99,8 @@ def _measure(
     feeds = seeded_feeds(exact)
     reference = exact_outputs(exact, feeds, stream)
     layout = _layout(feeds, stream)
-    with _pytorch(layout, feeds, stream, chosen.compile_within) as raced:
+    compile_within = 0.0 if chosen.quick else chosen.compile_within
+    with _pytorch(layout, feeds, stream, compile_within) as raced:
         pytorch, tried = raced()  # max-autotune measures kernels: tuning would disturb it
         source, tuning = _optimized(target, scratch, stream, chosen)
         found: dict[str, Found] = {
@@ -173,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--compile-within", type=time_argument, default="3m", metavar="TIME")
     parser.add_argument("--tune", action="store_true", help="measure kernels")
     parser.add_argument("--budget", type=time_argument, help="with --tune")
-    parser.add_argument("--quick", action="store_true", help="few runs: a look, no measurement")
+    parser.add_argument("--quick", action="store_true", help="few runs, no torch.compile")
     return parser
 
 

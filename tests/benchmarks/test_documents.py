@@ -73,6 +73,18 @@ def test_rows_of_another_origin_are_not_mixed(tmp_path: Path, field: str, value:
     assert [row["name"] for row in document(out)["rows"]] == ["b"]
 
 
+def test_rows_of_another_commit_go_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what took minutes to measure is not lost."""
+    monkeypatch.setenv(documents.DIRECTORY, str(tmp_path))
+    first = write_results("gemm", [Row("a", 1, "fp16")])
+    documents.write(first, {**document(first), "commit": "another"})
+    for name in "bc":
+        beside = write_results("gemm", [Row(name, 1, "fp16")], append=True)
+    assert beside.name == f"{first.stem}-{machine.commit()[:12]}.json"
+    assert [row["name"] for row in document(beside)["rows"]] == ["b", "c"]
+    assert [row["name"] for row in document(first)["rows"]] == ["a"]
+
+
 def test_an_edited_file_is_known(tmp_path: Path) -> None:
     out = write_results(
         "gemm", [Row("a", 1, "fp16", 2.0, "peer", 4.0, 2.0)], tmp_path / "results.json"

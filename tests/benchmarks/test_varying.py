@@ -10,7 +10,17 @@ import pytest
 from onnx import ModelProto
 
 from benchmarks import varying, varying_pytorch, whole_models
-from benchmarks.varying import SIZES, SUBJECTS, Subject, largest_step, main
+from benchmarks.varying import (
+    NEW,
+    PEER,
+    REVISITED,
+    SIZES,
+    SUBJECTS,
+    Sides,
+    Subject,
+    largest_step,
+    main,
+)
 from benchmarks.varying_pytorch import WAYS, Times, timed
 from tests.support import Net
 from tests.zoo import stored
@@ -52,6 +62,9 @@ def test_a_new_size_and_a_revisited_one(tmp_path: Path) -> None:
         assert row["ratio"] == pytest.approx(row["peer_us"] / row["ours_us"], rel=1e-2)
         assert 0 < row["error"] < 1e-2
         assert "onnxbolt keep, DEFAULT" in values["ms"]
+        assert set(values["ms_of_first_sizes"]) == {
+            f"ONNX Runtime {precision}, EXHAUSTIVE, NCHW" for precision in ("fp32", "fp16")
+        }
         assert len(values["ours_ms"]) == len(values["peer_ms"]) == len(set(values["elements"])) == 3
         assert list(values["pytorch_failed"]) == list(WAYS)[:1]
     way = list(WAYS)[1]
@@ -105,6 +118,18 @@ def test_a_wrong_answer_is_a_failure_that_is_told(
     (row,) = json.loads(out.read_text())["rows"]
     assert "exceeds 0.0" in row["values"]["failure"]
     assert "small: RuntimeError: relative error" in capsys.readouterr().out
+
+
+def test_the_fastest_at_the_first_sizes_run_at_all() -> None:
+    """Those of each kind: a side may search for long and be fast afterwards."""
+    times = {
+        f"{PEER} {name}": Times((new,), (revisited,))
+        for name, new, revisited in (("a", 9.0, 1.0), ("b", 1.0, 3.0), ("c", 2.0, 2.0))
+    }
+    sides = Sides("ours", {"ours": Times((0.1,), (0.1,)), **times})
+    assert sides.fastest(NEW) == [f"{PEER} b", f"{PEER} c"]
+    assert sides.fastest(REVISITED) == [f"{PEER} a", f"{PEER} c"]
+    assert sides.fastest(REVISITED, 1) == [f"{PEER} a"]
 
 
 def test_unknown_models_are_named(capsys: pytest.CaptureFixture[str]) -> None:

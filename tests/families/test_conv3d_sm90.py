@@ -6,14 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from onnxbolt import families
 from onnxbolt.archs import ARCHS, get
 from onnxbolt.dtypes import DType
-from onnxbolt.families import named, problem_types
+from onnxbolt.families import named
 from onnxbolt.families.conv3d_sm90 import Conv3dSm90Config
 from onnxbolt.problems import Conv3dProblem, ConvProblem
 from tests.problems.test_conv3d import PROBLEM
-from tests.support import planned
 
 FAMILY = named("conv3d_sm90")
 
@@ -24,16 +22,6 @@ def _candidates(problem: Conv3dProblem = PROBLEM) -> tuple[Conv3dSm90Config, ...
 
 def test_it_runs_on_hopper_alone() -> None:
     assert [arch.number for arch in ARCHS.values() if FAMILY.runs_on(arch)] == [90]
-
-
-def test_until_it_is_measured_planning_does_not_know_it() -> None:
-    assert not FAMILY.measured
-    assert families.candidates(PROBLEM, get(90)) == ()
-    assert "Conv3dProblem" not in problem_types()
-    assert families.is_unmeasured(PROBLEM)
-    with planned(FAMILY):
-        assert families.candidates(PROBLEM, get(90)) == _candidates() != ()
-        assert not families.is_unmeasured(PROBLEM)
 
 
 def test_32_channels_are_a_k_block_each() -> None:

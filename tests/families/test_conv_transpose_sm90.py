@@ -12,8 +12,8 @@ from onnxbolt.dtypes import DType
 from onnxbolt.families import named, problem_types
 from onnxbolt.families.conv_transpose_sm90 import ConvTransposeSm90Config
 from onnxbolt.problems import ConvTransposeProblem
+from onnxbolt.registry import empty_caches
 from tests.problems.test_conv_transpose import PROBLEM
-from tests.support import planned
 
 FAMILY = named("conv_transpose_sm90")
 
@@ -26,14 +26,17 @@ def test_it_runs_on_hopper_alone() -> None:
     assert [arch.number for arch in ARCHS.values() if FAMILY.runs_on(arch)] == [90]
 
 
-def test_until_it_is_measured_planning_does_not_know_it() -> None:
-    assert not FAMILY.measured
+def test_a_family_without_measurements_is_unknown_to_planning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert families.candidates(PROBLEM, get(90)) == _candidates() != ()
+    monkeypatch.setattr(FAMILY, "measured", False)
+    empty_caches()
     assert families.candidates(PROBLEM, get(90)) == ()
     assert "ConvTransposeProblem" not in problem_types()
     assert families.is_unmeasured(PROBLEM)
-    with planned(FAMILY):
-        assert families.candidates(PROBLEM, get(90)) == _candidates() != ()
-        assert not families.is_unmeasured(PROBLEM)
+    monkeypatch.undo()
+    empty_caches()
 
 
 def test_products_are_not_swapped() -> None:

@@ -22,7 +22,7 @@ from tests.gpu.cases import ALL
 from tests.gpu.device import KernelError, Library
 from tests.gpu.problems import problems
 from tests.gpu.reference import LIMITS, relative_error
-from tests.support import Net, planned
+from tests.support import Net
 
 pytestmark = pytest.mark.gpu
 
@@ -107,8 +107,7 @@ def test_a_model_s_nodes_stay_within_their_limits(
 ) -> None:
     source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     onnx.save(_model(stride, groups), source)
-    with planned(FAMILY):
-        optimize(source, out, precision=precision, fuse="all", verify=False)
+    optimize(source, out, precision=precision, fuse="all", verify=False)
     nodes = [n for n in onnx.load(out).graph.node if n.op_type.startswith("FusedConv")]
     used = [{config.family for config in configs_of_node(node)} for node in nodes]
     assert used.count({FAMILY}) == (1 if stride == 1 else 2)

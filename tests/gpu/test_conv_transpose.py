@@ -20,7 +20,7 @@ from tests.gpu.cases import ALL
 from tests.gpu.device import KernelError, Library
 from tests.gpu.problems import problems
 from tests.gpu.reference import LIMITS, relative_error
-from tests.support import Net, planned
+from tests.support import Net
 
 pytestmark = pytest.mark.gpu
 
@@ -97,8 +97,7 @@ def test_a_model_s_node_stays_within_its_limits(
 ) -> None:
     source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     onnx.save(_model(kernel, pad, groups), source)
-    with planned(FAMILY):
-        optimize(source, out, precision=precision, fuse="all", verify=False)
+    optimize(source, out, precision=precision, fuse="all", verify=False)
     nodes = [n for n in onnx.load(out).graph.node if n.op_type.startswith("FusedConvTranspose")]
     assert [{c.family for c in configs_of_node(node)} for node in nodes] == [{FAMILY}]
     result = verify(source, out, providers=[CUDA])

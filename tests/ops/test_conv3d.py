@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from onnxbolt import families
 from onnxbolt.families import named
 from onnxbolt.forms import CHANNELS_LAST
 from onnxbolt.ops.base import Stored
 from onnxbolt.problems import Conv3dProblem, ConvProblem
-from tests.support import Net, assert_same, matched, ops, planned
+from tests.support import Net, assert_same, matched, ops
 
 FAMILY = named("conv3d_sm90")
 SIZES = (2, 16, 5, 6, 7)
-
-
-@pytest.fixture
-def of_volumes() -> Iterator[None]:
-    """Plans with kernels of volumes, which no plan chooses yet."""
-    with planned(FAMILY):
-        yield
 
 
 def _conv(net: Net, x: str, c: int, k: int, filter_: tuple[int, ...], **attributes: Any) -> str:
@@ -75,7 +66,6 @@ VOLUMES = [
 ]
 
 
-@pytest.mark.usefixtures("of_volumes")
 @pytest.mark.parametrize(("filter_", "attributes"), VOLUMES)
 def test_volumes(filter_: tuple[int, ...], attributes: dict[str, Any]) -> None:
     optimized = assert_same(_model(SIZES, 16, *filter_, **attributes), arch=90)
@@ -83,13 +73,11 @@ def test_volumes(filter_: tuple[int, ...], attributes: dict[str, Any]) -> None:
     assert ops(optimized).count("Transpose") == 0
 
 
-@pytest.mark.usefixtures("of_volumes")
 def test_16_bits() -> None:
     model = _model(SIZES, 16, 3, 3, 3, pads=[1] * 6)
     assert len(_types(assert_same(model, 4e-2, "fp16", arch=90))) == 3
 
 
-@pytest.mark.usefixtures("of_volumes")
 @pytest.mark.parametrize("opset", [13, 18, 22])
 def test_padded_channels_scales_and_residuals(opset: int) -> None:
     net = Net({"x": (2, 5, 5, 6, 7), "z": (2, 16, 5, 6, 7)}, opset=opset)
@@ -101,13 +89,11 @@ def test_padded_channels_scales_and_residuals(opset: int) -> None:
     assert "FusedConv_Bias_Sigmoid_Scale_Add_Relu_f32_3d" in _types(optimized)
 
 
-@pytest.mark.usefixtures("of_volumes")
 def test_open_sizes() -> None:
     model = _model((2, 16, "d", "h", "w"), 16, 3, 3, 3, pads=[1] * 6)
     assert len(_types(assert_same(model, arch=90))) == 3
 
 
-@pytest.mark.usefixtures("of_volumes")
 def test_slices_of_a_concat_and_of_a_split() -> None:
     """As U-Nets join what comes from below and from the side."""
     net = Net({"x": SIZES})
@@ -123,7 +109,6 @@ def test_slices_of_a_concat_and_of_a_split() -> None:
     assert "Concat" not in ops(optimized)
 
 
-@pytest.mark.usefixtures("of_volumes")
 def test_layouts_of_what_lies_between() -> None:
     """Pads, elementwise operators, reductions and shapes of volumes stay in NDHWC."""
     net = Net({"x": SIZES})
@@ -138,7 +123,6 @@ def test_layouts_of_what_lies_between() -> None:
     assert "Transpose" not in ops(optimized)
 
 
-@pytest.mark.usefixtures("of_volumes")
 @pytest.mark.parametrize("groups", [16, 4])
 def test_normalizations_and_what_follows_stay_in_ndhwc(groups: int) -> None:
     """nnU-Net's block, and with groups of channels that of others."""
@@ -156,17 +140,6 @@ def test_normalizations_and_what_follows_stay_in_ndhwc(groups: int) -> None:
     found = [op.rpartition("_")[0] for op in ops(assert_same(model, arch=90))]
     block = ["FusedConv_Bias_f32", "GroupNorm_LeakyRelu_f32_3d"]
     assert found == ["NchwToNhwc_f32", *block, *block, "FusedConv_Bias_f32", "NhwcToNchw_f32"]
-
-
-def test_until_kernels_have_run_volumes_stay() -> None:
-    model = _model(SIZES, 16, 3, 3, 3, pads=[1] * 6)
-    candidates, refusals = matched(model)
-    assert len(candidates) == 3
-    assert not refusals
-    problem = candidates[1].anchor.op.problem(candidates[1], lambda t: list(t.shape), None)
-    assert isinstance(problem, Conv3dProblem)
-    assert families.is_unmeasured(problem)
-    assert len(_types(assert_same(model, arch=90))) == 2
 
 
 @pytest.mark.parametrize(

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from onnxbolt import families
 from onnxbolt.families import named
 from onnxbolt.forms import CHANNELS_LAST
 from onnxbolt.ops.base import Stored
 from onnxbolt.ops.conv_transpose.geometry import Axis
-from onnxbolt.problems import ConvProblem, ConvTransposeProblem
-from tests.support import Net, assert_same, matched, ops, planned
+from onnxbolt.problems import ConvProblem
+from tests.support import Net, assert_same, matched, ops
 
 FAMILY = named("conv_transpose_sm90")
-
-
-@pytest.fixture
-def by_pixels() -> Iterator[None]:
-    """Plans with kernels that store pixels of phases, which no plan chooses yet."""
-    with planned(FAMILY):
-        yield
 
 
 def _node(net: Net, x: str, c: int, k: int, kernel: tuple[int, ...], **attributes: Any) -> str:
@@ -110,7 +101,6 @@ IMAGES = [
 ]
 
 
-@pytest.mark.usefixtures("by_pixels")
 @pytest.mark.parametrize(("kernel", "attributes"), IMAGES)
 def test_images(kernel: tuple[int, ...], attributes: dict[str, Any]) -> None:
     model = _between((2, 16, 5, 7), 16, kernel, **attributes)
@@ -118,13 +108,11 @@ def test_images(kernel: tuple[int, ...], attributes: dict[str, Any]) -> None:
     assert _types(optimized) == ["FusedConvTranspose_Bias_Relu_f32"]
 
 
-@pytest.mark.usefixtures("by_pixels")
 def test_lines_with_cut_phases() -> None:
     model = _between((2, 16, 13), 24, (4,), strides=[3])
     assert _types(assert_same(model, arch=90)) == ["FusedConvTranspose_Bias_Relu_f32_1d"]
 
 
-@pytest.mark.usefixtures("by_pixels")
 @pytest.mark.parametrize("opset", [13, 18, 22])
 def test_padded_inputs_scales_and_residuals(opset: int) -> None:
     net = Net({"x": (2, 5, 6, 7), "z": (2, 16, 12, 14)}, opset=opset)
@@ -136,7 +124,6 @@ def test_padded_inputs_scales_and_residuals(opset: int) -> None:
     assert _types(optimized) == ["FusedConvTranspose_Bias_Sigmoid_Scale_Add_f32"]
 
 
-@pytest.mark.usefixtures("by_pixels")
 def test_slices_of_a_concat() -> None:
     """As U-Nets join what comes from below and from the side."""
     net = Net({"x": (2, 16, 6, 7), "z": (2, 16, 12, 14)})
@@ -148,26 +135,9 @@ def test_slices_of_a_concat() -> None:
     assert found.endswith(("_part", "_into"))
 
 
-@pytest.mark.usefixtures("by_pixels")
 def test_16_bits() -> None:
     model = _between((2, 16, 5, 7), 24, (4, 4), strides=[2, 2], pads=[1, 1, 1, 1])
     assert len(_types(assert_same(model, 4e-2, "fp16", arch=90))) == 1
-
-
-@pytest.mark.parametrize(
-    ("shape", "kernel", "strides"), [((2, 16, 5, 7), (2, 2), [2, 2]), ((2, 16, 13), (4,), [3])]
-)
-def test_until_kernels_have_run_images_and_cut_lines_stay(
-    shape: tuple[int, ...], kernel: tuple[int, ...], strides: list[int]
-) -> None:
-    net = Net({"x": shape})
-    model = net.model(_node(net, "x", 16, 16, kernel, strides=strides))
-    candidates, refusals = matched(model)
-    assert [candidate.rule for candidate in candidates] == ["conv_transpose+Bias"]
-    assert not refusals
-    problem = candidates[0].anchor.op.problem(candidates[0], lambda t: list(t.shape), None)
-    assert isinstance(problem, ConvTransposeProblem)
-    assert families.is_unmeasured(problem)
 
 
 @pytest.mark.parametrize(

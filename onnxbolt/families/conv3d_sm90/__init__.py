@@ -25,7 +25,6 @@ class Conv3dSm90(Family[Conv3dSm90Config]):
     number, name, config = 31, "conv3d_sm90", Conv3dSm90Config
     problems, kinds = (Conv3dProblem,), frozenset({"conv3d"})
     needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
-    measured = False  # no kernel of it has run on a GPU yet
 
     def candidates(self, problem: Conv3dProblem, arch: Arch) -> tuple[Conv3dSm90Config, ...]:
         if problem.depthwise or not sm90.im2col_reaches(problem):

@@ -31,7 +31,6 @@ class ConvTransposeSm90(Family[ConvTransposeSm90Config]):
     problems = (ConvTransposeProblem,)
     kinds = frozenset({"conv_transpose", "conv_transpose1d"})
     needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
-    measured = False  # no kernel of it has run on a GPU yet
 
     def candidates(
         self, problem: ConvTransposeProblem, arch: Arch
