@@ -137,7 +137,7 @@ def _put_back(graph: gs.Graph, changed: Sequence[Changed], shared: _Shared) -> N
     owners = {_first(node): node for node in graph.nodes}
     for each in changed:
         _put_back(each.graph, each.inside, shared)
-        body, own = each.body, _own(each.body)
+        body, own = each.body, _own(each)
         for constant in used_constants(each.graph).values():
             shared.add(body, own, constant)
         node = owners[body.owner]
@@ -388,11 +388,12 @@ _RULES: dict[str, Callable[[gs.Node, GraphProto], _Formal]] = {
 # --- back into the graph --------------------------------------------------------------------------
 
 
-def _own(body: Body) -> set[str]:
-    """The constants of the body itself."""
-    graph = body.model.graph
+def _own(changed: Changed) -> set[str]:
+    """The constants of the body itself. They are those of the model that was imported: an If of the
+    body's model with a known condition is its branch there, with the branch's constants."""
+    graph = changed.graph.source.graph
     made = {name for node in graph.node if node.op_type == "Constant" for name in node.output}
-    return ({tensor.name for tensor in graph.initializer} | made) - body.constants
+    return ({tensor.name for tensor in graph.initializer} | made) - changed.body.constants
 
 
 class _Shared:

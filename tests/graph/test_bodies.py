@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from onnxbolt.canonicalize.known_conditions import resolved
 from onnxbolt.graph.bodies import Body, Changed, Value, bodies_of, import_within, placed, put_back
 from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import import_model
@@ -237,3 +239,30 @@ def test_new_constants_lie_around_and_equal_ones_once() -> None:
         weight = numpy_helper.to_array(_branches().graph.initializer[0])
         for name, factor in zip(read, factors, strict=True):
             np.testing.assert_array_equal(values[name], factor * weight)
+
+
+def test_a_branch_that_is_chosen_before_keeps_its_constants() -> None:
+    """Both bodies have an If with a known condition, whose branches have equal constants."""
+    branches = ", ".join(
+        f"{name}_branch = {name} () => (float[4,8] {name}_out) {{"
+        f" {name}_true = Constant <value = bool {{1}}> ()"
+        f" {name}_out = If({name}_true) <"
+        f"then_branch = {name}_a () => (float[4,8] {name}_sum) {{"
+        f" {name}_one = Constant <value = float[1] {{1.0}}> () {name}_sum = Add(x, {name}_one) }},"
+        f"else_branch = {name}_b () => (float[4,8] {name}_same) {{ {name}_same = Identity(x) }}> }}"
+        for name in ("then", "else")
+    )
+    model = _parsed("(float[4,8] x, bool c) => (float[4,8] y)", f"y = If(c) <{branches}>")
+    graph, bodies, _ = _found(model)
+    inner = [import_within(resolved(body.model)[0], graph) for body in bodies]
+    assert [node.op for own in inner for node in own.nodes] == ["Add", "Add"]
+    put_back(graph, list(map(Changed, bodies, inner)))
+    result = export_model(graph)
+    assert not [tensor.name for tensor in result.graph.initializer if tensor.name != "w"]
+    assert [node.op_type for node in result.graph.node] == ["If"]
+    session = ort.InferenceSession(result.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = np.arange(32, dtype=np.float32).reshape(4, 8)
+    for condition in (True, False):
+        np.testing.assert_array_equal(
+            session.run(None, {"x": x, "c": np.array(condition)})[0], x + 1
+        )
