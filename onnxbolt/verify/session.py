@@ -13,6 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from onnxbolt import extra_ops
+from onnxbolt.graph.bodies import has_bodies
 from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.fields import copy_fields
 from onnxbolt.graph.inlining import with_inner
@@ -129,6 +130,8 @@ class Runner:
             f for f in self.skeleton.functions if f.name in called or f.domain != FUSED_DOMAIN
         )
         model.graph.name = "part"
+        # with fixed sizes ONNX Runtime 1.32 takes Ifs for decided and then refuses their results
+        is_open = any(has_bodies(node) for node in nodes)
         for name, array in feeds.items():
             kind = (
                 TensorProto.STRING
@@ -140,7 +143,8 @@ class Runner:
                     onnx.helper.make_node("Cast", [f"{name}{_GIVEN}"], [name], to=kind)
                 )
                 name, kind = f"{name}{_GIVEN}", TensorProto.FLOAT
-            model.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, array.shape))
+            shape = [None] * array.ndim if is_open else array.shape
+            model.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, shape))
         model.graph.node.extend(nodes)
         read = (
             {name for node in nodes for name in node.input} | set(captured(model))
