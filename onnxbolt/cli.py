@@ -165,6 +165,37 @@ def commands() -> None:
     ),
 )
 @click.option(
+    "--skip-node",
+    "skip_nodes",
+    metavar="NAME",
+    multiple=True,
+    callback=_once,
+    help=(
+        "Leave these nodes as they are: those that the fused node NAME would replace, the source"
+        " node NAME, or the one that computes the tensor NAME. May be given several times."
+    ),
+)
+@click.option(
+    "--skip-rule",
+    "skip_rules",
+    metavar="RULE",
+    multiple=True,
+    callback=_once,
+    help=(
+        "Leave the nodes of these fusions as they are: a rule as reports name it, such as"
+        " conv+Bias+Relu, or its first word for all that begin with it. May be given several"
+        " times."
+    ),
+)
+@click.option(
+    "--only-rule",
+    "only_rules",
+    metavar="RULE",
+    multiple=True,
+    callback=_once,
+    help="Leave the nodes of all other fusions as they are. May be given several times.",
+)
+@click.option(
     "--arch",
     "archs",
     type=ARCH,

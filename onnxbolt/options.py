@@ -35,6 +35,9 @@ class Choices(TypedDict, total=False):
 
     precision: str
     fuse: str
+    skip_nodes: Sequence[str]
+    skip_rules: Sequence[str]
+    only_rules: Sequence[str]
     archs: Sequence[str]
     library: bool
     verify: bool
@@ -69,6 +72,11 @@ class Options:
                 on TF32 tensor cores
     fuse        "winning": only fusions that beat ONNX Runtime's own kernels (as measured,
                 else as predicted); "all": every fusion
+    skip_nodes  names of fused nodes, source nodes or tensors, one or several: no fused node
+                replaces these nodes, or those that compute these tensors
+    skip_rules  rules of fused nodes as reports name them ("conv+Bias+Relu"), or their first words
+                ("conv"): the nodes of these fusions stay
+    only_rules  the nodes of all other fusions stay
     archs       one architecture ("sm_90a") or several, for which fusions are chosen together;
                 default: the local GPU's, else sm_80 and sm_90a
     library     False: write only the model and compile nothing
@@ -108,6 +116,9 @@ class Options:
 
     precision: str = "fp16"
     fuse: str = "winning"
+    skip_nodes: Sequence[str] = ()
+    skip_rules: Sequence[str] = ()
+    only_rules: Sequence[str] = ()
     archs: Sequence[str] = ()
     library: bool = True
     verify: bool = True
@@ -133,18 +144,10 @@ class Options:
     freeze_initializers: bool | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "archs", (self.archs,) if isinstance(self.archs, str) else tuple(self.archs)
-        )
-        object.__setattr__(
-            self,
-            "custom_ops",
-            (
-                (self.custom_ops,)
-                if isinstance(self.custom_ops, str | Path)
-                else tuple(self.custom_ops)
-            ),
-        )
+        for name in ("archs", "custom_ops", "skip_nodes", "skip_rules", "only_rules"):
+            given = getattr(self, name)
+            alone = isinstance(given, str | Path)
+            object.__setattr__(self, name, (given,) if alone else tuple(given))
         for name, allowed in (("precision", PRECISIONS), ("fuse", FUSE)):
             if (given := getattr(self, name)) not in allowed:
                 raise InputError(f"{option(name, given)}: choose one of {', '.join(allowed)}")

@@ -34,8 +34,9 @@ from onnxbolt.plan.ranges import unshared
 from onnxbolt.plan.whole import Estimate, estimates
 from onnxbolt.precision.kernel_table import kernels_of
 from onnxbolt.precision.widen import widen
-from onnxbolt.report import Account, Report
+from onnxbolt.report import Account, Fused, Report
 from onnxbolt.rewrite import Rewriter, rewrite
+from onnxbolt.skips import Skips
 from onnxbolt.tune import lockfile
 from onnxbolt.tune.library import compiled
 from onnxbolt.tune.progress import Progress
@@ -94,7 +95,7 @@ def optimize(
                 options,
             )
         planner = _Planner(archs, options, lock.timings(options.frozen), progress, watch)
-        parts = planner.fused(subject)
+        subject, parts = _without_skipped(planner, subject, options)
         manifest = library.make_manifest(
             (op for part in parts for op in part.rewriter.ops),
             (instance for part in parts for instance in part.rewriter.instances),
@@ -119,6 +120,8 @@ def optimize(
             tuning=planner.tuning,
             onnxruntime=kernels.release,
             whole=_estimates(parts),
+            skips=lockfile.skips_of(options),
+            skipped=tuple(sorted(subject.skipped)),
         )
         if short := report.short_of(options.require_fused):
             raise CoverageError(short, report)
@@ -149,8 +152,8 @@ def optimize(
         if report.passed or options.keep_failed:
             output.commit()
         if report.passed and options.lock and output.path and not options.frozen:
-            for part in parts:
-                lock = lock.updated(part.account.chosen.used, options, names, kernels.release)
+            for used in planner.used:
+                lock = lock.updated(used, options, names, kernels.release)
             lock.write(Path(options.lock))
     if not report.passed:
         raise AccuracyError(report.failure(), report)
@@ -182,6 +185,7 @@ class _Planner:
         self._progress, self._watch = progress, watch
         self._start = time.monotonic()
         self._tunings: list[tuple[str, Tuning]] = []
+        self.used: list[Timings] = []  # the decisions of all plans
 
     @property
     def tuning(self) -> Tuning | None:
@@ -191,6 +195,7 @@ class _Planner:
     def fused(self, subject: Subject) -> list[_Part]:
         """The main graph with fused nodes, and the bodies in it. A body in which nothing is fused
         stays as it was."""
+        self._tunings.clear()
         parts, changed = self._fused(subject)
         put_back(subject.graph, changed)
         return parts
@@ -245,9 +250,36 @@ class _Planner:
         chosen, tuning = plan_with_timings(
             subject, self._archs, options, self._locked, self._progress, self._watch
         )
+        self.used.append(chosen.used)
         if tuning is not None:
             self._tunings.append((placed(subject.places), tuning))
         return chosen
+
+
+def _without_skipped(
+    planner: _Planner, subject: Subject, options: Options
+) -> tuple[Subject, list[_Part]]:
+    """The subject with the nodes that stay as `options` ask, and its graphs after all stages.
+    Raises InputError for names and rules that are unknown."""
+    skips = Skips.of(options)
+    names = frozenset(name for each in subject for name in each.names)
+    planned_first = skips.needs_plan(names)
+    skipped = frozenset(skips.nodes) & names
+    if skipped and not planned_first:
+        subject = Subject.of(subject.original, options, subject.kernels, skipped)
+    parts = planner.fused(subject)
+    if not planned_first:
+        return subject, parts
+    skips.check(names, _rows(parts))
+    while more := (skipped | skips.sources(_rows(parts))) - subject.skipped:
+        subject = Subject.of(subject.original, options, subject.kernels, subject.skipped | more)
+        parts = planner.fused(subject)
+    return subject, parts
+
+
+def _rows(parts: Sequence[_Part]) -> list[Fused]:
+    """The fused nodes of all graphs."""
+    return [row for part in parts for row in part.account.fused]
 
 
 def _estimates(parts: Sequence[_Part]) -> tuple[Estimate, ...]:

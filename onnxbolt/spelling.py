@@ -8,7 +8,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
-_FLAGS = {"archs": "--arch"}  # arguments whose flag is not their name with hyphens
+_FLAGS = {
+    "archs": "--arch",
+    "skip_nodes": "--skip-node",
+    "skip_rules": "--skip-rule",
+    "only_rules": "--only-rule",
+}  # arguments whose flag is not their name with hyphens
 _on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
 
 

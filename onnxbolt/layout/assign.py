@@ -22,7 +22,8 @@ import onnx_graphsurgeon as gs
 from onnxbolt.candidates import Candidate
 from onnxbolt.epilogues import has_inner_residual
 from onnxbolt.forms import PLAIN, Form
-from onnxbolt.layout.assignment import Assignment, FusedNodes, Premises
+from onnxbolt.graph.skipping import is_skipped
+from onnxbolt.layout.assignment import Assignment, FusedNodes, Premises, Rule
 from onnxbolt.layout.carry import Carry
 from onnxbolt.layout.rules import rule_for
 from onnxbolt.ops.base import Surroundings
@@ -45,12 +46,16 @@ def assign(
 
 
 def _pass(graph: gs.Graph, fused: FusedNodes, premises: Premises) -> Assignment:
-    state = Assignment(fused, premises, rule_for)
+
+    def rule_of(node: gs.Node) -> Rule | None:
+        return None if is_skipped(graph, node) else rule_for(node)
+
+    state = Assignment(fused, premises, rule_of)
     for node in graph.nodes:
         if node in fused.last:
             _fused(state, fused.last[node])
         elif node not in fused.covered:
-            rule = rule_for(node)
+            rule = rule_of(node)
             _ordinary(state, node, rule(node, state) if rule else None)
     for tensor in plain_at_the_end(graph):
         state.demand(tensor, PLAIN)

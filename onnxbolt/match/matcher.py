@@ -23,6 +23,7 @@ from onnxbolt.epilogues import (
     Step,
 )
 from onnxbolt.families import Layers, joins
+from onnxbolt.graph.skipping import SKIPPED, is_skipped
 from onnxbolt.match.patterns import anchors, steps
 from onnxbolt.patterns.types import AnchorPattern, Match
 
@@ -71,10 +72,14 @@ def _matched(
     if found is None or isinstance(found, Refusal):
         return None, () if found is None else (found,)
     anchor, links = found
+    if is_skipped(graph, *anchor.nodes, *(node for link in links for node in link.nodes)):
+        return None, (Refusal(node.name, node.op, SKIPPED, node.outputs[0].name),)
     if refusal := _needed_inside(anchor, links, pinned):
         return None, (refusal,)
     whole = (
-        _follow(anchor, links, pinned, several) if anchor.op.takes_epilogue else Continuation(links)
+        _follow(graph, anchor, links, pinned, several)
+        if anchor.op.takes_epilogue
+        else Continuation(links)
     )
     candidate = Candidate(anchor, whole.links, graph.source_tensors).prefix(len(whole.links))
     if candidate is not None:
@@ -111,13 +116,15 @@ def _needed_inside(anchor: Anchor, links: Sequence[Link], pinned: set[str]) -> R
 
 
 def _follow(
-    anchor: Anchor, links: tuple[Link, ...], pinned: set[str], several: bool
+    graph: gs.Graph, anchor: Anchor, links: tuple[Link, ...], pinned: set[str], several: bool
 ) -> Continuation:
     """The whole epilogue, which begins with the anchor's own `links`."""
     followed, refusals = list(links), list[Refusal]()
     tensor, layer = anchor.output, anchor
     while True:
         found = _next(layer, followed, tensor, pinned, several)
+        if is_skipped(graph, *(node for link in found.links for node in link.nodes)):
+            found = _stays(found.links)
         refusals += found.refusals
         product = next((link for link in found.links if link.step.name == PRODUCT), None)
         if product is not None:
@@ -144,6 +151,12 @@ def _next(
     if tensor.name in pinned or len(tensor.outputs) != 1:
         return _past(anchor, before, tensor) if several else Continuation()
     return links_over(tensor.outputs[0], tensor, anchor, before)
+
+
+def _stays(links: Sequence[Link]) -> Continuation:
+    """The end of an epilogue in front of links of which a node stays."""
+    node = next(node for link in links for node in link.nodes)
+    return Continuation(refusals=(Refusal(node.name, node.op, SKIPPED, node.outputs[0].name),))
 
 
 def _past(anchor: Anchor, before: list[Link], tensor: gs.Tensor) -> Continuation:

@@ -17,6 +17,7 @@ from onnxbolt.candidates import Candidate, Link, Refusal
 from onnxbolt.epilogues import CASTS, MEAN, PRODUCT, Step
 from onnxbolt.families import most_mean_pixels
 from onnxbolt.graph.edit import is_mean, sole_use
+from onnxbolt.graph.skipping import is_skipped
 from onnxbolt.match.matcher import links_over
 from onnxbolt.onnxruntime_time import pool_us
 from onnxbolt.plan.mergers import NOT_FUSED, Merger
@@ -58,11 +59,13 @@ def with_pooling(graph: gs.Graph, candidate: Candidate) -> Candidate | None:
     node = sole_use(graph, candidate.output) if candidate.anchor.op.takes_mean else None
     if node is None or not is_mean(node) or len(candidate.output.shape or ()) != 4:
         return None
+    if is_skipped(graph, node):
+        return None
     if any(step == PRODUCT or step in CASTS.values() for step in candidate.steps):
         return None
     links = (*candidate.links, Link(Step(MEAN), None, (node,), node.outputs[0]))
     behind = sole_use(graph, node.outputs[0])
-    if behind is not None and behind.op == "Cast":
+    if behind is not None and behind.op == "Cast" and not is_skipped(graph, behind):
         links += links_over(behind, node.outputs[0], candidate.anchor, links).links
     found = dataclasses.replace(candidate, links=links, layers=()).prefix(len(links))
     return (

@@ -67,6 +67,8 @@ class ReportData:
     whole: tuple[Estimate, ...] = ()  # predicted times of the whole model, one per architecture
     original: str = ""  # paths, where the models are files
     optimized: str = ""
+    skips: str = ""  # the options by which nodes stay, as on a command line
+    skipped: tuple[str, ...] = ()  # the source nodes, or their tensors, that stay
     strict: bool = False  # with it, a model that could not be judged counts as failed
     library_sha256: str = ""  # sum of the library's file; empty if none was compiled
     version: str = __version__

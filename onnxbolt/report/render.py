@@ -154,6 +154,8 @@ def _sections(report: ReportData) -> Iterable[Section]:
         ),
         _by_op(report.fused, report.archs),
     )
+    if report.skips:
+        yield f"skipped ({report.skips}): {len(report.skipped)} source nodes", (), []
     if report.planning:
         yield _planning(report.planning), (), []
     if report.tuning:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +68,8 @@ class Lock:
     # earlier version of onnxbolt wrote the file
     onnxruntime: str = ""
     extensions: tuple[str, ...] = ()  # the extensions that its choices come from
+    # the options for skipped nodes that it was written with, one text for each combination
+    skips: tuple[str, ...] = ("",)
     # phases of scopes that are not planned greedily
     schedules: Mapping[str, Scheduled] = field(default_factory=dict)
 
@@ -101,6 +104,11 @@ class Lock:
                 dict(_read(values, "cuts", _cut)),
                 _release(values.get("onnxruntime", "")),
                 extensions,
+                tuple(
+                    _read(
+                        {"skips": [""], **values}, "skips", lambda each: checks.text("skips", each)
+                    )
+                ),
                 dict(_read({"scopes": [], **values}, "scopes", _scheduled)),
             )
         except (ValueError, KeyError, TypeError) as error:
@@ -129,6 +137,7 @@ class Lock:
             "regions": _lines(_region_row(*item) for item in self.comparisons.items()),
             "schema": str(SCHEMA),
             "shapes": json.dumps(self.shapes),
+            **({"skips": json.dumps(self.skips)} if any(self.skips) else {}),
             **({"extensions": json.dumps(self.extensions)} if self.extensions else {}),
             **(
                 {"scopes": _lines(_scope_row(*item) for item in self.schedules.items())}
@@ -191,6 +200,7 @@ class Lock:
             {**kept.comparisons, **comparisons},
             kernels=kernel_sources_digest(extensions),
             shapes=tuple(sorted({*kept.shapes, shapes_of(options)})),
+            skips=tuple(sorted({*(kept.skips if kept.shapes else ()), skips_of(options)})),
             cuts={**kept.cuts, **used.cuts},
             onnxruntime=onnxruntime,
             extensions=extensions,
@@ -226,6 +236,12 @@ def open_for(options: Options) -> Lock:
             f"{option('frozen', True)}: {path} was written with {written}, but this run has"
             f" {asked or 'no options for shapes'}: give the same, or {_REMEDY}"
         )
+    if options.frozen and (asked := skips_of(options)) not in lock.skips:
+        written = " or ".join(skips or "no nodes skipped" for skips in lock.skips)
+        raise FrozenError(
+            f"{option('frozen', True)}: {path} was written with {written}, but this run has"
+            f" {asked or 'no nodes skipped'}: give the same, or {_REMEDY}"
+        )
     asked_for = release(options.ort_version) if options.ort_version else ""
     if options.frozen and lock.onnxruntime and asked_for and asked_for != lock.onnxruntime:
         raise FrozenError(
@@ -251,6 +267,18 @@ def shapes_of(options: Options) -> str:
         for name, shapes in options.asked_shapes.items()
     }
     return " ".join(f"{flag} {text}" for flag, text in texts.items())
+
+
+def skips_of(options: Options) -> str:
+    """The options for skipped nodes as on a command line, sorted; empty if there are none."""
+    given = (
+        ("--skip-node", options.skip_nodes),
+        ("--skip-rule", options.skip_rules),
+        ("--only-rule", options.only_rules),
+    )
+    return shlex.join(
+        part for flag, names in given for name in sorted(set(names)) for part in (flag, name)
+    )
 
 
 def _refuse_other_kernels(path: Path, lock: Lock, frozen: bool) -> None:

@@ -16,6 +16,7 @@ from onnxbolt.canonicalize.known_conditions import resolved
 from onnxbolt.graph.bodies import Body, Left, bodies_of, import_within
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import Shape, infer
+from onnxbolt.graph.skipping import nodes_by_name, skip
 from onnxbolt.match import preparation, projections, rotations, windows
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.options import Options
@@ -43,14 +44,24 @@ class Subject:
     kept: tuple[Kept, ...] = ()  # the nodes that stay in fp32
     bodies: tuple[tuple[Body, Subject], ...] = ()
     left: tuple[Left, ...] = ()  # bodies that are no subjects
+    names: frozenset[str] = frozenset()  # source nodes and tensors that could be skipped
+    skipped: frozenset[str] = frozenset()  # those that are, in this graph and in bodies
 
     @classmethod
-    def of(cls, original: ModelProto, options: Options, kernels: Kernels | None = None) -> Subject:
+    def of(
+        cls,
+        original: ModelProto,
+        options: Options,
+        kernels: Kernels | None = None,
+        skipped: frozenset[str] = frozenset(),
+    ) -> Subject:
         """The model after the stages before planning; `kernels` are by default those of the ONNX
-        Runtime that `options` name. Raises InputError for a model that cannot be used, LiftError
-        for one of an opset that they do not work on."""
+        Runtime that `options` name, and `skipped` source nodes and tensors whose nodes stay. Raises
+        InputError for a model that cannot be used, LiftError for one of an opset that they do not
+        work on."""
         kernels = kernels or kernels_of(options.ort_version)
-        return _subject(original, options.precision, kernels, partial(ranges_of, options=options))
+        ranges = partial(ranges_of, options=options)
+        return _subject(original, options.precision, kernels, ranges, skipped)
 
     def __iter__(self) -> Iterator[Subject]:
         """The subject and those of all bodies in it."""
@@ -68,6 +79,7 @@ class Subject:
     def again(self) -> Subject:
         """The same subject with a new graph, since rewriting changes a graph for good."""
         graph = import_model(self.original)
+        skip(graph, nodes_by_name(graph), self.skipped)
         infer(graph)
         _prepare(graph, self.precision, self.kernels)
         return dataclasses.replace(self, graph=graph)
@@ -87,10 +99,13 @@ def _subject(
     precision: str,
     kernels: Kernels,
     ranges: Callable[[gs.Graph], Ranges],
+    skipped: frozenset[str],
     places: tuple[str, ...] = (),
     around: gs.Graph | None = None,
 ) -> Subject:
     graph = import_model(original) if around is None else import_within(original, around)
+    names = nodes_by_name(graph)
+    skip(graph, names, skipped)
     infer(graph)
     found, left = bodies_of(graph)
     notes = list(graph.notes)
@@ -101,7 +116,7 @@ def _subject(
         model, lines = resolved(body.model)
         within = partial(ranges_within, around=own, values=body.values)
         path = (*places, body.place)
-        inner = _subject(model, precision, kernels, within, path, graph)
+        inner = _subject(model, precision, kernels, within, skipped, path, graph)
         bodies.append((body, dataclasses.replace(inner, changes=(*lines, *inner.changes))))
     return Subject(
         graph,
@@ -114,6 +129,8 @@ def _subject(
         tuple(kept),
         tuple(bodies),
         tuple(left),
+        frozenset(names),
+        skipped,
     )
 
 
