@@ -156,7 +156,8 @@ class Tensors:
         found.x_pitch, found.y_pitch = conv.c, conv.k if name == _ROWS else problem.k
         found.epilogue.vectors[0] = self.vectors[name].data_ptr()
         if name != _ROWS:
-            found.pixels = PhasedPixels(*problem.strides, *problem.cut, problem.p, problem.q)
+            places = (*problem.strides, *problem.cut, problem.p, problem.q, *problem.zeros)
+            found.pixels = PhasedPixels(*places)
         return found
 
     def bare(self, last: bool) -> peers.Operation:

@@ -73,6 +73,7 @@ Products::Products(const Description& description, size_t l2_bytes) : descriptio
   const size_t bytes = describe_operands();
   sets_ = SetsOf(bytes, l2_bytes);
   fill();
+  clear_taps();
   pad_filter();
   reference_ = compute_reference();
   if (!description_.both()) return;
@@ -140,6 +141,28 @@ void Products::fill() {
 
 // The first filter of GEMMs as kernels take it that read rows of any length: rows of 16 bytes,
 // zeros at their ends.
+// Writes the zeros that the last phases of a transposed convolution meet at the first tap.
+void Products::clear_taps() {
+  const ConvArguments& conv = description_.conv;
+  const PhasedPixels& pixels = conv.pixels;
+  if (!pixels.apart()) return;
+  const int phases = pixels.h * pixels.w, width = conv.k / conv.groups / phases;
+  const size_t tap = conv.c / conv.groups * ElementSize(description_.element),
+               row = size_t(conv.s) * tap, pitch = size_t(conv.r) * row;
+  const auto clear = [&](char* filters, size_t bytes) {
+    Check(cudaMemset2D(filters, pitch, 0, bytes, width), "cudaMemset2D");
+  };
+  for (int set = 0; set < sets_; ++set) {
+    for (int block = 0; block < conv.groups * phases; ++block) {
+      char* filters = static_cast<char*>(layers_[0].filter.at(set)) + block * width * pitch;
+      const int phase = block % phases;
+      if (phase / pixels.w >= pixels.h - pixels.zeros_h) clear(filters, row);
+      for (int r = 0; r < conv.r && phase % pixels.w >= pixels.w - pixels.zeros_w; ++r)
+        clear(filters + r * row, tap);
+    }
+  }
+}
+
 void Products::pad_filter() {
   const size_t size = ElementSize(description_.element), row = Depth(description_.conv) * size,
                pitch = RoundUp(row, 16);

@@ -201,6 +201,7 @@ class Products : public Problem {
 
   size_t describe_operands();  // the bytes of a set
   void fill();
+  void clear_taps();
   void pad_filter();
   Answer compute_reference();
   Answer compute_layer(const ConvArguments& conv, int layer, const float* errors) const;

@@ -323,7 +323,8 @@ Description Describe(bool is_gemm, int element, int output, const char* epilogue
 Description DescribePhases(Description description, const int* extents) {
   PhasedPixels& pixels = description.conv.pixels;
   const int* from = extents + kConvolutionExtents;
-  for (int* to : {&pixels.h, &pixels.w, &pixels.top, &pixels.left, &pixels.height, &pixels.width})
+  for (int* to : {&pixels.h, &pixels.w, &pixels.top, &pixels.left, &pixels.height, &pixels.width,
+                  &pixels.zeros_h, &pixels.zeros_w})
     *to = *from++;
   description.conv.y_pitch = description.conv.k / (pixels.h * pixels.w);
   return description;

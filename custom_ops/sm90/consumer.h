@@ -156,14 +156,15 @@ class Consumer {
 
   CUTLASS_DEVICE void run() {
     WaitForPredecessors();  // this thread reads the epilogue's operands
-    const bool fits_apart = params_.split == 1 && range_.count() >= End::kBlocksApart;
     const int skip = K::kIsPingpong ? group_ : 0, groups = K::kIsPingpong ? K::kGroups : 1;
-    stage_.advance(skip * stages_of_tile());
+    pass_tiles(tiles_.first, skip);
     if constexpr (K::kIsResident) barriers_.weights.wait(0);
     Sums sums;
     for (int tile = tiles_.first + skip * tiles_.step; tile < params_.schedule.count();
          tile += groups * tiles_.step) {
       const Origin origin = tiles_.origin(tile);
+      range_.enter(params_, origin.column);
+      const bool fits_apart = params_.split == 1 && range_.count() >= End::kBlocksApart;
       end_.fetch({origin.row, origin.column / K::kFold});
       begin_turn();
       multiply(sums, fits_apart && tile + tiles_.step >= params_.schedule.count());
@@ -171,7 +172,7 @@ class Consumer {
       end_.finish(sums, {params_.d, origin.row + (K::kIsPingpong ? 0 : group_ * K::kGroupRows),
                          origin.column / K::kFold, params_.rows});
       release_behind();
-      stage_.advance((groups - 1) * stages_of_tile());
+      pass_tiles(tile + tiles_.step, groups - 1);
     }
     end_.drain();
   }
@@ -222,7 +223,18 @@ class Consumer {
     release(previous);
   }
 
-  CUTLASS_DEVICE int stages_of_tile() const { return range_.count() + End::kStagesBehind; }
+  // Passes the stages of `count` tiles from `tile` on, which are those of other warpgroups.
+  CUTLASS_DEVICE void pass_tiles(int tile, int count) {
+    if constexpr (K::Range::kSkipsTaps) {
+      typename K::Range range = range_;
+      for (; count > 0 && tile < params_.schedule.count(); --count, tile += tiles_.step) {
+        range.enter(params_, tiles_.origin(tile).column);
+        stage_.advance(range.count() + End::kStagesBehind);
+      }
+    } else {
+      stage_.advance(count * (range_.count() + End::kStagesBehind));
+    }
+  }
 
   // Waits for the last stages before the turn ends: the next warpgroup's waits distinguish one
   // phase.
@@ -298,11 +310,11 @@ class Consumer {
     }
   }
 
-  const Params& params_;
+  const typename End::Params& params_;
   SharedMemory<K> memory_;
   typename K::Barriers& barriers_;
   Tiles<K> tiles_;
-  BlockRange range_;
+  typename K::Range range_;
   int group_, thread_, turns_ = 0;
   RingCursor<K::kStages> stage_;
   End end_;

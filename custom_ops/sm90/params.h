@@ -42,6 +42,10 @@ struct BlockRange {
         end(params.split > 1 ? params.blocks * (rank + 1) / params.split : params.blocks) {}
 
   __device__ int count() const { return end - first; }
+
+  // Every tile has the same k-blocks.
+  static constexpr bool kSkipsTaps = false;
+  __device__ void enter(const Params&, int) {}
 };
 
 }  // namespace sm90

@@ -23,6 +23,8 @@
 // as TMA requires. Within a kernel the tile, the k-block and the number of consumers are constants;
 // sm90/shape.h has the rules that they keep.
 #pragma once
+#include <numeric>
+
 #include "runtime/dependent_launch.h"
 #include "runtime/integers.h"
 #include "sm90/consumer.h"
@@ -123,11 +125,17 @@ __global__ void __launch_bounds__(K::kThreads, 1)
 
 // The number of blocks: one for each tile if all fit the GPU at once, else as many as fit, each
 // with several tiles.
-template <class K>
-int GridSize(const Params& params, int sm_count) {
+template <class K, class KernelParams>
+int GridSize(const KernelParams& params, int sm_count) {
   const int tiles = params.schedule.count();
   if (params.split > 1) return tiles * params.split;
   int clusters = std::min(tiles, std::max(sm_count / K::kClusterSize, 1));
+  if constexpr (K::Range::kSkipsTaps) {
+    // Columns of tiles take unlike times: a block's tiles are of all columns in turn.
+    if (params.skips_taps && clusters < tiles) {
+      while (std::gcd(clusters, params.schedule.columns) > 1) --clusters;
+    }
+  }
   if constexpr (K::kIsResident)
     clusters = clusters / params.schedule.columns *
                params.schedule.columns;  // so that a block's tiles are all in one column

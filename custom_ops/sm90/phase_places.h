@@ -1,7 +1,8 @@
 // Places in y of the results of a convolution whose columns are the channels of all phases.
 //
 // A row is an output of the convolution, and a column a channel of a phase, group by group, phase
-// by phase. Divisions are multiplications (sm90/divisor.h).
+// by phase. Divisions are multiplications (sm90/divisor.h). The last phases along an axis may meet
+// zeros alone at the filter's first tap, where its extent is no multiple of the stride.
 #pragma once
 #include "ops/conv/arguments.h"
 #include "sm90/divisor.h"
@@ -12,7 +13,8 @@ namespace sm90 {
 struct PhasedPlaces {
   Divisor pixels, row;                // outputs of an image of the convolution, and of one row
   Divisor group, channels, phases_w;  // columns of a group, of a phase; phases along the width
-  int channels_of_group, phases_h, phases_of_row, top, left, height, width;
+  int columns_of_group, channels_of_group, phases_h, phases_of_row, top, left, height, width;
+  int whole_h, whole_w;  // the phases along each axis that meet no zeros at the first tap
 
   PhasedPlaces() = default;
   explicit PhasedPlaces(const ConvArguments& conv)
@@ -25,10 +27,15 @@ struct PhasedPlaces {
         top(conv.pixels.top),
         left(conv.pixels.left),
         height(conv.pixels.height),
-        width(conv.pixels.width) {
-    channels_of_group = conv.k / conv.groups / (phases_h * phases_of_row);
+        width(conv.pixels.width),
+        whole_h(conv.r > 1 ? phases_h - conv.pixels.zeros_h : phases_h),
+        whole_w(conv.s > 1 ? phases_of_row - conv.pixels.zeros_w : phases_of_row) {
+    columns_of_group = conv.k / conv.groups;
+    channels_of_group = columns_of_group / (phases_h * phases_of_row);
     channels = Divisor(channels_of_group);
   }
+
+  bool skips_taps() const { return whole_h < phases_h || whole_w < phases_of_row; }
 };
 
 // A pixel of phase 0, 0: its image, row and column, which may be in front of y.
@@ -63,6 +70,25 @@ __device__ inline int64_t PlaceOf(const PhasedPlaces& places, const FirstPixel& 
   const bool inside = y >= 0 && y < places.height && x >= 0 && x < places.width;
   return inside ? (int64_t(first.image) * places.height + y) * places.width + x : -1;
 }
+
+// The first filter position that some of the columns from `column` to `end` meet: 0 or 1 along each
+// axis. The columns are of one group.
+struct FirstTap {
+  int r = 0, s = 0;
+
+  FirstTap() = default;
+  __device__ FirstTap(const PhasedPlaces& places, int column, int end) : r(1), s(1) {
+    const int group = places.group.split(column) * places.columns_of_group;
+    end = end - group < places.columns_of_group ? end - group : places.columns_of_group;
+    const int last = places.channels.divide(end - 1);
+    for (int phase = places.channels.divide(column); phase <= last; ++phase) {
+      int x = phase;
+      const int y = places.phases_w.split(x);
+      if (y < places.whole_h) r = 0;
+      if (x < places.whole_w) s = 0;
+    }
+  }
+};
 
 }  // namespace sm90
 }  // namespace onnxbolt

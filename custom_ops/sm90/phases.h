@@ -16,6 +16,26 @@ namespace sm90 {
 
 struct PhasedParams : Params {
   PhasedPlaces places;
+  bool skips_taps;  // the last phases meet zeros at the first tap
+  int taps_h;       // the filter's height
+};
+
+// The k-blocks of a tile of columns: without the taps at which all of its phases meet zeros. The
+// tiles of a cluster, which share loads, have the same ones, and so do those that share k-blocks.
+template <int ClusterColumns>
+struct PhasedRange : BlockRange {
+  static constexpr bool kSkipsTaps = true;
+  FirstTap taps;
+
+  using BlockRange::BlockRange;
+
+  __device__ void enter(const PhasedParams& params, int column) {
+    if (params.split > 1 || !params.skips_taps) return;
+    column = column / ClusterColumns * ClusterColumns;
+    taps = FirstTap(params.places, column, column + ClusterColumns);
+    const int rows = params.taps_h - taps.r, row = params.image.filter_w - taps.s;
+    end = params.blocks_per_tap * rows * row;
+  }
 };
 
 // A unit's place for operands that threads read directly: all of its columns have one phase.
@@ -120,6 +140,7 @@ struct PhasedShape : KernelShape<Config, ElementType, OutputType, ChainType> {
   using Base = KernelShape<Config, ElementType, OutputType, ChainType>;
   using Finish = PhasedEpilogueShape<typename Base::Finish>;
   using Epilogue = PhasedEpilogue<Finish>;
+  using Range = PhasedRange<Base::kTileN * Base::kClusterN>;
 
   static_assert(!Base::kSwapped && !Base::kNchw, "units are rows of channels");
   static_assert(ChainType::kFold == 1 && !ChainType::kRotated, "columns are channels");

@@ -23,14 +23,20 @@ namespace sm90 {
 // (tap).
 template <class K>
 struct BlockCursor {
+  using Range = typename K::Range;
   int channels, filter_w, channel, tap, r, s;
+  int first_s = 0;  // the first position of each row of the filter
 
-  __device__ BlockCursor(const Params& params, int first)
+  __device__ BlockCursor(const Params& params, const Range& range)
       : channels(params.blocks_per_tap * K::kTileK), filter_w(params.image.filter_w) {
     channel = tap = r = s = 0;
-    if (first == 0) return;
-    tap = first / params.blocks_per_tap;
-    channel = (first - tap * params.blocks_per_tap) * K::kTileK;
+    if constexpr (Range::kSkipsTaps) {
+      r = range.taps.r, first_s = s = range.taps.s;
+      tap = r * filter_w + s;
+    }
+    if (range.first == 0) return;
+    tap = range.first / params.blocks_per_tap;
+    channel = (range.first - tap * params.blocks_per_tap) * K::kTileK;
     r = tap / filter_w;
     s = tap - r * filter_w;
   }
@@ -40,6 +46,9 @@ struct BlockCursor {
     if (channel < channels) return;
     channel = 0, ++tap;
     if (++s == filter_w) s = 0, ++r;
+    if constexpr (Range::kSkipsTaps) {
+      if (s == 0) s = first_s, tap += first_s;
+    }
   }
 };
 
@@ -191,9 +200,10 @@ class Producer {
 
   __device__ int load_early_weights() {
     const int column = tiles_.origin(tiles_.first).column;
-    const int count = K::kIsResident ? params_.blocks : min(kEarlyBlocks, range_.count());
+    range_.enter(params_, column);
+    const int count = K::kIsResident ? range_.count() : min(kEarlyBlocks, range_.count());
     if constexpr (K::kIsResident) barriers_.weights.arrive_and_expect(count * K::kBBytes);
-    BlockCursor<K> cursor(params_, range_.first);
+    BlockCursor<K> cursor(params_, range_);
     for (int i = 0; i < count; ++i, cursor.advance()) {
       Barrier& full = K::kIsResident ? barriers_.weights : barriers_.full[i];
       if constexpr (!K::kIsResident) full.arrive_and_expect(kBytesOfStage);
@@ -206,7 +216,8 @@ class Producer {
   __device__ void load_tile(int tile, int early) {
     const Origin origin = tiles_.origin(tile);
     a_.begin_tile(origin.row, origin.column);
-    BlockCursor<K> cursor(params_, range_.first);
+    range_.enter(params_, origin.column);
+    BlockCursor<K> cursor(params_, range_);
     for (int i = 0; i < range_.count(); ++i, cursor.advance(), stage_.advance()) {
       Barrier& full = barriers_.full[stage_.stage];
       if (i >= early) {
@@ -229,7 +240,7 @@ class Producer {
   SharedMemory<K> memory_;
   typename K::Barriers& barriers_;
   Tiles<K> tiles_;
-  BlockRange range_;
+  typename K::Range range_;
   LoaderOfA<K, kIsImage> a_;
   LoaderOfB<K> b_;
   RingCursor<K::kStages> stage_;

@@ -7,6 +7,7 @@
 #include "sm90/epilogue.h"
 #include "sm90/mean.h"
 #include "sm90/nchw.h"
+#include "sm90/params.h"
 #include "sm90/swapped.h"
 
 namespace onnxbolt {
@@ -31,6 +32,7 @@ struct KernelShape {
   using Element = ElementType;
   using Output = OutputType;
   using Chain = ChainType;
+  using Range = BlockRange;  // a tile's k-blocks
 
   static constexpr bool kIsPingpong = Row::at(Column::kSchedule) == kPingpong,
                         kIsResident = Row::at(Column::kResident) == 1;

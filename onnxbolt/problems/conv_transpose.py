@@ -20,10 +20,11 @@ _CUDNN = Library(bias=False, f32=())
 @dataclass(frozen=True)
 class ConvTransposeProblem(Problem):
     """NHWC to NPQK; channels as stored. The filter has `taps` inputs for each phase, the output
-    begins `cut` pixels behind the first phase."""
+    begins `cut` pixels behind the first phase. `zeros` are those behind the filter along each axis:
+    as many of the last phases meet zeros at their first tap."""
 
     operation = "conv transpose"
-    from_zero = frozenset({"pads", "cut"})
+    from_zero = frozenset({"pads", "cut", "zeros"})
 
     n: int
     h: int
@@ -37,6 +38,7 @@ class ConvTransposeProblem(Problem):
     pads: tuple[int, int, int, int]
     cut: tuple[int, int]
     strides: tuple[int, int]
+    zeros: tuple[int, int]
     groups: int
     dtype: DType
     out: DType
@@ -46,6 +48,22 @@ class ConvTransposeProblem(Problem):
     def phases(self) -> int:
         """Pixels of y for one of the convolution's."""
         return math.prod(self.strides)
+
+    @property
+    def filter(self) -> tuple[int, ...]:
+        """The filter's extents without the zeros behind it."""
+        axes = zip(self.taps, self.strides, self.zeros, strict=True)
+        return tuple(taps * stride - zeros for taps, stride, zeros in axes)
+
+    def first_tap(self, phase: int) -> tuple[int, ...]:
+        """The first tap along each axis at which a phase meets no zeros, if there is another."""
+        places = divmod(phase, self.strides[1])
+        return tuple(
+            int(taps > 1 and place >= stride - zeros)
+            for taps, place, stride, zeros in zip(
+                self.taps, places, self.strides, self.zeros, strict=True
+            )
+        )
 
     @property
     def convolution(self) -> ConvProblem:
@@ -82,9 +100,8 @@ class ConvTransposeProblem(Problem):
 
     @property
     def flops(self) -> int:
-        return (
-            2 * self.n * self.p * self.q * self.k * (self.c // self.groups) * math.prod(self.taps)
-        )
+        outputs = self.n * self.p * self.q * self.k
+        return 2 * outputs * (self.c // self.groups) * math.prod(self.filter) // self.phases
 
     @property
     def on_tensor_cores(self) -> bool:
@@ -98,10 +115,8 @@ class ConvTransposeProblem(Problem):
 
     @property
     def shape(self) -> str:
-        """Sizes of x, channels, the filter with its zeros, strides and groups."""
-        filter_ = "x".join(
-            str(taps * stride) for taps, stride in zip(self.taps, self.strides, strict=True)
-        )
+        """Sizes of x, channels, the filter, strides and groups."""
+        filter_ = "x".join(map(str, self.filter))
         kind = "conv transpose" + (f" in {self.groups} groups" if self.groups > 1 else "")
         stride = "x".join(map(str, dict.fromkeys(self.strides)))
         sizes = f"{self.n}x{self.h}x{self.w}x{self.c} to {self.k}"
@@ -113,12 +128,12 @@ class ConvTransposeProblem(Problem):
         if tensor_operands(self.chain):
             return None
         rows = self.convolution.reference
-        extents = (*rows.extents, *self.strides, *self.cut, self.p, self.q)
+        extents = (*rows.extents, *self.strides, *self.cut, self.p, self.q, *self.zeros)
         return replace(rows, computed=Computed.CONV_TRANSPOSE, extents=extents)
 
     def onnxruntime_us(self, arch: Arch) -> float:
-        """cuDNN's convolution backwards, which makes the same products, and a kernel for each
-        step."""
+        """cuDNN's convolution backwards, as a convolution that makes products of zeros as well, and
+        a kernel for each step."""
         size = self.n * self.p * self.q * self.k * self.dtype.bytes
         steps = _CUDNN.unfused(self.chain, self.dtype)
         behind = sum(elementwise_us(size * tensors_moved(step), arch) for step in steps)

@@ -39,6 +39,7 @@ def _model(
     fused = fused or (fx.TRANSPOSED if len(x) == 4 else fx.TRANSPOSED_1D)
     strides, groups = attributes["strides"], attributes.setdefault("group", 1)
     attributes.setdefault("output_padding", [0] * len(strides))
+    attributes.setdefault("zeros", [0] * len(strides))
     columns = int(np.prod(strides)) * channels[1]
     if fused is not fx.TRANSPOSED_ROWS:
         attributes["epilogue_params"] = [0.25]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,6 +57,37 @@ def test_each_pixel_has_one_row_and_column(host: ctypes.CDLL, case: Case) -> Non
     found = np.full(pixels.shape, -1)
     found[place[inside], channel[inside]] = np.flatnonzero(inside)
     assert np.array_equal(found, pixels)
+
+
+@pytest.mark.parametrize("width", [8, 24, 40, 64, 256])
+@pytest.mark.parametrize(
+    ("taps", "phases", "zeros"),
+    [((2, 2), (2, 2), (1, 1)), ((2, 3), (3, 4), (2, 0)), ((1, 2), (1, 8), (0, 5)), ((1, 1),) * 3],
+)
+@pytest.mark.parametrize(("channels", "groups"), [(8, 1), (24, 1), (64, 1), (64, 2)])
+def test_tiles_skip_taps_at_which_all_phases_meet_zeros(
+    host: ctypes.CDLL,
+    width: int,
+    taps: tuple[int, int],
+    phases: tuple[int, int],
+    zeros: tuple[int, int],
+    channels: int,
+    groups: int,
+) -> None:
+    of_group = channels * math.prod(phases)
+    if groups > 1 and of_group % width:
+        pytest.skip("a tile's columns are of one group")
+    extents = (ctypes.c_int * 8)(*taps, of_group * groups, groups, *phases, *zeros)
+    found = np.full((-(-of_group * groups // width), 2), -1, np.int32)
+    host.host_first_taps(extents, width, _at(found))
+    # which taps of each column have weights that are not zeros
+    meets = np.ones((*phases, *taps), bool)
+    meets[phases[0] - zeros[0] :, :, 0] &= taps[0] == 1
+    meets[:, phases[1] - zeros[1] :, :, 0] &= taps[1] == 1
+    columns = np.tile(np.repeat(meets.reshape(-1, *taps), channels, 0), (groups, 1, 1))
+    for first, start in zip(found, range(0, len(columns), width), strict=True):
+        tile = np.any(columns[start : start + width], axis=0)
+        assert list(first) == [int(not tile[0].any()), int(not tile[:, 0].any())]
 
 
 def _at(array: np.ndarray) -> ctypes.c_void_p:

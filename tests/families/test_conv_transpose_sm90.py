@@ -10,7 +10,7 @@ from onnxbolt import families
 from onnxbolt.archs import ARCHS, get
 from onnxbolt.dtypes import DType
 from onnxbolt.families import named, problem_types
-from onnxbolt.families.conv_transpose_sm90 import ConvTransposeSm90Config
+from onnxbolt.families.conv_transpose_sm90 import ConvTransposeSm90Config, _taps_share
 from onnxbolt.problems import ConvTransposeProblem
 from onnxbolt.registry import empty_caches
 from tests.problems.test_conv_transpose import PROBLEM
@@ -68,3 +68,20 @@ def test_places_of_pixels_take_time() -> None:
     taken = FAMILY.predicted_us(PROBLEM, config, arch)
     more = FAMILY.predicted_us(replace(PROBLEM, chain=("Bias", "Add")), config, arch)
     assert 0 < taken < more
+
+
+def test_phases_with_fewer_taps_have_tiles_of_their_own() -> None:
+    thirds = replace(PROBLEM, k=128, zeros=(1, 1))
+    found, whole = _candidates(thirds), _candidates(replace(thirds, zeros=(0, 0)))
+    assert not any(config.resident for config in found if config.columns < 4 * 128)
+    arch = get(90)
+
+    def fastest(problem: ConvTransposeProblem) -> float:
+        return min(FAMILY.predicted_us(problem, config, arch) for config in whole)
+
+    best = min(found, key=lambda config: FAMILY.predicted_us(thirds, config, arch))
+    assert 128 % best.columns == 0
+    assert fastest(thirds) < fastest(replace(thirds, zeros=(0, 0)))
+    # 4, 2, 2 and 1 taps of 4; two phases with 4 and two with 2; all with one of 4
+    shares = [_taps_share(thirds, columns) for columns in (128, 256, 512)]
+    assert shares == [9 / 16, 3 / 4, 1.0]

@@ -45,7 +45,6 @@ def instances(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
 def _problem(
     dtype: DType, out: DType, chain: tuple[str, ...], channels: int
 ) -> ConvTransposeProblem:
-    size, pads = (56, 56), (1, 1, 1, 1)
-    return ConvTransposeProblem(
-        8, *size, 128, channels, (2, 2), 112, 112, pads, (1, 1), (2, 2), 1, dtype, out, chain
-    )
+    pads, stride = (1, 1, 1, 1), (2, 2)
+    sizes = (8, 56, 56, 128, channels, (2, 2), 112, 112)
+    return ConvTransposeProblem(*sizes, pads, (1, 1), stride, (0, 0), 1, dtype, out, chain)

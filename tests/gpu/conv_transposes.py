@@ -16,7 +16,8 @@ from tests.gpu.reference import convolve, epilogue, output_extent, rounded
 @dataclass(frozen=True)
 class Shape:
     """Images of x, channels of x and of a phase in accesses, taps, strides, phases in front of y's
-    first pixel, pixels that y lacks of the last turn, groups, and accesses between pixels."""
+    first pixel, pixels that y lacks of the last turn, groups, accesses between pixels, and zeros
+    behind the filter."""
 
     image: tuple[int, int, int]
     c: int
@@ -27,6 +28,7 @@ class Shape:
     short: tuple[int, int] = (0, 0)
     groups: int = 1
     gap: int = 0
+    zeros: tuple[int, int] = (0, 0)
 
 
 SHAPES = (
@@ -39,6 +41,9 @@ SHAPES = (
     Shape((2, 11, 12), 16, 16, (2, 2), (2, 2), (1, 1), (1, 1), groups=2),
     Shape((2, 19, 14), 8, 5, (2, 2), (2, 2), (1, 1), (1, 1)),
     Shape((9, 31, 33), 8, 8, (1, 1), (4, 4)),
+    Shape((5, 40, 41), 16, 8, (2, 2), (2, 2), (1, 1), (1, 1), zeros=(1, 1)),
+    Shape((3, 33, 29), 9, 16, (2, 3), (3, 2), (1, 0), (0, 1), zeros=(2, 1)),
+    Shape((1, 25, 27), 16, 32, (2, 2), (2, 2), groups=2, zeros=(0, 1)),
 )
 
 
@@ -68,6 +73,11 @@ def problem(library: Library, instance: Instance, shape: Shape) -> Problem:
     deviation = (depth * np.prod(shape.taps)) ** -0.5
     weight = rounded(rng.normal(0, deviation, (width * phases, *shape.taps, depth)), dtype)
     y = (n, height, columns, width)
+    apart = weight.reshape(shape.groups, *shape.strides, -1, *shape.taps, depth)
+    if shape.zeros[0]:
+        apart[:, -shape.zeros[0] :, :, :, 0] = 0
+    if shape.zeros[1]:
+        apart[:, :, -shape.zeros[1] :, :, :, 0] = 0
     operands = Operands(library, instance, y, shape.gap * writes, rng)
     vectors = [rng.normal(0.4, 0.7, width * phases).astype(np.float32) for _ in operands.vectors]
     stored = [Tensor(library, vector) for vector in vectors]
@@ -81,7 +91,7 @@ def problem(library: Library, instance: Instance, shape: Shape) -> Problem:
     arguments.x, arguments.filter, arguments.y = source.pointer, filters.pointer, output.pointer
     arguments.x_pitch, arguments.y_pitch = source.pitch, output.pitch
     arguments.epilogue = operands.arguments
-    arguments.pixels = PhasedPixels(*shape.strides, *shape.cut, height, columns)
+    arguments.pixels = PhasedPixels(*shape.strides, *shape.cut, height, columns, *shape.zeros)
     parts = zip(np.split(x, shape.groups, -1), np.split(weight, shape.groups), strict=True)
     products = np.concatenate([convolve(*part, convolution) for part in parts], axis=-1)
     pixels = _pixels(products, shape, (height, columns))

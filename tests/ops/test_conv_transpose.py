@@ -12,7 +12,7 @@ from onnxbolt.families import named
 from onnxbolt.forms import CHANNELS_LAST
 from onnxbolt.ops.base import Stored
 from onnxbolt.ops.conv_transpose.geometry import Axis
-from onnxbolt.problems import ConvProblem
+from onnxbolt.problems import ConvProblem, ConvTransposeProblem
 from tests.support import Net, assert_same, matched, ops
 
 FAMILY = named("conv_transpose_sm90")
@@ -138,6 +138,19 @@ def test_slices_of_a_concat() -> None:
 def test_16_bits() -> None:
     model = _between((2, 16, 5, 7), 24, (4, 4), strides=[2, 2], pads=[1, 1, 1, 1])
     assert len(_types(assert_same(model, 4e-2, "fp16", arch=90))) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "strides"), [((2, 16, 5, 7), (2, 2), [2, 2]), ((2, 16, 13), (4,), [3])]
+)
+def test_images_and_cut_lines_are_stored_pixel_by_pixel(
+    shape: tuple[int, ...], kernel: tuple[int, ...], strides: list[int]
+) -> None:
+    net = Net({"x": shape})
+    candidates, refusals = matched(net.model(_node(net, "x", 16, 16, kernel, strides=strides)))
+    assert not refusals
+    problem = candidates[0].anchor.op.problem(candidates[0], lambda t: list(t.shape), None)
+    assert isinstance(problem, ConvTransposeProblem)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ PROBLEM = ConvTransposeProblem(
     (1, 1, 1, 1),
     (1, 1),
     (2, 2),
+    (0, 0),
     1,
     DType.F16,
     DType.F16,
@@ -51,12 +52,24 @@ def test_the_reference_moves_pixels_but_reads_no_tensors() -> None:
     reference = PROBLEM.reference
     assert reference is not None
     assert reference.computed is Computed.CONV_TRANSPOSE
-    assert reference.extents[-6:] == (2, 2, 1, 1, 64, 96)
+    assert reference.extents[-8:] == (2, 2, 1, 1, 64, 96, 0, 0)
     assert replace(PROBLEM, chain=("Bias", "Add")).reference is None
 
 
-def test_words_name_the_filter_with_its_zeros() -> None:
+def test_products_of_zeros_are_none() -> None:
+    """Phases of 3x3 with stride 2 have 4, 2, 2 and 1 taps."""
+    thirds = replace(PROBLEM, zeros=(1, 1))
+    assert thirds.flops * 16 == PROBLEM.flops * 9
+    assert [thirds.first_tap(phase) for phase in range(4)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    flat = replace(PROBLEM, taps=(1, 2), strides=(1, 3), zeros=(0, 2))
+    assert [flat.first_tap(phase) for phase in range(3)] == [(0, 0), (0, 1), (0, 1)]
+    points = replace(PROBLEM, taps=(1, 1), zeros=(1, 1))  # two phases of x alone, by weights of 0
+    assert points.first_tap(3) == (0, 0)
+
+
+def test_words_name_the_filter_without_its_zeros() -> None:
     assert PROBLEM.shape == "conv transpose 8x32x48x64 to 24, 4x4, stride 2"
+    assert replace(PROBLEM, zeros=(1, 0)).shape.endswith("to 24, 3x4, stride 2")
     assert "in 2 groups" in replace(PROBLEM, groups=2).shape
 
 

@@ -55,6 +55,7 @@ struct ConvTransposeSm90 {
                                         conv.k, conv.epilogue, launch.config))
       return error;
     params.places = sm90::PhasedPlaces(conv);
+    params.skips_taps = params.places.skips_taps(), params.taps_h = conv.r;
     params.y = conv.y, params.y_pitch = conv.y_pitch;
     if (const char* error = sm90::DescribeWeights<Shape>(params, conv.filter, conv.k, taps,
                                                          depth(conv), int64_t(taps) * depth(conv)))
@@ -78,6 +79,9 @@ struct ConvTransposeSm90 {
       return "c and k have to be multiples of groups, and k also of phases";
     if (conv.groups > 1 && conv.k / conv.groups % (Shape::kTileN * Shape::kClusterN) != 0)
       return "a tile's columns have to belong to one group";
+    if (conv.pixels.zeros_h < 0 || conv.pixels.zeros_h >= conv.pixels.h ||
+        conv.pixels.zeros_w < 0 || conv.pixels.zeros_w >= conv.pixels.w)
+      return "fewer phases than there are lack a tap";
     return nullptr;
   }
 

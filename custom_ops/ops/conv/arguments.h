@@ -8,9 +8,10 @@ namespace onnxbolt {
 // phases (f, g) as its channels, group by group, phase by phase; they are pixels
 // (h p + f - top, w q + g - left) of y, those among them that y has.
 struct PhasedPixels {
-  int h = 1, w = 1;           // phases along each axis
-  int top = 0, left = 0;      // phases in front of the first pixel
-  int height = 0, width = 0;  // extents of y
+  int h = 1, w = 1;              // phases along each axis
+  int top = 0, left = 0;         // phases in front of the first pixel
+  int height = 0, width = 0;     // extents of y
+  int zeros_h = 0, zeros_w = 0;  // the last phases of a turn, which meet zeros at the first tap
 
   constexpr bool apart() const { return h * w > 1 || height > 0; }
   // True if all phases of a row of `q` outputs are y's row as it lies.

@@ -2,7 +2,8 @@
 //
 // It is a convolution of stride 1 whose channels are those of all phases of the output's pixels:
 // weight [groups x phases x K / groups, *taps, C / groups]. Its output j of phase f is pixel
-// stride j + f - begin along each axis, of which the attribute `pads` has `begin`.
+// stride j + f - begin along each axis, of which the attribute `pads` has `begin`. `zeros`: those
+// behind the filter along each axis, which the last phases meet at their first tap.
 #include "ops/conv/arguments.h"
 #include "ops/shared/window.h"
 #include "runtime/operation.h"
@@ -18,9 +19,15 @@ class ConvTranspose : public Operation {
   ConvTranspose(const Op&, const Attributes& attributes)
       : window_(attributes),
         padding_(attributes.Ints("output_padding")),
+        zeros_(attributes.Ints("zeros")),
         groups_(attributes.Int("group", 1)) {
     if (padding_.size() != Rank - 2 || groups_ < 1)
       Refuse("attribute output_padding or group is damaged");
+    if (zeros_.size() != Rank - 2) Refuse("attribute zeros is damaged");
+    for (int axis = kFirst; axis < kAxes; ++axis) {
+      if (zeros(axis) < 0 || zeros(axis) >= window_.stride[axis])
+        Refuse("attribute zeros has to be less than strides, and not negative");
+    }
   }
 
   Shape Output(const Shape& x, const Shape& weight) const override {
@@ -71,7 +78,9 @@ class ConvTranspose : public Operation {
                 rows.cut,
                 columns.cut,
                 AsInt(y.h),
-                AsInt(y.w)};
+                AsInt(y.w),
+                AsInt(zeros(kHeight)),
+                AsInt(zeros(kWidth))};
     if (groups_ == 1 && a.pixels.lie_in_rows(a.q) && t.y_pitch == y.c) StoreRows(&a);
     return run(&a);
   }
@@ -93,6 +102,8 @@ class ConvTranspose : public Operation {
   static int64_t taps(int axis, const Shape& weight) {
     return axis < kFirst ? 1 : weight[place(axis)];
   }
+
+  int64_t zeros(int axis) const { return axis < kFirst ? 0 : zeros_[axis - kFirst]; }
 
   int64_t extent(int axis, int64_t input, int64_t taps) const {
     if (input == kUnknown || taps == kUnknown) return kUnknown;
@@ -117,7 +128,7 @@ class ConvTranspose : public Operation {
   }
 
   const Window window_;
-  const Shape padding_;
+  const Shape padding_, zeros_;
   const int64_t groups_;
 };
 

@@ -498,10 +498,13 @@ def units(config: ProductConfig, kernel: Typed) -> int:
 # --- times ----------------------------------------------------------------------------------------
 
 
-def predicted_us(problem: Product, config: ProductConfig, arch: Arch, memory_us: float) -> float:
-    """Microseconds of one launch; `memory_us` is the time of a copy of all operands."""
+def predicted_us(
+    problem: Product, config: ProductConfig, arch: Arch, memory_us: float, share: float = 1.0
+) -> float:
+    """Microseconds of one launch; `memory_us` is the time of a copy of all operands, `share` that
+    of the k-blocks which the mean tile has."""
     launch = LAUNCH_US + (_CLUSTER_US if config.cluster != (1, 1) else 0.0)
-    return launch + overlapped_us(_compute_us(problem, config, arch), memory_us)
+    return launch + overlapped_us(_compute_us(problem, config, arch, share), memory_us)
 
 
 def overlapped_us(compute: float, memory_us: float) -> float:
@@ -509,10 +512,10 @@ def overlapped_us(compute: float, memory_us: float) -> float:
     return overlapped(compute, memory_us * _MEMORY, _LOSS)
 
 
-def _compute_us(problem: Product, config: ProductConfig, arch: Arch) -> float:
+def _compute_us(problem: Product, config: ProductConfig, arch: Arch, share: float = 1.0) -> float:
     """Microseconds of the busiest SM, without device memory."""
     rows, columns, split = config.rows, config.columns, config.split_k
-    steps = ceil_divide(k_blocks(config, problem), split)
+    steps = ceil_divide(k_blocks(config, problem), split) * share
     main = steps * block_clocks(problem, config, arch) / CLOCKS_PER_US
     outputs = rows * result_columns(config, problem) / min(split, units(config, problem))
     epilogue = epilogue_us(problem, outputs)

@@ -3,6 +3,7 @@ columns, which each go to their pixel."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -41,10 +42,18 @@ class ConvTransposeSm90(Family[ConvTransposeSm90Config]):
             return ()
         if gates(problem.chain) or rotates(problem.chain):
             return ()
-        if tensor_operands(problem.chain):
-            convolution = _apart(convolution, problem.phases)
-        found = sm90.candidates(ConvTransposeSm90Config, convolution, arch, swizzle=1)
-        return tuple(config for config in found if not config.swapped)
+        apart = _apart(convolution, problem.phases)
+        whole = [] if tensor_operands(problem.chain) else [convolution]
+        unlike = any(problem.zeros)  # phases have unlike numbers of taps
+        found = [
+            config
+            for form in (whole + [apart] * unlike or [apart])
+            for config in sm90.candidates(ConvTransposeSm90Config, form, arch, swizzle=1)
+            if not config.swapped
+            # a block with resident weights has one column of tiles, however short its loops are
+            and not (config.resident and unlike and config.columns < problem.columns)
+        ]
+        return tuple(dict.fromkeys(found))
 
     def shared_memory(self, kernel: Compiled) -> int:
         arch = get(kernel.config.arch)
@@ -53,16 +62,33 @@ class ConvTransposeSm90(Family[ConvTransposeSm90Config]):
     def predicted_us(
         self, problem: ConvTransposeProblem, config: ConvTransposeSm90Config, arch: Arch
     ) -> float:
-        """That of the convolution, with the time of finding places."""
+        """That of the convolution, without the taps at which all phases of a tile meet zeros, and
+        with the time of finding places."""
         moved = memory_us(problem, arch)
         places = _PLACES * problem.rows * problem.columns
         found = places / sm90.LANES / sm90.CLOCKS_PER_US / arch.sm_count
-        return sm90.predicted_us(problem.convolution, config, arch, moved) + found
+        share = 1.0 if config.split_k > 1 else _taps_share(problem, config.columns)
+        return sm90.predicted_us(problem.convolution, config, arch, moved, share) + found
 
     def launches(
         self, config: ConvTransposeSm90Config
     ) -> Sequence[Sequence[ConvTransposeSm90Config]]:
         return [sm90.launch_swizzles(config), sm90.launch_splits(config)]
+
+
+def _taps_share(problem: ConvTransposeProblem, width: int) -> float:
+    """The share of the taps that tiles of `width` columns multiply, in the mean."""
+    if not any(problem.zeros):
+        return 1.0
+    channels, columns = problem.k // problem.groups, problem.columns // problem.groups
+    shares = []
+    for start in range(0, columns, width):
+        last = min(start + width, columns) - 1
+        phases = range(start // channels, last // channels + 1)
+        first = map(min, zip(*map(problem.first_tap, phases), strict=True))
+        taps = (count - begin for count, begin in zip(problem.taps, first, strict=True))
+        shares.append(math.prod(taps) / math.prod(problem.taps))
+    return sum(shares) / len(shares)
 
 
 def _apart(convolution: ConvProblem, phases: int) -> ConvProblem:

@@ -29,6 +29,7 @@ _ATTRIBUTES = {
     "output_padding": AttributeProto.INTS,
     "group": AttributeProto.INT,
 }
+_ZEROS = {"zeros": AttributeProto.INTS}
 _END = 2**62  # behind every axis
 
 
@@ -87,13 +88,15 @@ class ConvTranspose(ProductOp):
         return [weight, *operands(candidate, (writes,), tensors, partial(repeated, anchor))]
 
     def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
-        """Attributes `epilogue_params`, and those of ONNX for the filter with its zeros."""
+        """Attributes `epilogue_params`, those of ONNX for the filter with its zeros, and `zeros`,
+        the number of these behind it."""
         anchor, axes = candidate.anchor, axes_of(candidate.anchor.node)
         attributes = candidate.parameters | {
             "strides": [axis.stride for axis in axes],
             "pads": [*(axis.begin for axis in axes), *(axis.end for axis in axes)],
             "output_padding": [axis.padding for axis in axes],
             "group": anchor.kernel_groups,
+            "zeros": [axis.behind for axis in axes],
         }
         x = tensors.get(anchor.x, stored.reads)
         inputs = [x, *self.node_inputs(candidate, stored.reads, stored.writes, tensors)]
@@ -101,8 +104,8 @@ class ConvTranspose(ProductOp):
         return Operation(signature, inputs, attributes)
 
     def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
-        """Those of ONNX."""
-        return _ATTRIBUTES
+        """Those of ONNX, and `zeros`."""
+        return _ATTRIBUTES | _ZEROS
 
     def body(self, body: Body, signature: Signature, opset: int) -> str:
         """ConvTranspose in channels-first, of the weight and vectors as ONNX has them."""

@@ -62,6 +62,7 @@ def by_axes(
         (top, left, bottom, right),
         (rows.cut, columns.cut),
         (rows.stride, columns.stride),
+        (rows.behind, columns.behind),
         groups,
         dtype,
         out,

@@ -24,3 +24,18 @@ extern "C" void host_places(const int* extents, long long* place, int* channel) 
     }
   }
 }
+
+// Puts the first taps that the `width` columns from each multiple of `width` on meet into `first`.
+// `extents`: r, s, k, groups, phases along each axis, zeros along each axis.
+extern "C" void host_first_taps(const int* extents, int width, int* first) {
+  ConvArguments conv{};
+  conv.p = conv.q = 1;
+  for (int* to : {&conv.r, &conv.s, &conv.k, &conv.groups, &conv.pixels.h, &conv.pixels.w,
+                  &conv.pixels.zeros_h, &conv.pixels.zeros_w})
+    *to = *extents++;
+  const sm90::PhasedPlaces places(conv);
+  for (int column = 0; column < conv.k; column += width) {
+    const sm90::FirstTap tap(places, column, column + width);
+    *first++ = tap.r, *first++ = tap.s;
+  }
+}
