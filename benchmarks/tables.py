@@ -13,7 +13,7 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,11 @@ def rendered(page: str, results: Mapping[str, Sequence[Document]]) -> str:
     def shown(name: str) -> str:
         return special[name](results) if name in special else _block(TABLES[name], results)
 
+    return with_blocks(page, shown)
+
+
+def with_blocks(page: str, shown: Callable[[str], str]) -> str:
+    """`page` with a new text in each block: what `shown` gives for its name."""
     return _BLOCK.sub(lambda block: f"{block[1]}{shown(block[2])}\n{block[3]}", page)
 
 
