@@ -692,6 +692,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "onnxbolt/graph/bodies.py",
         "tests/graph/test_bodies.py tests/e2e/test_bodies.py",
         (
+            "constants of a branch that is always taken go to the main graph",
+            "graph = changed.graph.source.graph",
+            "graph = changed.body.model.graph",
+        ),
+        (
             "a state keeps its first size",
             "_kept(before, results.get(following), name in supposed)",
             "before",
@@ -705,6 +710,15 @@ MUTANTS: tuple[Mutant, ...] = (
             "a constant that changed keeps its name",
             "changed = not (isinstance(constant, Constant) and constant.untouched)",
             "changed = False",
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/verify/session.py",
+        "tests/verify/test_bodies.py",
+        (
+            "parts with control flow know their sizes",
+            "any(has_bodies(node) for node in nodes)",
+            "False",
         ),
     ),
     *_mutants(
