@@ -1,0 +1,1 @@
+"""Trained models of others, before and after `optimize`: `python -m tests.trained`."""
