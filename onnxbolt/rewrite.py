@@ -285,6 +285,8 @@ class Rewriter:
             place.whole.written += outputs
         if result.stored is not None:
             outputs.append(self.produce(result.stored, self.form(result.stored)))
+        if result.statistics is not None:
+            outputs.append(result.statistics)
         return self.add(spec.name, operation.inputs, outputs, attributes, y, origin.source, DOMAIN)
 
     def _placed(self, operation: Operation, place: Slice) -> Operation:
@@ -353,7 +355,7 @@ class Rewriter:
         """Replace a candidate's nodes by one fused node."""
         anchor, stored = candidate.anchor, self._assignment.stored(candidate)
         operation = anchor.op.operation(candidate, stored, self)
-        result = Result(candidate.output, stored.writes, candidate.stored)
+        result = Result(candidate.output, stored.writes, candidate.stored, candidate.statistics)
         if (plain := stored.both) is not None:
             result = Result(plain, PLAIN, candidate.output)
         origin = Origin(candidate.rule, anchor.node, candidate.nodes)

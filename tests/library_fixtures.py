@@ -169,6 +169,16 @@ GEMM = Fused("gemm", Step("Bias"), Step("Relu"), family=named("gemm_2x"))
 GEMM_ROWS = Fused("gemm", Step("Bias"), Step("Relu"), family=named("gemm_rows_sm90"), padding=3)
 GLU = Fused("glu", Step("Bias"), Step("Relu"), Step("GateBias"), family=named("gemm_sm90"))
 ROTARY = Fused("rotary", Step("Bias"), Step("Rotate"), family=named("gemm_2x"))
+WRITES_STATISTICS = Fused(
+    "gemm", Step("Bias"), Step("Add"), Step("Relu"), Step("Moments"), family=named("gemm_2x")
+)
+READS_STATISTICS = Fused(
+    "gemm",
+    Step("FoldedLayerNorm", (0.25,)),
+    Step("Bias"),
+    Step("Relu"),
+    family=named("gemm_2x"),
+)
 GEMM_ADD = Fused(
     "gemm", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=named("gemm_2x")
 )

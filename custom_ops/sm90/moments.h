@@ -5,11 +5,10 @@
 // have a fixed order: the same bits come out in all blocks, and on every run.
 #pragma once
 #include "cutlass/cutlass.h"
+#include "runtime/declarations.h"
 
 namespace onnxbolt {
 namespace sm90 {
-
-constexpr int kPartColumns = 64;
 
 // The statistics of some columns of a row: their mean, and the sum of squared differences from it.
 struct alignas(8) Moments {

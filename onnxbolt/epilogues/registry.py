@@ -90,7 +90,9 @@ LAYER_NORM, RMS_NORM = structure.LAYER_NORM.name, structure.RMS_NORM.name
 NORMS = {LAYER_NORM: True, RMS_NORM: False}
 MOMENTS = structure.MOMENTS.name
 # norms of the rows that a product reads, likewise
-FOLDED_NORMS = {structure.FOLDED_LAYER_NORM.name: True, structure.FOLDED_RMS_NORM.name: False}
+FOLDED_LAYER_NORM = structure.FOLDED_LAYER_NORM.name
+FOLDED_RMS_NORM = structure.FOLDED_RMS_NORM.name
+FOLDED_NORMS = {FOLDED_LAYER_NORM: True, FOLDED_RMS_NORM: False}
 CASTS = {step.cast: step.name for step in _OWN if step.cast is not None}
 
 

@@ -133,7 +133,7 @@ class EpilogueStep:
     # True if the step multiplies by other columns of the product, to which it adds its operand
     gates: bool = False
     in_f32: bool = False  # bodies compute the step, and those behind it, in float32
-    # True if the step reads or writes statistics of rows, which no node has among its tensors
+    # True if the step reads or writes statistics of rows
     statistics: bool = False
 
     def __post_init__(self) -> None:

@@ -66,7 +66,7 @@ struct GemmSm90 {
   static const char* check_moments(const GemmArguments& gemm) {
     if constexpr (kMoments) {
       const auto check = [](const float* moments, int64_t columns) {
-        if (columns % sm90::kPartColumns != 0) return "rows with statistics are multiples of 64";
+        if (columns % kPartColumns != 0) return "rows with statistics are multiples of 64";
         return moments && IsAligned(moments, sizeof(sm90::Moments))
                    ? nullptr
                    : "statistics of rows are missing, or not aligned to 8 bytes";
@@ -81,7 +81,7 @@ struct GemmSm90 {
   static void describe_moments(typename End::Params& params, const GemmArguments& gemm) {
     if constexpr (kMoments) {
       params.of_input = {reinterpret_cast<const sm90::Moments*>(gemm.moments_of_a),
-                         static_cast<int>(gemm.k / sm90::kPartColumns), static_cast<int>(gemm.m)};
+                         static_cast<int>(gemm.k / kPartColumns), static_cast<int>(gemm.m)};
       params.of_result = reinterpret_cast<sm90::Moments*>(gemm.moments_of_d);
     }
   }

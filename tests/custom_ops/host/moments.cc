@@ -8,6 +8,7 @@
 
 namespace {
 
+using namespace onnxbolt;
 using namespace onnxbolt::sm90;
 
 alignas(128) char shared_memory[emulated::kMemory];
