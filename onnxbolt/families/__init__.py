@@ -161,7 +161,9 @@ def kinds() -> frozenset[str]:
 
 def problem_types() -> dict[str, type[Problem]]:
     """The classes of problems that some family solves, by name."""
-    return _problem_types(_planned())
+    unmeasured = {kind for family in _planned() for kind in family.unmeasured}
+    found = _problem_types(_planned())
+    return {name: kind for name, kind in found.items() if kind not in unmeasured}
 
 
 def is_unmeasured(problem: Problem) -> bool:

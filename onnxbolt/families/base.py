@@ -137,6 +137,8 @@ class Family(Generic[C]):
     # False: no kernel of the family has run on a GPU yet, or others were faster there, so that
     # planning chooses none
     measured: bool = True
+    # classes of its problems for which this holds of kernels that are measured otherwise
+    unmeasured: tuple[type[Problem], ...] = ()
     generation: int = 2  # the tuner tries few of a problem's families of earlier generations
 
     def __init__(self) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import onnx_graphsurgeon as gs
 
@@ -156,40 +157,86 @@ def plan(
     unsupported = {candidate: _unsupported(candidate, archs) for candidate in candidates}
     supported = [c for c in candidates if unsupported[c] is None]
     fused = _decided(graph, supported, archs, fuse == "winning", timings, ranges.opt)
-    chosen, assignment = fused.assigned.candidates, fused.assigned.assignment
+    assignment, kernels = (
+        fused.assigned.assignment,
+        _kernels(fused.assigned, archs, timings, ranges),
+    )
+    refusals = [
+        *(refusal for refusal in unsupported.values() if refusal is not None),
+        *fused.refusals,
+        *slices(graph, assignment, elementwise_runs(graph, assignment)).refusals,
+    ]
+    used = Timings(kernels.choices, fused.judge.comparisons, timings.machine)
+    verdicts = tuple(fused.judge.verdicts.values())
+    return Plan(
+        assignment,
+        kernels.tables,
+        kernels.sizes,
+        kernels.predictions,
+        refusals,
+        used,
+        fused.lost,
+        verdicts,
+    )
+
+
+def replaced(
+    graph: gs.Graph,
+    before: Plan,
+    candidates: list[Candidate],
+    archs: Sequence[int],
+    timings: Timings,
+    ranges: Ranges,
+) -> Plan:
+    """The plan with other kernels for some nodes that it fuses. Raises FrozenError as `plan`
+    does."""
+    assigned = _assigned(graph, candidates, archs, ranges.opt)
+    kernels = _kernels(assigned, archs, timings, ranges)
+    return replace(
+        before,
+        assignment=assigned.assignment,
+        tables=kernels.tables,
+        sizes=kernels.sizes,
+        predictions=kernels.predictions,
+        refusals=[*before.refusals, *assigned.refusals],
+        used=replace(before.used, choices={**before.used.choices, **kernels.choices}),
+    )
+
+
+class _Kernels(NamedTuple):
+    """The kernels of candidates, as `Plan` has them, and all choices among kernels."""
+
+    tables: dict[gs.Node, list[Choice]]
+    sizes: dict[gs.Node, tuple[Problem, ...]]
+    predictions: dict[gs.Node, list[Prediction]]
+    choices: dict[tuple[Problem, int], Choice]
+
+
+def _kernels(
+    assigned: _Assigned, archs: Sequence[int], timings: Timings, ranges: Ranges
+) -> _Kernels:
+    """The fastest ones that are known. Raises FrozenError if `timings` are frozen and lack one."""
     sizes = {
-        c.anchor.node: tuple(problem_of(c, assignment, point) for point in ranges.points)
-        for c in chosen
+        c.anchor.node: tuple(problem_of(c, assigned.assignment, point) for point in ranges.points)
+        for c in assigned.candidates
     }
     distinct = list(dict.fromkeys(problem for problems in sizes.values() for problem in problems))
     _require_choices(timings, [(problem, number) for problem in distinct for number in archs])
     picked = {number: choices(distinct, ARCHS[number], timings) for number in archs}
     tables: dict[gs.Node, list[Choice]] = defaultdict(list)
     predictions: dict[gs.Node, list[Prediction]] = defaultdict(list)
-    for number, candidate in itertools.product(archs, chosen):
+    for number, candidate in itertools.product(archs, assigned.candidates):
         key, best = candidate.anchor.node, picked[number]
         tables[key] += table((problem.rows, best[problem]) for problem in sizes[key])
         opt = sizes[key][0]
         theirs = ort_us(problem_of(candidate, None, ranges.opt), ARCHS[number])
         predictions[key].append(_prediction(opt, best[opt], theirs, ARCHS[number]))
-    refusals = [
-        *(refusal for refusal in unsupported.values() if refusal is not None),
-        *fused.refusals,
-        *slices(graph, assignment, elementwise_runs(graph, assignment)).refusals,
-    ]
-    used = Timings(
-        {
-            (problem, number): choice
-            for number, found in picked.items()
-            for problem, choice in found.items()
-        },
-        fused.judge.comparisons,
-        timings.machine,
-    )
-    verdicts = tuple(fused.judge.verdicts.values())
-    return Plan(
-        assignment, dict(tables), sizes, dict(predictions), refusals, used, fused.lost, verdicts
-    )
+    chosen = {
+        (problem, number): choice
+        for number, found in picked.items()
+        for problem, choice in found.items()
+    }
+    return _Kernels(dict(tables), sizes, dict(predictions), chosen)
 
 
 def _decided(
