@@ -1,7 +1,7 @@
 """Trained models of others before and after `optimize`, by what their users take from them: texts,
 labels and speech flags have to be the same, boxes to overlap by an IoU of 0.98, masks of 0.995.
 
-    python -m tests.trained [--from DIR] [--only PATTERN] [--precision P] [--provider cpu|cuda]
+    python -m tests.trained [--from DIR] [--only PATTERN].. [--precision P] [--provider cpu|cuda]
 
 Models and sample inputs come from public repositories, at fixed commits (files.json). They are
 fetched into the cache, or read from DIR (owner/name/path in it), and each is checked by its
@@ -49,8 +49,12 @@ def main() -> int:
     store, files = Store(arguments.directory), listed()
     cuda = arguments.provider == "cuda"
     place = f"kernels on {gpu_name()}" if cuda else table.CPU
-    chosen = [case for case in CASES if fnmatch.fnmatch(case.name, f"*{arguments.only}*")]
-    failed = [] if chosen else [f"no model is called {arguments.only!r}"]
+    wanted = arguments.only or [""]
+    names = {
+        pattern: fnmatch.filter([case.name for case in CASES], f"*{pattern}*") for pattern in wanted
+    }
+    failed = [f"no model is called {pattern!r}" for pattern, found in names.items() if not found]
+    chosen = [case for case in CASES if any(case.name in found for found in names.values())]
     for case in chosen:
         for precision in arguments.precision or PRECISIONS:
             run, started = f"{case.name}, {precision}, {place}", time.monotonic()
@@ -137,7 +141,7 @@ def _network(session: ort.InferenceSession) -> Network:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.trained")
     parser.add_argument("--from", dest="directory", type=Path, help="files at hand")
-    parser.add_argument("--only", default="", help="pattern of the models' names")
+    parser.add_argument("--only", action="append", help="pattern of the models' names")
     parser.add_argument("--precision", action="append", choices=PRECISIONS)
     parser.add_argument("--provider", choices=("cpu", "cuda"), default="cpu")
     return parser.parse_args()

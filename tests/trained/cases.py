@@ -270,7 +270,7 @@ CASES = (
         plate_type,
     ),
     Case(
-        "Silero VAD",
+        "Silero VAD, opset 16",
         {"detector": f"{_SILERO}/src/silero_vad/data/silero_vad.onnx"},
         (f"{_SILERO}/tests/data/test.wav",),
         speech_flags,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -30,6 +31,9 @@ def labels(networks: Networks, data: bytes) -> Answer:
     return Answer({"label": [int(k) for k in y.argmax(axis=1)]}, masks=[y > 0.1])
 
 
+NET = Case("net", {"classifier": f"{REPOSITORY}/m.onnx"}, (f"{REPOSITORY}/in put.bin",), labels)
+
+
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with a model and an input, which are the only case."""
@@ -46,13 +50,10 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "files.json").write_text(json.dumps({f"{REPOSITORY}@{COMMIT}": sums}))
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- begin:trained -->\nold\n<!-- end:trained -->\nb\n")
-    case = Case(
-        "net", {"classifier": f"{REPOSITORY}/m.onnx"}, (f"{REPOSITORY}/in put.bin",), labels
-    )
     monkeypatch.setattr(sources, "LIST", tmp_path / "files.json")
     monkeypatch.setattr(listed, "__defaults__", (tmp_path / "files.json",))
-    monkeypatch.setattr(command, "CASES", (case,))
-    monkeypatch.setattr(table.table, "__defaults__", ((case,),))
+    monkeypatch.setattr(command, "CASES", (NET,))
+    monkeypatch.setattr(table.table, "__defaults__", ((NET,),))
     monkeypatch.setattr(table, "PAGE", page)
     for function in (table.load, table.save):
         monkeypatch.setattr(function, "__defaults__", (tmp_path / "results.json",))
@@ -96,11 +97,19 @@ def test_a_wrong_model(
 
 
 def test_nothing_to_compare_is_a_failure(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    networks, inputs = {"classifier": f"{REPOSITORY}/m.onnx"}, (f"{REPOSITORY}/in put.bin",)
-    case = Case("blind", networks, inputs, lambda *_: Answer())
-    monkeypatch.setattr(command, "CASES", (case,))
+    blind = dataclasses.replace(NET, answer=lambda *_: Answer())
+    monkeypatch.setattr(command, "CASES", (blind,))
     assert run(monkeypatch, "--from", str(files)) == 1
     assert run(monkeypatch, "--from", str(files), "--only", "other") == 1
+
+
+def test_models_by_name(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two = tuple(dataclasses.replace(NET, name=f"{name} net") for name in ("a", "b"))
+    monkeypatch.setattr(command, "CASES", (NET, *two))
+    assert (
+        run(monkeypatch, "--from", str(files), "--only", "b n?t", "--only", "a", "--only", "c") == 1
+    )
+    assert sorted({one["case"] for one in table.load().values()}) == ["a net", "b net"]
 
 
 def test_other_content_and_missing_files(files: Path) -> None:
