@@ -38,6 +38,7 @@ from onnxbolt.cli_base import (
 )
 from onnxbolt.cli_bench import bench
 from onnxbolt.cli_cache import cache
+from onnxbolt.cli_repair import undo
 from onnxbolt.cli_tune import INTERRUPTED, TIME, sized, tune
 from onnxbolt.errors import AccuracyError, OnnxboltError, RejectedError
 from onnxbolt.options import FUSE, PRECISIONS, TRIALS, Options
@@ -449,3 +450,4 @@ def inspect(model: Path, as_json: bool, quiet: bool) -> None:
 commands.add_command(bench)
 commands.add_command(cache)
 commands.add_command(tune)
+commands.add_command(undo)

@@ -13,7 +13,16 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxbolt import extensions, names
 from onnxbolt.archs import get, nearness
-from onnxbolt.codegen.artifacts import Progress, Unit, compile_units, link, text_digest
+from onnxbolt.codegen.artifacts import (
+    Progress,
+    Unit,
+    compile_units,
+    link,
+    object_path,
+    text_digest,
+    unit_key,
+)
+from onnxbolt.codegen.cache import used
 from onnxbolt.codegen.digest import kernel_sources_digest, sources_digest
 from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.render import (
@@ -110,6 +119,18 @@ def build(
         progress(f"linked {out_path.name}")
 
 
+def cached(manifest: Manifest) -> dict[Instance, Path]:
+    """Cached objects of the units that this library was built from, by the instances in them. No
+    kernel is in two of them, so that they can be linked together. Raises ToolchainError."""
+    toolchain, found = find_toolchain(), dict[Instance, Path]()
+    for unit, part in _kernel_units(manifest):
+        path = object_path(unit_key(unit, toolchain))
+        if path.exists():
+            used(path.parent)
+            found.update(dict.fromkeys(part, path))
+    return found
+
+
 def units(manifest: Manifest) -> list[Unit]:
     """All translation units of a library, those that take longest first, so that all cores stay
     busy until the end."""
@@ -134,7 +155,18 @@ def build_for(model: Path | str, progress: Progress | None = None) -> Path:
     Raises InputError where the model has no fused nodes or was written by another version of
     onnxbolt.
     """
-    proto = load_model(Path(model))
+    manifest = manifest_of_file(load_model(Path(model)), model)
+    path = default_library_path(model)
+    build(manifest, path, progress)
+    return path
+
+
+def manifest_of_file(proto: ModelProto, model: Path | str) -> Manifest:
+    """The manifest of a written model, read from the file `model`.
+
+    Raises InputError where it has no fused nodes or was written by another version of onnxbolt, and
+    as `manifest_of_model` does.
+    """
     manifest = manifest_of_model(proto)
     if not manifest.ops:
         raise InputError(
@@ -145,9 +177,7 @@ def build_for(model: Path | str, progress: Progress | None = None) -> Path:
             f"{model} was written by another version of onnxbolt{_or_of(manifest.extensions)},"
             " whose kernels this one lacks. Run: onnxbolt optimize"
         )
-    path = default_library_path(model)
-    build(manifest, path, progress)
-    return path
+    return manifest
 
 
 default_library_path = get_library_path  # `optimize` writes and `session_options` looks there
@@ -159,6 +189,18 @@ def manifest_of_model(model: ModelProto) -> Manifest:
     Raises InputError where the two do not fit, for values that no library could hold, and where
     the model comes from an extension that is not installed.
     """
+    manifest = manifest_of_nodes(model)
+    if manifest.extensions != _extensions(model):
+        raise InputError(
+            f"the model's metadata entry {names.EXTENSIONS} does not name the extensions that its"
+            f" nodes come from ({', '.join(manifest.extensions) or 'none'}). Run: onnxbolt optimize"
+        )
+    return manifest
+
+
+def manifest_of_nodes(model: ModelProto) -> Manifest:
+    """The manifest of the fused nodes that a model has, whose metadata may describe more. Raises
+    InputError as `manifest_of_model` does."""
     nodes = [node for node in _nodes(model.graph) if node.domain == DOMAIN]
     ops = {op.name: op for op in ops_of(model)}
     if unknown := sorted({node.op_type for node in nodes} - set(ops)):
@@ -174,13 +216,7 @@ def manifest_of_model(model: ModelProto) -> Manifest:
             f"the model needs {len(instances)} kernels, which would take days to compile; at"
             f" most {MOST_KERNELS} are allowed"
         )
-    manifest = make_manifest((ops[name] for name in {node.op_type for node in nodes}), instances)
-    if manifest.extensions != _extensions(model):
-        raise InputError(
-            f"the model's metadata entry {names.EXTENSIONS} does not name the extensions that its"
-            f" nodes come from ({', '.join(manifest.extensions) or 'none'}). Run: onnxbolt optimize"
-        )
-    return manifest
+    return make_manifest((ops[name] for name in {node.op_type for node in nodes}), instances)
 
 
 def metadata_of(manifest: Manifest, precision: str, archs: Sequence[int]) -> dict[str, str]:
@@ -231,12 +267,16 @@ def _target(instance: Instance) -> tuple[int, int]:
 
 
 def _generated_units(manifest: Manifest) -> list[Unit]:
-    units = [Unit("manifest.cc", _manifest_source(manifest))]
+    kernels = (unit for unit, _ in _kernel_units(manifest))
+    return [Unit("manifest.cc", _manifest_source(manifest)), *kernels]
+
+
+def _kernel_units(manifest: Manifest) -> Iterator[tuple[Unit, list[Instance]]]:
+    """The units of kernels, each with its instances."""
     for (number, arch), group in itertools.groupby(manifest.instances, key=_target):
         for i, part in enumerate(_parts(list(group))):
             name = f"{FAMILIES[number].name}_sm{arch}_{i}.cu"
-            units.append(Unit(name, render_unit(part), arch, include_dirs_of(part)))
-    return units
+            yield Unit(name, render_unit(part), arch, include_dirs_of(part)), part
 
 
 def _parts(instances: list[Instance]) -> Iterator[list[Instance]]:

@@ -46,7 +46,7 @@ class Skips:
         known = {*names, *own}
         problems = [
             f"{option('skip_nodes', name)}: the model has no such node or tensor, and the plan no"
-            f" such fused node{_near(name, known)}"
+            f" such fused node{near(name, known)}"
             for name in self.nodes
             if name not in known
         ]
@@ -57,10 +57,10 @@ class Skips:
             if name in own and not own[name].source_nodes
         ]
         rules = {row.rule for row in fused if row.source_nodes}
-        words = rules | {_first(rule) for rule in rules}
+        words = rules | {first_word(rule) for rule in rules}
         problems += [
             f"{option(argument, rule)}: no fusion of this model follows the rule"
-            f"{_near(rule, words) or _listed(rules)}"
+            f"{near(rule, words) or _listed(rules)}"
             for argument, given in (("skip_rules", self.rules), ("only_rules", self.only))
             for rule in given
             if rule not in words
@@ -75,28 +75,24 @@ class Skips:
     def _rules_out(self, row: Fused) -> bool:
         return (
             row.name in self.nodes
-            or any(_follows(row.rule, rule) for rule in self.rules)
-            or bool(self.only and not any(_follows(row.rule, rule) for rule in self.only))
+            or any(follows(row.rule, rule) for rule in self.rules)
+            or bool(self.only and not any(follows(row.rule, rule) for rule in self.only))
         )
 
 
-def rows_of(fused: Iterable[Fused], names: Sequence[str], rules: Sequence[str]) -> list[Fused]:
-    """The fused nodes that have one of these names or follow one of these rules."""
-    found = Skips(tuple(names), tuple(rules))
-    return [row for row in fused if found._rules_out(row)]
-
-
-def _follows(rule: str, asked: str) -> bool:
+def follows(rule: str, asked: str) -> bool:
     """True if `asked` is the rule, or its first word, which stands for all rules that begin with
     it."""
-    return asked in (rule, _first(rule))
+    return asked in (rule, first_word(rule))
 
 
-def _first(rule: str) -> str:
+def first_word(rule: str) -> str:
+    """The word that stands for all rules that begin with it."""
     return rule.partition("+")[0]
 
 
-def _near(name: str, known: Iterable[str]) -> str:
+def near(name: str, known: Iterable[str]) -> str:
+    """The names that look like this one, as the end of a message; empty if there are none."""
     found = difflib.get_close_matches(name, sorted(known), _NEAR)
     return f". Near: {', '.join(found)}" if found else ""
 

@@ -3,7 +3,7 @@ fusing continues across them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import onnx.inliner
 from onnx import FunctionProto, ModelProto, NodeProto, TensorProto
@@ -12,7 +12,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.graph import contrib
 from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.fields import copy_fields
-from onnxbolt.graph.scopes import subgraphs
+from onnxbolt.graph.scopes import rename, subgraphs
 
 _KEPT = (FUSED_DOMAIN, contrib.DOMAIN)  # ours, and those for which ONNX Runtime has kernels
 _STANDARD = ("", "ai.onnx")
@@ -33,19 +33,68 @@ def inlined(model: ModelProto) -> ModelProto:
             f"the model's functions expand to {count} nodes, more than the limit of"
             f" {MOST_NODES}: export it with less nesting"
         )
-    skeleton = ModelProto()
-    copy_fields(model, skeleton, skip=("graph",))
-    copy_fields(model.graph, skeleton.graph, skip=("initializer",))
-    # the inliner needs only the initializers' names, so that no new tensor gets one of them
-    skeleton.graph.initializer.extend(
-        TensorProto(name=tensor.name) for tensor in model.graph.initializer
-    )
+    skeleton = _without_data(model)
     kept = [(function.domain, function.name) for function in model.functions if _is_kept(function)]
     _give_defaults(skeleton)
     try:
         result = onnx.inliner.inline_selected_functions(skeleton, kept, exclude=True)
     except RuntimeError:  # the inliner converts no opsets
         return model
+    return _with_data(result, model)
+
+
+def unfused(model: ModelProto, names: Collection[str]) -> ModelProto:
+    """The model with the function's body in place of each fused node of one of these names, and
+    without the functions that no node calls any more."""
+    skeleton, made = _without_data(model), list[tuple[str, str]]()
+    functions = {function.name: function for function in _fused_functions(model)}
+    for node in with_inner(skeleton.graph.node):
+        if node.domain == FUSED_DOMAIN and node.name in names:
+            own = _own_function(functions[node.op_type], node, len(made))
+            skeleton.functions.append(own)
+            made.append((FUSED_DOMAIN, own.name))
+            node.op_type = own.name
+    result = onnx.inliner.inline_selected_functions(skeleton, made, exclude=False)
+    called = {node.op_type for node in with_inner(result.graph.node) if node.domain == FUSED_DOMAIN}
+    kept = [f for f in result.functions if f.domain != FUSED_DOMAIN or f.name in called]
+    del result.functions[:]
+    result.functions.extend(kept)
+    return _with_data(result, model)
+
+
+def _fused_functions(model: ModelProto) -> list[FunctionProto]:
+    return [function for function in model.functions if function.domain == FUSED_DOMAIN]
+
+
+def _own_function(function: FunctionProto, node: NodeProto, number: int) -> FunctionProto:
+    """A copy of the function for one node, by whose name its inner tensors and nodes are called:
+    they must not have the name of a tensor of the source model, which verification would take them
+    for."""
+    own = FunctionProto()
+    own.CopyFrom(function)
+    own.name = f"{function.name}__{number}"
+    ends = {*own.input, *own.output, ""}
+    inner = (name for each in with_inner(own.node) for name in each.output if name not in ends)
+    rename(own.node, {name: f"{node.name}/{name}" for name in inner})
+    for place, each in enumerate(own.node):
+        each.name = f"{node.name}/{each.op_type}{place}"
+    return own
+
+
+def _without_data(model: ModelProto) -> ModelProto:
+    """A copy for the inliner, which needs only the initializers' names, so that no new tensor gets
+    one of them."""
+    skeleton = ModelProto()
+    copy_fields(model, skeleton, skip=("graph",))
+    copy_fields(model.graph, skeleton.graph, skip=("initializer",))
+    skeleton.graph.initializer.extend(
+        TensorProto(name=tensor.name) for tensor in model.graph.initializer
+    )
+    return skeleton
+
+
+def _with_data(result: ModelProto, model: ModelProto) -> ModelProto:
+    """The inliner's result with the initializers of the model."""
     del result.graph.initializer[:]
     result.graph.initializer.extend(model.graph.initializer)
     return result
