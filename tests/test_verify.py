@@ -264,6 +264,28 @@ def test_other_indices_never_pass_but_rounding_that_chooses_them_leaves_no_verdi
     assert row.error > 0.9
 
 
+@pytest.mark.parametrize(
+    ("distance", "faulty", "judged"), [(8.0, False, True), (8.0, True, True), (1e-3, True, False)]
+)
+def test_wrong_indices_fail_in_their_segment_unless_rounding_chooses_them(
+    distance: float, faulty: bool, judged: bool
+) -> None:
+    """Sums that lie about `distance` apart. Fault: the least ones are chosen."""
+    constants: dict[str, Any] = {
+        "small": np.float32(1e-4),
+        "b": (100 + distance * np.arange(8)).astype(np.float32),
+        "k": np.array([3], np.int64),
+    }
+    header, begin = "(float[64,8] x) => (int64[64,3] i)", "a = Mul(x, small) h = Add(a, b)"
+    original = model_of(header, f"{begin} y, i = TopK(h, k)", constants)
+    end = f"r = Cast<to=10>(h) y, i = TopK<largest={int(not faulty)}>(r, k)"
+    rounded = model_of(header, f"{begin} {end}", constants)
+    rounded.metadata_props.add(key="onnxbolt.precision", value="fp16")
+    rows = {row.name: row for row in verify(original, rounded, providers=[CPU]).at("segment")}
+    assert ("i" in rows) == judged
+    assert not judged or rows["i"].failed == faulty
+
+
 def test_a_shape_that_rounding_changes_is_not_judged() -> None:
     """Beside 1, fp16 does not hold 1e-4: nothing passes the threshold any more."""
     body = "a = Mul(x, zero) h = Add(a, b) g = Greater(h, one) y = NonZero(g)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,6 +55,10 @@ _MEANS = {"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"}
 _LARGEST = {"MaxPool", "GlobalMaxPool", "ReduceMax"}
 _WEIGHTLESS = 60.0  # exp(-60) of the largest power is no weight, for any number of terms
 _MEASURED_FACTOR = 4.0  # factor on a limit measured with one draw of the errors' signs
+# Draws for integers, each tried with the opposite signs as well. Two values whose order is within
+# their errors change places in a draw with a probability of 1/2, so that 1 of 1,024 such pairs is
+# overlooked.
+_CHOICES = 10
 
 _CONSTANTS = {
     "value_float": np.float32,
@@ -221,22 +225,40 @@ class Call:
         self.analysis.measured[self.node.op_type] = None
         floats = {i: x for i, x in enumerate(self.inputs) if x is not None and is_float(x.dtype)}
         values = self._run({i: x.value for i, x in floats.items()}, np.float32)
-        rng = np.random.default_rng(0)
-        spreads: list[list[Error]] = []
-        for kind in (0, 1):
-            moved = {
-                i: x.value + rng.choice([-1.0, 1.0], x.value.shape) * x.absolute(x.errors[kind])
-                for i, x in floats.items()
-            }
-            found = (
-                self._run(moved, np.float32)
-                if any(is_set(x.errors[kind]) for x in floats.values())
-                else values
-            )
-            spreads.append([_spread(*pair) for pair in zip(values, found, strict=True)])
+        spreads = [self._spreads(kind, floats, values) for kind in (0, 1)]
         return [
             self._of_exact(value, *errors) for value, *errors in zip(values, *spreads, strict=True)
         ]
+
+    def _spreads(
+        self, kind: int, floats: Mapping[int, Bounded], values: Sequence[np.ndarray]
+    ) -> list[Error]:
+        """For each of `values`, how much one kind of errors of the operands changes it: floats by
+        one draw of the errors' signs, integers by several, until all have changed."""
+        spreads: list[Error] = [0.0 for _ in values]
+        for found in self._draws(kind, floats):
+            spreads = [
+                spread if is_set(spread) else _spread(value, other)
+                for spread, value, other in zip(spreads, values, found, strict=True)
+            ]
+            if all(map(is_set, spreads)):
+                break
+        return spreads
+
+    def _draws(self, kind: int, floats: Mapping[int, Bounded]) -> Iterator[list[np.ndarray]]:
+        """The node's results with its operands changed by one kind of errors, with random signs and
+        then with the opposite ones; none where the operands have no such errors."""
+        if not any(is_set(x.errors[kind]) for x in floats.values()):
+            return
+        rng = np.random.default_rng(0)
+        for _ in range(_CHOICES):
+            changes = {
+                i: rng.choice([-1.0, 1.0], x.value.shape) * x.absolute(x.errors[kind])
+                for i, x in floats.items()
+            }
+            for sign in (1.0, -1.0):
+                moved = {i: x.value + sign * changes[i] for i, x in floats.items()}
+                yield self._run(moved, np.float32)
 
     def _of_exact(
         self, value: np.ndarray, arithmetic: Error = 0.0, operands: Error = 0.0
@@ -636,6 +658,11 @@ def _resize(call: Call) -> Bounded | None:
     )
 
 
+def _of_shape(call: Call) -> Bounded:
+    """No error of a value reaches a shape."""
+    return Bounded.of(call._run({})[0])
+
+
 _RULES: dict[str, Callable[[Call], Bounded | None]] = {
     "BatchNormalization": _batch_normalization,
     "Cast": _cast,
@@ -646,5 +673,7 @@ _RULES: dict[str, Callable[[Call], Bounded | None]] = {
     "LayerNormalization": _layer_normalization,
     "MatMul": _matmul,
     "Resize": _resize,
+    "Shape": _of_shape,
+    "Size": _of_shape,
     "Softmax": _softmax,
 }

@@ -722,6 +722,16 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     *_mutants(
+        "onnxbolt/verify/rules.py",
+        "tests/verify/test_bounds.py tests/test_verify.py",
+        ("one draw of signs decides integers", "for _ in range(_CHOICES)", "for _ in range(1)"),
+        (
+            "all integers behind rounded values are uncertain",
+            "spread if is_set(spread) else _spread(value, other)",
+            "spread if is_set(spread) else np.full(value.shape, np.inf)",
+        ),
+    ),
+    *_mutants(
         "onnxbolt/verify/bodies.py",
         "tests/verify/test_bodies.py",
         (

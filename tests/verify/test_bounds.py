@@ -290,3 +290,36 @@ def test_values_without_weight_have_no_part_in_a_softmax_s_error() -> None:
     assert np.all(limit <= 3e-3)
     assert np.all(limit[:, :2] >= 1e-3 * y.value[:, :2])
     np.testing.assert_allclose(y.value[1], 1 / 3)
+
+
+def chosen(values: np.ndarray, error: float) -> Bounded:
+    """The indices of the five largest `values`."""
+    node = helper.make_node("TopK", ["x", "k"], ["values", "indices"])
+    env: Env = {
+        "x": Bounded.of(values.astype(np.float32), error),
+        "k": Bounded.of(np.array([5], np.int64)),
+    }
+    Analysis(STANDARD, {}).run([node], env, STANDARD_ARITHMETIC)
+    return env["indices"]
+
+
+@pytest.mark.parametrize("gap", [0.0, 2.0**-11, 2.0**-10.1])
+def test_one_pair_that_rounding_may_exchange_is_seen_wherever_it_lies(gap: float) -> None:
+    """Its two values change places in one of four draws of signs, the first one too seldom."""
+    for place in range(60):
+        values = np.arange(64.0, 0.0, -1.0)
+        values[2] = values[3] * (1 + gap)
+        found = chosen(np.roll(values, place), 2.0**-11)
+        assert np.isinf(found.absolute(found.operands)).all()
+
+
+def test_indices_of_values_that_lie_apart_are_certain() -> None:
+    found = chosen(np.arange(64.0, 0.0, -1.0), 2.0**-11)
+    assert not found.absolute(found.operands).any()
+    assert not found.absolute(found.arithmetic).any()
+
+
+def test_a_shape_has_no_errors() -> None:
+    found = analysed(helper.make_node("Shape", ["x"], ["y"]), np.ones((2, 3)), error=2.0**-11)
+    assert found.exact
+    assert found.value.tolist() == [2, 3]
