@@ -151,7 +151,7 @@ def _seconds(table: Table, task: Task) -> float:
 def work(task: Task, digest: str, threads: int, until: float, results: Connection) -> None:
     """Optimize the task's model once, verify it with each seed, and send key and entry of each
     run. `until` is of time.time()."""
-    _limit_threads(threads)
+    limit_threads(threads)
     source = sources()[task.name]()
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "out.onnx"
@@ -172,7 +172,7 @@ def work(task: Task, digest: str, threads: int, until: float, results: Connectio
                 )
 
 
-def _limit_threads(count: int) -> None:
+def limit_threads(count: int) -> None:
     """Let each session of this process have `count` threads: ONNX Runtime starts one per core,
     which spin."""
 

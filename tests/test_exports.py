@@ -19,7 +19,7 @@ from tests.zoo.coverage import Studied
 from tests.zoo.export.strip import stripped
 from tests.zoo.materialize import materialize
 from tests.zoo.recognition import ATTENTION, GLU, NORM, OVERLOOKED, parts
-from tests.zoo.stored import EXPORTS, FAILURES, SUFFIX, VERSIONS, load, names, shapes
+from tests.zoo.stored import EXPORTS, FAILURES, SUFFIX, VERSIONS, doubled, load, names, shapes
 
 QUICK = (  # in every test run
     "minilm.dynamo18.sdpa.mask.dynamic",
@@ -75,14 +75,8 @@ def test_function_bodies_serve_other_sizes(name: str, tmp_path: Path) -> None:
     source, out, at = load(name), tmp_path / "out.onnx", shapes(name)
     onnxbolt.optimize(source, out, fuse="all", library=False, verify=False, opt_shapes=at)
     assert at is not None
-    doubled = {
-        value.name: tuple(
-            2 * size if dim.dim_param else size
-            for size, dim in zip(at[value.name], value.type.tensor_type.shape.dim, strict=True)
-        )
-        for value in source.graph.input
-    }
-    assert verify(source, out, min_shapes=doubled, opt_shapes=doubled, max_shapes=doubled).passed
+    other = doubled(source, at)
+    assert verify(source, out, min_shapes=other, opt_shapes=other, max_shapes=other).passed
 
 
 @pytest.mark.parametrize("name", graphs(sized()))

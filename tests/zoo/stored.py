@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import lzma
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -37,6 +38,17 @@ def shapes(name: str) -> dict[str, tuple[int, ...]] | None:
     """The inputs' shapes that a symbolic graph was traced with; None where the usual ones do."""
     known = json.loads((EXPORTS / SHAPES).read_text()).get(name)
     return known and {tensor: tuple(shape) for tensor, shape in known.items()}
+
+
+def doubled(model: ModelProto, at: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """Shapes of the inputs, with twice the sizes that `at` has for symbolic dimensions."""
+    return {
+        value.name: tuple(
+            2 * size if dim.dim_param else size
+            for size, dim in zip(at[value.name], value.type.tensor_type.shape.dim, strict=True)
+        )
+        for value in model.graph.input
+    }
 
 
 def main(arguments: list[str]) -> None:
