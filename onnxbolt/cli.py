@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,12 +25,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onnxbolt.cli_base import (
-    ARCH,
     FILE,
-    SEED,
     Finite,
     Group,
-    custom_ops,
     emit,
     log_format,
     messages,
@@ -38,10 +35,11 @@ from onnxbolt.cli_base import (
 )
 from onnxbolt.cli_bench import bench
 from onnxbolt.cli_cache import cache
-from onnxbolt.cli_repair import undo
-from onnxbolt.cli_tune import INTERRUPTED, TIME, sized, tune
+from onnxbolt.cli_options import TIME, comparison, once, planning, sized
+from onnxbolt.cli_repair import bisect, undo
+from onnxbolt.cli_tune import INTERRUPTED, tune
 from onnxbolt.errors import AccuracyError, OnnxboltError, RejectedError
-from onnxbolt.options import FUSE, PRECISIONS, TRIALS, Options
+from onnxbolt.options import TRIALS, Options
 from onnxbolt.spelling import flags
 from onnxbolt.version import __version__
 
@@ -103,41 +101,6 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _once(_: click.Context, __: click.Parameter, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Drops repeated values of an option."""
-    return tuple(dict.fromkeys(values))
-
-
-def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The flags of commands that compare two models."""
-    for option in (
-        custom_ops,
-        click.option(
-            "--strict",
-            is_flag=True,
-            help="Also exit with 3 if the model or a part of it cannot be judged by any inputs.",
-        ),
-        click.option(
-            "--seed", type=SEED, default=0, show_default=True, help="Seed of the random inputs."
-        ),
-        click.option(
-            "--rtol",
-            type=Finite(min=0),
-            help="With --atol: also require |y - y0| <= atol + rtol |y0| of every element.",
-        ),
-        click.option("--atol", type=Finite(min=0), help="See --rtol."),
-        click.option(
-            "--inputs",
-            type=FILE,
-            help=(
-                "Compare on these inputs (.npz, one array per graph input) instead of random ones."
-            ),
-        ),
-    ):
-        function = option(function)
-    return function
-
-
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def commands() -> None:
@@ -148,66 +111,7 @@ def commands() -> None:
 @commands.command()
 @click.argument("source", metavar="IN.onnx", type=FILE)
 @click.argument("out", metavar="OUT.onnx", type=FILE)
-@click.option(
-    "--precision",
-    type=click.Choice(PRECISIONS),
-    default="fp16",
-    show_default=True,
-    help="Type of weights and compute. keep: as in the model; fp32 is multiplied as TF32.",
-)
-@click.option(
-    "--fuse",
-    type=click.Choice(FUSE),
-    default="winning",
-    show_default=True,
-    help=(
-        "winning: keep only fusions that are faster than ONNX Runtime's own kernels (as"
-        " measured, else as predicted). all: keep every fusion."
-    ),
-)
-@click.option(
-    "--skip-node",
-    "skip_nodes",
-    metavar="NAME",
-    multiple=True,
-    callback=_once,
-    help=(
-        "Leave these nodes as they are: those that the fused node NAME would replace, the source"
-        " node NAME, or the one that computes the tensor NAME. May be given several times."
-    ),
-)
-@click.option(
-    "--skip-rule",
-    "skip_rules",
-    metavar="RULE",
-    multiple=True,
-    callback=_once,
-    help=(
-        "Leave the nodes of these fusions as they are: a rule as reports name it, such as"
-        " conv+Bias+Relu, or its first word for all that begin with it. May be given several"
-        " times."
-    ),
-)
-@click.option(
-    "--only-rule",
-    "only_rules",
-    metavar="RULE",
-    multiple=True,
-    callback=_once,
-    help="Leave the nodes of all other fusions as they are. May be given several times.",
-)
-@click.option(
-    "--arch",
-    "archs",
-    type=ARCH,
-    multiple=True,
-    callback=_once,
-    help=(
-        "GPU architecture to build kernels for; may be given several times: fusions are"
-        " then chosen for all of them together. Default: the local GPU's, else sm_80 and"
-        " sm_90a."
-    ),
-)
+@planning
 @click.option(
     "--tune",
     is_flag=True,
@@ -258,7 +162,7 @@ def commands() -> None:
     metavar="FILE.json|FILE.md",
     type=FILE,
     multiple=True,
-    callback=_once,
+    callback=once,
     help="Also write the report to this file; may be given several times.",
 )
 @click.option(
@@ -266,39 +170,8 @@ def commands() -> None:
     is_flag=True,
     help="Write weights to OUT.onnx.data. Models above 2 GB always do.",
 )
-@click.option(
-    "--lock",
-    metavar="FILE",
-    type=FILE,
-    help=(
-        "Lock file: measured times in it are used, and this run's choices and times are written"
-        " to it."
-    ),
-)
-@click.option(
-    "--frozen",
-    is_flag=True,
-    help="Take every choice from the lock file; exit with 5 if it lacks one.",
-)
-@click.option(
-    "--ort-version",
-    default="",
-    metavar="VERSION",
-    help=(
-        "ONNX Runtime that will run the model, e.g. 1.31. Its CUDA kernels decide what"
-        " stays in fp32. Default: the installed one."
-    ),
-)
-@click.option(
-    "--freeze-initializers/--no-freeze-initializers",
-    default=None,
-    help=(
-        "Turn initializers that are also graph inputs into constants, and remove those"
-        " inputs. Default: only if all initializers are inputs."
-    ),
-)
 @click.option("--dry-run", is_flag=True, help="Plan and report, but write and compile nothing.")
-@_comparison
+@comparison
 def optimize(
     source: Path,
     out: Path,
@@ -403,7 +276,7 @@ def build(model: Path, quiet: bool) -> None:
     help="Also write every comparison to this file; may be given several times.",
 )
 @sized
-@_comparison
+@comparison
 def verify(
     original: Path,
     optimized: Path,
@@ -448,6 +321,7 @@ def inspect(model: Path, as_json: bool, quiet: bool) -> None:
 
 
 commands.add_command(bench)
+commands.add_command(bisect)
 commands.add_command(cache)
 commands.add_command(tune)
 commands.add_command(undo)

@@ -1,12 +1,15 @@
-"""`onnxbolt undo`: for models and machines with which something is wrong."""
+"""`onnxbolt undo` and `onnxbolt bisect`: for models and machines with which something is wrong."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from onnxbolt.cli_base import FILE, Command, emit, messages
+from onnxbolt.cli_options import TIME, comparison, planning, sized
+from onnxbolt.options import Options
 
 
 @click.command(cls=Command)
@@ -53,3 +56,56 @@ def undo(
     )
     if not quiet:
         emit("undone", done.text, done.json)
+
+
+@click.command(cls=Command)
+@click.argument("source", metavar="ORIGINAL.onnx", type=FILE)
+@click.option(
+    "--script",
+    metavar="CHECK",
+    type=FILE,
+    help=(
+        "Program that judges a model instead of `onnxbolt verify`. It gets the model's path, and"
+        " exits with 0 if the model is good, with 125 if it cannot be judged, and with any other"
+        " code if it is bad."
+    ),
+)
+@click.option(
+    "--timeout",
+    type=TIME,
+    default="10m",
+    show_default=True,
+    metavar="TIME",
+    help="A run that takes longer is bad.",
+)
+@planning
+@sized
+@click.option("--no-library", is_flag=True, help="Compile nothing: function bodies run.")
+@comparison
+def bisect(
+    source: Path,
+    script: Path | None,
+    timeout: float,
+    no_library: bool,
+    quiet: bool,
+    **values: Any,
+) -> None:
+    """Find the step of `optimize` that makes verification fail.
+
+    Steps are taken one after the other: passes of canonicalization, precision, layouts, then each
+    fused node. Each run is a process of its own, so that crashes and hangs are found, too. Give the
+    options with which `optimize` fails.
+    """
+    from onnxbolt.bisection import bisect as search
+
+    if values["frozen"] and not values["lock"]:
+        raise click.UsageError("--frozen needs --lock FILE, the lock file to read.")
+    found = search(
+        source,
+        script=script,
+        timeout=timeout,
+        options=Options(library=not no_library, **values),
+        progress=messages(quiet),
+    )
+    if not quiet:
+        emit("bisection", found.text, found.json)

@@ -25,6 +25,7 @@ from onnxbolt.graph.convolutions import facts_of
 from onnxbolt.graph.exporter import export_apart, used_variables
 from onnxbolt.graph.overridable import frozen
 from onnxbolt.graph.source import Source, opened
+from onnxbolt.layout.assignment import Assignment
 from onnxbolt.library_file import sha256_of
 from onnxbolt.measurements.timings import NOTHING, Timings
 from onnxbolt.options import Choices, Options, takes_options
@@ -83,7 +84,7 @@ def optimize(
         Output(source, out, None if options.frozen else options.lock) as output,
         opened(source) as given,
     ):
-        whole, notes = _promised(given, options)
+        whole, notes = promised(given, options)
         original, branches = resolved(whole)
         try:
             subject = Subject.of(original, options, kernels)
@@ -94,8 +95,8 @@ def optimize(
                 Report.unchanged(str(reason), archs).between(source, output.path),
                 options,
             )
-        planner = _Planner(archs, options, lock.timings(options.frozen), progress, watch)
-        subject, parts = _without_skipped(planner, subject, options)
+        planner = Planner(archs, options, lock.timings(options.frozen), progress, watch)
+        subject, parts = without_skipped(planner, subject, options)
         manifest = library.make_manifest(
             (op for part in parts for op in part.rewriter.ops),
             (instance for part in parts for instance in part.rewriter.instances),
@@ -161,7 +162,7 @@ def optimize(
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """The main graph or that of a body, after all stages."""
 
     account: Account
@@ -169,7 +170,7 @@ class _Part:
     estimates: tuple[Estimate, ...]
 
 
-class _Planner:
+class Planner:
     """Plans and rewrites the graphs of a model one after another; together they take the time of
     one budget."""
 
@@ -178,9 +179,13 @@ class _Planner:
         archs: Sequence[int],
         options: Options,
         locked: Timings,
-        progress: Callable[[str], None] | None,
-        watch: Progress | None,
+        progress: Callable[[str], None] | None = None,
+        watch: Progress | None = None,
+        arranged: Callable[[str, Assignment], Assignment] | None = None,
     ) -> None:
+        """`arranged`: the assignment to rewrite a graph by, from the place of its body and the
+        planned one."""
+        self._arranged = arranged
         self._archs, self._options, self._locked = archs, options, locked
         self._progress, self._watch = progress, watch
         self._start = time.monotonic()
@@ -192,7 +197,7 @@ class _Planner:
         """The results of tuning; None if nothing was tuned."""
         return together(self._tunings) if self._tunings else None
 
-    def fused(self, subject: Subject) -> list[_Part]:
+    def fused(self, subject: Subject) -> list[Part]:
         """The main graph with fused nodes, and the bodies in it. A body in which nothing is fused
         stays as it was."""
         self._tunings.clear()
@@ -200,17 +205,19 @@ class _Planner:
         put_back(subject.graph, changed)
         return parts
 
-    def _fused(self, subject: Subject) -> tuple[list[_Part], list[Changed]]:
+    def _fused(self, subject: Subject) -> tuple[list[Part], list[Changed]]:
         chosen = self._plan(subject)
         sources, archs = chosen.sources, self._archs
-        rewriter = rewrite(subject.graph, chosen.assignment, chosen.configs, archs, sources)
+        place, assignment = placed(subject.places), chosen.assignment
+        if self._arranged is not None:
+            assignment = self._arranged(place, assignment)
+        rewriter = rewrite(subject.graph, assignment, chosen.configs, archs, sources)
         restore(subject.graph)
-        place = placed(subject.places)
         kept = [
             dataclasses.replace(each, body=place)
             for each in (*subject.kept, *widen(subject.graph, subject.kernels))
         ]
-        inner, changed = list[_Part](), list[Changed]()
+        inner, changed = list[Part](), list[Changed]()
         for body, own in subject.bodies:
             if not is_there(subject.graph, body):
                 continue
@@ -232,7 +239,7 @@ class _Planner:
         )
         predictions = {node.name: node.predicted for node in account.fused if node.predicted}
         whole = estimates(subject.graph, predictions, archs, subject.ranges.opt)
-        return [_Part(account, rewriter, whole), *inner], changed
+        return [Part(account, rewriter, whole), *inner], changed
 
     def tuned(self, subject: Subject) -> Tuning:
         """The results of tuning the subject and the bodies in it."""
@@ -256,9 +263,9 @@ class _Planner:
         return chosen
 
 
-def _without_skipped(
-    planner: _Planner, subject: Subject, options: Options
-) -> tuple[Subject, list[_Part]]:
+def without_skipped(
+    planner: Planner, subject: Subject, options: Options
+) -> tuple[Subject, list[Part]]:
     """The subject with the nodes that stay as `options` ask, and its graphs after all stages.
     Raises InputError for names and rules that are unknown."""
     skips = Skips.of(options)
@@ -277,12 +284,12 @@ def _without_skipped(
     return subject, parts
 
 
-def _rows(parts: Sequence[_Part]) -> list[Fused]:
+def _rows(parts: Sequence[Part]) -> list[Fused]:
     """The fused nodes of all graphs."""
     return [row for part in parts for row in part.account.fused]
 
 
-def _estimates(parts: Sequence[_Part]) -> tuple[Estimate, ...]:
+def _estimates(parts: Sequence[Part]) -> tuple[Estimate, ...]:
     """The predicted times of the main graph and of each body once, for each architecture."""
     each = zip(*(part.estimates for part in parts), strict=True)
     return tuple(
@@ -331,12 +338,12 @@ def tune(
     options = dataclasses.replace(options or Options(), **choices)
     archs = [by_name(name).number for name in options.archs or default_archs()]
     with registered(options.custom_ops), opened(source) as given:
-        original, _ = resolved(_promised(given, options)[0])
-        planner = _Planner(archs, options, NOTHING, progress, watch)
+        original, _ = resolved(promised(given, options)[0])
+        planner = Planner(archs, options, NOTHING, progress, watch)
         return planner.tuned(Subject.of(original, options))
 
 
-def _promised(model: ModelProto, options: Options) -> tuple[ModelProto, list[str]]:
+def promised(model: ModelProto, options: Options) -> tuple[ModelProto, list[str]]:
     """The model that promises no more and no less about its inputs than the options say, with lines
     for the report."""
     model, fixed = frozen(model, options.freeze_initializers)

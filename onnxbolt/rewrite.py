@@ -99,6 +99,7 @@ class Rewriter:
         self.nodes: list[gs.Node] = []
         self.functions: dict[Signature, FunctionProto] = {}
         self.instances: set[Instance] = set()
+        self.made: dict[str, str] = {}  # names of candidates' nodes, by their outputs' names
         self._slices, self._excerpts = concats.by_tensor(), concats.excerpts
         self._packed: list[gs.Constant] = []
         self._stored: dict[tuple[str, Form], gs.Tensor] = {}
@@ -216,12 +217,17 @@ class Rewriter:
         return node
 
     def keep(self, node: gs.Node) -> None:
-        """Keep a node unchanged: it reads its tensors in ONNX's layout."""
+        """Keep a node unchanged: it reads and writes its tensors in ONNX's layout. Where an output
+        is assigned another form (`Assignment.only`), a conversion follows."""
         for i, tensor in enumerate(node.inputs):
             plain = self.get(tensor, PLAIN)
             if plain is not tensor:
                 node.inputs[i] = plain
         self.nodes.append(node)
+        for tensor in node.outputs:
+            if (form := self.form(tensor)) != PLAIN:
+                self._stored[tensor.name, PLAIN] = tensor
+                self._stored[tensor.name, form] = convert(self, tensor, tensor, PLAIN, form, None)
 
     def replace(
         self,
@@ -354,12 +360,14 @@ class Rewriter:
     def fuse(self, candidate: Candidate) -> None:
         """Replace a candidate's nodes by one fused node."""
         anchor, stored = candidate.anchor, self._assignment.stored(candidate)
+        output = candidate.output.name
         operation = anchor.op.operation(candidate, stored, self)
         result = Result(candidate.output, stored.writes, candidate.stored, candidate.statistics)
         if (plain := stored.both) is not None:
             result = Result(plain, PLAIN, candidate.output)
         origin = Origin(candidate.rule, anchor.node, candidate.nodes)
-        self.own(operation, result, origin, self._kernels.get(anchor.node, Kernels()))
+        node = self.own(operation, result, origin, self._kernels.get(anchor.node, Kernels()))
+        self.made[output] = node.name
 
     def fuse_elementwise(self, chain: Candidate) -> None:
         """Replace consecutive elementwise nodes by one node."""

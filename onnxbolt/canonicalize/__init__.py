@@ -47,6 +47,7 @@ from onnxbolt.graph import promises
 from onnxbolt.graph.edit import prune
 from onnxbolt.graph.promises import stage
 from onnxbolt.graph.shapes import infer
+from onnxbolt.graph.stages import Stages
 
 # each pass with what it does, for the report; a comment says why a pass stands where it does
 PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
@@ -103,19 +104,24 @@ _MOST_ROUNDS = 10
 
 
 @stage(requires=promises.SOUND, ensures=promises.KEPT)
-def canonicalize(graph: gs.Graph) -> list[str]:
-    """Run all passes on the graph, in place. Returns a line for each pass that changed something,
-    and one for each parallel convolution that could not be merged."""
-    log: list[str] = []
+def canonicalize(graph: gs.Graph, stages: Stages | None = None) -> list[str]:
+    """Run all passes on the graph, in place, but for those that `stages` leave out. Returns a line
+    for each pass that changed something, and one for each parallel convolution that could not be
+    merged."""
+    stages, log = stages or Stages(), list[str]()
     count = 1
     for _ in range(_MOST_ROUNDS):
         before = len(log)
         for run, effect in PASSES:
+            name = run.__module__.rpartition(".")[2]
+            if stages.leaves_out(name):
+                continue
             if count:  # else the shapes are the same as for the previous pass
                 infer(graph)
             count = run(graph)
             if count:
-                log.append(f"{run.__module__.rpartition('.')[2]}: {count} ({effect})")
+                log.append(f"{name}: {count} ({effect})")
+                stages.changed.setdefault(name, effect)
         if len(log) == before:
             break
     prune(graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -94,6 +95,14 @@ class Assignment:
         """The tensors that convolutions write as NCHW beside their result in NHWC, by the result's
         name."""
         return self.premises.both
+
+    def only(self, candidates: Sequence[Candidate]) -> Assignment:
+        """The same forms of all tensors with some of the candidates; what others replace is
+        computed by the nodes that it was."""
+        outputs = {candidate.output.name for candidate in candidates}
+        both = {name: plain for name, plain in self.both.items() if name in outputs}
+        premises = dataclasses.replace(self.premises, both=both)
+        return dataclasses.replace(self, fused=FusedNodes(candidates), premises=premises)
 
     def form(self, tensor: gs.Tensor) -> Form:
         return self.forms.get(tensor.name, PLAIN)

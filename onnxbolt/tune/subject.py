@@ -17,6 +17,7 @@ from onnxbolt.graph.bodies import Body, Left, bodies_of, import_within
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import Shape, infer
 from onnxbolt.graph.skipping import nodes_by_name, skip
+from onnxbolt.graph.stages import Stages
 from onnxbolt.match import preparation, projections, rotations, windows
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.options import Options
@@ -54,14 +55,19 @@ class Subject:
         options: Options,
         kernels: Kernels | None = None,
         skipped: frozenset[str] = frozenset(),
+        stages: Stages | None = None,
     ) -> Subject:
-        """The model after the stages before planning; `kernels` are by default those of the ONNX
-        Runtime that `options` name, and `skipped` source nodes and tensors whose nodes stay. Raises
-        InputError for a model that cannot be used, LiftError for one of an opset that they do not
-        work on."""
-        kernels = kernels or kernels_of(options.ort_version)
-        ranges = partial(ranges_of, options=options)
-        return _subject(original, options.precision, kernels, ranges, skipped)
+        """The model after the stages before planning, but for those that `stages` leave out;
+        `kernels` are by default those of the ONNX Runtime that `options` name, and `skipped` source
+        nodes and tensors whose nodes stay. Raises InputError for a model that cannot be used,
+        LiftError for one of an opset that they do not work on."""
+        before = _Before(
+            options.precision,
+            kernels or kernels_of(options.ort_version),
+            skipped,
+            stages or Stages(),
+        )
+        return _subject(original, before, partial(ranges_of, options=options))
 
     def __iter__(self) -> Iterator[Subject]:
         """The subject and those of all bodies in it."""
@@ -81,7 +87,7 @@ class Subject:
         graph = import_model(self.original)
         skip(graph, nodes_by_name(graph), self.skipped)
         infer(graph)
-        _prepare(graph, self.precision, self.kernels)
+        _prepare(graph, _Before(self.precision, self.kernels, self.skipped, Stages()))
         return dataclasses.replace(self, graph=graph)
 
     def plan(self, archs: Sequence[int], fuse: str, timings: Timings) -> Plan:
@@ -94,49 +100,66 @@ class Subject:
         return segments(self.graph, archs, self.ranges.opt)
 
 
+@dataclass(frozen=True)
+class _Before:
+    """The choices that stages before planning follow, the same for a model and its bodies."""
+
+    precision: str
+    kernels: Kernels
+    skipped: frozenset[str]
+    stages: Stages
+
+
 def _subject(
     original: ModelProto,
-    precision: str,
-    kernels: Kernels,
+    before: _Before,
     ranges: Callable[[gs.Graph], Ranges],
-    skipped: frozenset[str],
     places: tuple[str, ...] = (),
     around: gs.Graph | None = None,
 ) -> Subject:
     graph = import_model(original) if around is None else import_within(original, around)
     names = nodes_by_name(graph)
-    skip(graph, names, skipped)
+    skip(graph, names, before.skipped)
     infer(graph)
     found, left = bodies_of(graph)
     notes = list(graph.notes)
-    changes, kept = _prepare(graph, precision, kernels)
+    changes, kept = _prepare(graph, before)
     own = ranges(graph)
     bodies = []
     for body in found:
         model, lines = resolved(body.model)
         within = partial(ranges_within, around=own, values=body.values)
         path = (*places, body.place)
-        inner = _subject(model, precision, kernels, within, skipped, path, graph)
+        inner = _subject(model, before, within, path, graph)
         bodies.append((body, dataclasses.replace(inner, changes=(*lines, *inner.changes))))
     return Subject(
         graph,
         original,
-        precision,
+        before.precision,
         own,
-        kernels,
+        before.kernels,
         places,
         (*notes, *changes),
         tuple(kept),
         tuple(bodies),
         tuple(left),
         frozenset(names),
-        skipped,
+        before.skipped,
     )
 
 
-def _prepare(graph: gs.Graph, precision: str, kernels: Kernels) -> tuple[list[str], list[Kept]]:
+def _prepare(graph: gs.Graph, before: _Before) -> tuple[list[str], list[Kept]]:
     """Run the stages before planning; returns what they changed, and what stays in fp32."""
-    changes = [*canonicalize(graph), *preparation.prepare(graph)]
-    kept = precisions.convert(graph, precision, kernels)
-    changes += [*projections.merge(graph), *rotations.move(graph), *windows.move(graph)]
+    stages, kept = before.stages, list[Kept]()
+    changes = canonicalize(graph, stages)
+    changes += stages.lines("preparation", "ops' own forms", lambda: preparation.prepare(graph))
+    if before.precision in precisions.LOW and not stages.leaves_out("precision"):
+        stages.changed.setdefault("precision", f"conversion to {before.precision}")
+        kept = precisions.convert(graph, before.precision, before.kernels)
+    for name, words, run in (
+        ("projections", "projections of one input merged", projections.merge),
+        ("rotations", "rotations moved in front of heads", rotations.move),
+        ("windows", "divisions into windows moved", windows.move),
+    ):
+        changes += stages.lines(name, words, partial(run, graph))
     return changes, kept

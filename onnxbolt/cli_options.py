@@ -1,0 +1,201 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from onnxbolt.cli_base import ARCH, FILE, SEED, Finite, custom_ops
+from onnxbolt.errors import InputError
+from onnxbolt.options import FUSE, PRECISIONS, seconds, shapes
+
+
+def once(_: click.Context, __: click.Parameter, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Drops repeated values of an option."""
+    return tuple(dict.fromkeys(values))
+
+
+class _Time(click.ParamType[float]):
+    """'10m' -> 600.0"""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            return value if isinstance(value, float) else seconds(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+
+
+TIME = _Time()
+
+
+class _Shapes(click.ParamType[dict[str, tuple[int, ...]]]):
+    """'x:[1,3]' -> {"x": (1, 3)}"""
+
+    name = "shapes"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[str, tuple[int, ...]]:
+        try:
+            return value if isinstance(value, dict) else shapes(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+
+
+def sized(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the flags for the sizes of symbolic dimensions that kernels are chosen for."""
+    for flag, text in (
+        ("--max-shapes", "Largest shapes. Default: as --opt-shapes."),
+        ("--opt-shapes", "Shapes that decide what is fused. Default: as --max-shapes."),
+        (
+            "--min-shapes",
+            (
+                "Smallest shapes of inputs with symbolic dimensions, e.g."
+                " x:1x3x224x224,y:1x10 or x:[1,3,224,224],y:[1,10]. Default: as"
+                " --opt-shapes. If none of the three options is given: batches of 1 to 64,"
+                " optimized for 8, and images of 224x224; images of open height and width: of"
+                " 224x224 to 1792x1792, optimized for 448x896."
+            ),
+        ),
+    ):
+        function = click.option(flag, type=_Shapes(), metavar="NAME:NxN..,..", help=text)(function)
+    return function
+
+
+def comparison(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The flags of commands that compare two models."""
+    for option in (
+        custom_ops,
+        click.option(
+            "--strict",
+            is_flag=True,
+            help="Also exit with 3 if the model or a part of it cannot be judged by any inputs.",
+        ),
+        click.option(
+            "--seed", type=SEED, default=0, show_default=True, help="Seed of the random inputs."
+        ),
+        click.option(
+            "--rtol",
+            type=Finite(min=0),
+            help="With --atol: also require |y - y0| <= atol + rtol |y0| of every element.",
+        ),
+        click.option("--atol", type=Finite(min=0), help="See --rtol."),
+        click.option(
+            "--inputs",
+            type=FILE,
+            help=(
+                "Compare on these inputs (.npz, one array per graph input) instead of random ones."
+            ),
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+_PLANNING = (
+    click.option(
+        "--precision",
+        type=click.Choice(PRECISIONS),
+        default="fp16",
+        show_default=True,
+        help="Type of weights and compute. keep: as in the model; fp32 is multiplied as TF32.",
+    ),
+    click.option(
+        "--fuse",
+        type=click.Choice(FUSE),
+        default="winning",
+        show_default=True,
+        help=(
+            "winning: keep only fusions that are faster than ONNX Runtime's own kernels (as"
+            " measured, else as predicted). all: keep every fusion."
+        ),
+    ),
+    click.option(
+        "--skip-node",
+        "skip_nodes",
+        metavar="NAME",
+        multiple=True,
+        callback=once,
+        help=(
+            "Leave these nodes as they are: those that the fused node NAME would replace, the"
+            " source node NAME, or the one that computes the tensor NAME. May be given several"
+            " times."
+        ),
+    ),
+    click.option(
+        "--skip-rule",
+        "skip_rules",
+        metavar="RULE",
+        multiple=True,
+        callback=once,
+        help=(
+            "Leave the nodes of these fusions as they are: a rule as reports name it, such as"
+            " conv+Bias+Relu, or its first word for all that begin with it. May be given several"
+            " times."
+        ),
+    ),
+    click.option(
+        "--only-rule",
+        "only_rules",
+        metavar="RULE",
+        multiple=True,
+        callback=once,
+        help="Leave the nodes of all other fusions as they are. May be given several times.",
+    ),
+    click.option(
+        "--arch",
+        "archs",
+        type=ARCH,
+        multiple=True,
+        callback=once,
+        help=(
+            "GPU architecture to build kernels for; may be given several times: fusions are"
+            " then chosen for all of them together. Default: the local GPU's, else sm_80 and"
+            " sm_90a."
+        ),
+    ),
+    click.option(
+        "--lock",
+        metavar="FILE",
+        type=FILE,
+        help=(
+            "Lock file: measured times in it are used, and this run's choices and times are written"
+            " to it."
+        ),
+    ),
+    click.option(
+        "--frozen",
+        is_flag=True,
+        help="Take every choice from the lock file; exit with 5 if it lacks one.",
+    ),
+    click.option(
+        "--ort-version",
+        default="",
+        metavar="VERSION",
+        help=(
+            "ONNX Runtime that will run the model, e.g. 1.31. Its CUDA kernels decide what"
+            " stays in fp32. Default: the installed one."
+        ),
+    ),
+    click.option(
+        "--freeze-initializers/--no-freeze-initializers",
+        default=None,
+        help=(
+            "Turn initializers that are also graph inputs into constants, and remove those"
+            " inputs. Default: only if all initializers are inputs."
+        ),
+    ),
+)
+
+
+def planning(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the flags that decide what is fused, by which kernels."""
+    for option in reversed(_PLANNING):
+        function = option(function)
+    return function
