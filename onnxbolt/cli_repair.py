@@ -1,4 +1,4 @@
-"""`onnxbolt undo` and `onnxbolt bisect`: for models and machines with which something is wrong."""
+"""`onnxbolt undo`, `bisect` and `doctor`: for models and machines with which something is wrong."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 
 from onnxbolt.cli_base import FILE, Command, emit, messages
 from onnxbolt.cli_options import TIME, comparison, planning, sized
+from onnxbolt.errors import OnnxboltError
 from onnxbolt.options import Options
 
 
@@ -109,3 +110,18 @@ def bisect(
     )
     if not quiet:
         emit("bisection", found.text, found.json)
+
+
+@click.command(cls=Command)
+@click.argument("model", metavar="[OPTIMIZED.onnx]", type=FILE, required=False)
+def doctor(model: Path | None, quiet: bool) -> int:
+    """Examine this machine, and an optimized model with its library.
+
+    Each finding has a remedy. The exit code is 1 if something is broken.
+    """
+    from onnxbolt.doctor import diagnose
+
+    found = diagnose(model)
+    if not quiet:
+        emit("diagnosis", found.text, found.json)
+    return 0 if found.sound else OnnxboltError.exit_code

@@ -26,6 +26,19 @@ def compute_capability() -> tuple[int, int] | None:
 
 
 @cache
+def driver_version() -> tuple[int, int] | None:
+    """The newest version of CUDA that the driver runs, such as (13, 0); None if there is no
+    driver."""
+    try:
+        driver, version = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+    except OSError:
+        return None
+    if driver.cuDriverGetVersion(ctypes.byref(version)):
+        return None
+    return version.value // 1000, version.value % 1000 // 10
+
+
+@cache
 def name() -> str | None:
     """The driver's name for device 0, such as "NVIDIA H200"; None if there is no driver or no
     device."""

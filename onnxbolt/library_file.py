@@ -24,6 +24,7 @@ from onnxbolt.errors import InputError, LibraryError
 
 _SECTION = b".onnxbolt"
 _HEADER, _SECTION_HEADER, _SEGMENT_HEADER = 64, 64, 56  # bytes, of a 64-bit file
+_SYMBOL = 24  # bytes of a symbol
 _NO_BITS = 8  # type of a section that has no bytes in the file
 _LONGEST = 2**22  # bytes of a manifest; an op type takes some hundred
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -150,7 +151,7 @@ def sha256_of(path: Path) -> str:
 def read_manifest(file: bytes) -> LibraryManifest:
     """The manifest in the bytes of a library. Raises ValueError for other bytes: each number of the
     file is checked before it is used."""
-    text = _section(file)
+    text = _section(file, _SECTION)
     try:
         values = json.loads(text.rstrip(b"\0"))
         manifest = LibraryManifest(
@@ -172,8 +173,20 @@ def read_manifest(file: bytes) -> LibraryManifest:
     return manifest
 
 
-def _section(file: bytes) -> bytes:
-    """The bytes of the section that holds the manifest."""
+def exported(file: bytes) -> frozenset[str]:
+    """The symbols that the bytes of a library define for others. Raises ValueError as
+    `read_manifest` does."""
+    symbols, names = _section(file, b".dynsym"), _section(file, b".dynstr")
+    found = set()
+    for start in range(0, len(symbols) - _SYMBOL + 1, _SYMBOL):
+        name, _, _, section = struct.unpack_from("<IBBH", symbols, start)
+        if section:  # else another library defines it
+            found.add(names[name : names.find(b"\0", name)].decode(errors="replace"))
+    return frozenset(found)
+
+
+def _section(file: bytes, wanted: bytes) -> bytes:
+    """The bytes of a section."""
     if len(file) < _HEADER or file[:6] != b"\x7fELF\x02\x01":
         raise ValueError("it is not a 64-bit ELF file")
     segments, sections = struct.unpack_from("<QQ", file, 32)
@@ -201,14 +214,15 @@ def _section(file: bytes) -> bytes:
         begin = start + name
         if (
             kind != _NO_BITS
-            and name + len(_SECTION) < size
-            and file[begin : begin + len(_SECTION) + 1] == _SECTION + b"\0"
+            and name + len(wanted) < size
+            and file[begin : begin + len(wanted) + 1] == wanted + b"\0"
         ):
             if length > _LONGEST:
-                raise ValueError("its manifest is too long")
+                raise ValueError(f"its section {wanted.decode()} is too long")
             _within(file, offset, length)
             return file[offset : offset + length]
-    raise ValueError("it has no manifest")
+    what = "manifest" if wanted == _SECTION else f"section {wanted.decode()}"
+    raise ValueError(f"it has no {what}")
 
 
 def _within(file: bytes, offset: int, size: int) -> None:

@@ -128,6 +128,14 @@ def find_toolchain() -> Toolchain:
     return Toolchain(nvcc, _version(nvcc), _find_cutlass(), library_dir)
 
 
+def is_absent() -> bool:
+    """True if this machine has no CUDA compiler, rather than one that cannot be used."""
+    try:
+        return cuda_home() is None and shutil.which("nvcc") is None and _wheel_root() is None
+    except ToolchainError:
+        return False
+
+
 def _find_nvcc() -> tuple[Path, Path | None]:
     """The path of nvcc, and the directory of the CUDA runtime if nvcc does not find it by
     itself."""
