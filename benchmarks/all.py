@@ -39,6 +39,7 @@ from benchmarks import documents, machine, plots, tables
 from benchmarks.documents import DIRECTORY, RESULTS
 from benchmarks.exports import AUTOGTCO
 from onnxbolt.errors import InputError, OnnxboltError
+from onnxbolt.options import cache_directory
 
 STATE = "done.json"  # beside the result files: the tasks that ended well
 _LEAST_SHARE = 0.6  # share of a task's expected seconds: with less time left it is not begun
@@ -300,6 +301,8 @@ class Schedule:
         environment = {
             **os.environ,
             "CUDA_VISIBLE_DEVICES": str(gpu),
+            # builds in one cache wait for each other, and a waiting tuner measures nothing
+            "ONNXBOLT_CACHE_DIR": str(cache_directory() / f"gpu{gpu}"),
             DIRECTORY: str(self._directory),
         }
         print(
