@@ -149,6 +149,7 @@ TASKS = (
             "resnet50",
         )
     ),
+    *(Task("serving_memory", 130, f"{name} --append") for name in ("db_text_detector", "hifigan")),
     Task(
         "variants",
         150,
