@@ -149,6 +149,10 @@ TASKS = (
             "resnet50",
         )
     ),
+    *(
+        Task("regret", 150, f"{name} --within 2m --append")
+        for name in ("resnet50", "db_text_detector", "unet")
+    ),
     *(Task("serving_memory", 130, f"{name} --append") for name in ("db_text_detector", "hifigan")),
     Task(
         "variants",

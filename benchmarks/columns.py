@@ -371,6 +371,20 @@ TABLES = {
         },
     ),
     "varying": Table("varying", _VARYING, group=_kind_of_size, figure=True),
+    "regret": Table(
+        "regret",
+        {
+            "model": _field("name"),
+            "sizes": _value("sizes"),
+            "of them beyond the points": _value("beyond"),
+            "nodes": _value("nodes"),
+            "kernels": _value("kernels"),
+            "regret": _value("regret", ".3f"),
+            "of the worst size": _value("worst_size", ".3f"),
+            "of the worst node": _value("worst_node", ".3f"),
+        },
+        compares=False,
+    ),
     "serving_memory": Table(
         "serving_memory",
         {

@@ -90,7 +90,7 @@ class Subject:
         rng = random.Random(self.name)
         ranges = {letter: _small(*r) if quick else r for letter, r in self.ranges.items()}
         while True:
-            yield self._at(
+            yield self.at(
                 {
                     letter: rng.randrange(low, high + 1, step)
                     for letter, (low, high, step) in ranges.items()
@@ -110,9 +110,10 @@ class Subject:
     def extremes(self) -> Iterator[Shapes]:
         """The least and the largest shapes."""
         for end in (0, 1):
-            yield self._at({letter: limits[end] for letter, limits in self.ranges.items()})
+            yield self.at({letter: limits[end] for letter, limits in self.ranges.items()})
 
-    def _at(self, sizes: Mapping[str, int]) -> Shapes:
+    def at(self, sizes: Mapping[str, int]) -> Shapes:
+        """The inputs' shapes with these sizes for letters."""
         return tuple(
             tuple(size if isinstance(size, int) else sizes[size] for size in shape)
             for shape in self.inputs
