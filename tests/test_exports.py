@@ -130,6 +130,8 @@ def test_weights_become_recipes_and_masks_stay(tmp_path: Path) -> None:
         "matrix": rng.standard_normal((300, 64)) * 0.02,
         "bias": rng.standard_normal(64) + 1,
         "filters": rng.standard_normal((32, 16, 3, 3)) * 0.5,
+        # as frozen BatchNormalizations have
+        "factors": 1 + 0.1 * rng.standard_normal((1, 64, 1, 1)),
     }
     values = {name: array.astype(np.float32) for name, array in (exact | weights).items()}
     index = rng.integers(0, 169, (49, 49))
@@ -143,6 +145,8 @@ def test_weights_become_recipes_and_masks_stay(tmp_path: Path) -> None:
         np.testing.assert_array_equal(drawn[name], {**values, "index": index}[name])
     for name in weights:
         assert drawn[name].std() == pytest.approx(values[name].std(), rel=0.2)
+        spread = 6 * float(values[name].std()) / values[name].size ** 0.5
+        assert drawn[name].mean() == pytest.approx(values[name].mean(), abs=spread)
         assert not np.array_equal(drawn[name], values[name])
 
 
