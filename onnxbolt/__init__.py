@@ -48,7 +48,6 @@ __all__ = [
     "OpsetError",
     "Options",
     "Report",
-    "SpeedError",
     "ToolchainError",
     "__version__",
     "cuda_provider",

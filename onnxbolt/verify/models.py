@@ -22,6 +22,7 @@ from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.weights import Weights
 from onnxbolt.precision import LOW, rounded_apart
 from onnxbolt.runtime import OnnxboltWarning, session_options
+from onnxbolt.verify import limits, nudges
 from onnxbolt.verify.declared import precision_of
 from onnxbolt.verify.feeds import Feeds
 from onnxbolt.verify.result import Row
@@ -127,6 +128,12 @@ class Models:
         tf32 = self.dtype is DType.F32 and self.library is not None
         return tolerances.JUDGES[DType.F16] if tf32 else self.cap
 
+    @property
+    def unit(self) -> float:
+        """The unit roundoff of the coarsest arithmetic of the optimized model."""
+        tf32 = self.dtype is DType.F32 and self.library is not None
+        return limits.TF32 / 2 if tf32 else limits.unit(self.dtype.numpy)
+
     @cached_property
     def rounded(self) -> Runner | None:
         """The original with the optimized model's roundings: to 16 bits, or to TF32 if our kernels
@@ -134,12 +141,22 @@ class Models:
 
         None where nothing rounds.
         """
+        rounds = self.precision in LOW or self.library is not None
+        return self._rounded(self.original) if rounds or self._in_16_bits else None
+
+    def nudged(self, seed: int) -> Runner:
+        """The original with the optimized model's roundings, its weights moved by one more each."""
+        return self._rounded(nudges.nudged(self.original, self.unit, seed))
+
+    @property
+    def _in_16_bits(self) -> bool:
+        return uses(self.original, SIXTEEN_BITS)
+
+    def _rounded(self, original: ModelProto) -> Runner:
         if self.precision in LOW:
-            model, large = rounded_apart(self.original, self.precision)
+            model, large = rounded_apart(original, self.precision)
             return runner(model, self.provider, self.notes, large=large)
-        if self.library is not None or uses(self.original, SIXTEEN_BITS):
-            return runner(self.original, self.provider, self.notes, tf32=self.library is not None)
-        return None
+        return runner(original, self.provider, self.notes, tf32=self.library is not None)
 
 
 def _bodies(model: ModelProto) -> tuple[list[Body], list[Left]]:

@@ -26,9 +26,9 @@ from onnxbolt.verify.session import CPU
 from tests.test_verify import drawn, model_of
 
 
-def detector(noisy_from: float) -> ModelProto:
+def detector(noisy_from: float, gain: float = 8) -> ModelProto:
     """Conditions like PP-OCR's detector: steps between pixels above `noisy_from` reach sines of
-    sines of 8 times them, so that fp16 changes the answer to noise by 0.7 and the answer to a
+    sines of `gain` times them, so that fp16 changes the answer to noise by 0.7 and the answer to a
     smooth image by 2e-4. Each sine by itself changes little.
     """
     body = """a = Conv<pads=[1,1,1,0]>(x, w) h = Relu(a) y1 = Conv(h, v)
@@ -44,7 +44,7 @@ def detector(noisy_from: float) -> ModelProto:
         "v": drawn(1, 1, 8, 1, 1) / 4,
         "step": step,
         "from": np.float32(noisy_from),
-        "gain": np.float32(8),
+        "gain": np.float32(gain),
     }
     return model_of("(float[2,3,64,64] x) => (float[2,1,64,63] y)", body, weights)
 

@@ -1,0 +1,55 @@
+"""A model whose weights and inputs have moved by one rounding error each: how far its answers move
+is how much they hang on rounding.
+
+The original in another precision is one way of rounding; another order of the sums of a product is
+another one, and the two may choose different ones of two equally good boxes. Both compute exactly
+what the model answers for weights that lie a few rounding errors away (N. J. Higham, Accuracy and
+Stability of Numerical Algorithms, 2002, section 3.1: backward error analysis).
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+from onnx import ModelProto, numpy_helper
+
+from onnxbolt.graph import weights
+from onnxbolt.verify.feeds import Feeds
+
+DRAWS = 4  # random signs: two nearly equal values change places in half of them
+_FROM = 16  # elements; sizes and scales are computed from smaller tensors
+
+
+def nudged(model: ModelProto, unit: float, seed: int) -> ModelProto:
+    """A copy of `model` whose weights have moved by `unit` relative to their values, up or down.
+
+    Large weights in files stay, since a copy would hold them in memory. So do values that bfloat16
+    has, because rounding moves no masks, steps of grids and other small integers.
+    """
+    copy, rng = ModelProto(), np.random.default_rng(seed)
+    copy.CopyFrom(model)
+    for tensor in copy.graph.initializer:
+        if weights.is_apart(tensor) or np.prod(tensor.dims) < _FROM:
+            continue
+        values = numpy_helper.to_array(tensor)
+        if values.dtype.kind in "fV":
+            tensor.CopyFrom(numpy_helper.from_array(_moved(values, unit, rng), tensor.name))
+    return copy
+
+
+def nudged_feeds(feeds: Feeds, unit: float, seed: int) -> Feeds:
+    """Inputs whose float values have moved as those of `nudged`."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: _moved(values, unit, rng) if values.dtype.kind in "fV" else values
+        for name, values in feeds.items()
+    }
+
+
+def _moved(values: np.ndarray, unit: float, rng: np.random.Generator) -> np.ndarray:
+    """`values`, each times 1 - unit or 1 + unit, in its type and its range."""
+    wide = values.astype(np.float64)
+    with np.errstate(over="ignore"):
+        moved = (wide * (1 + unit * rng.choice([-1.0, 1.0], wide.shape))).astype(values.dtype)
+        exact = wide.astype(ml_dtypes.bfloat16).astype(np.float64) == wide
+    return np.where(exact | ~np.isfinite(moved.astype(np.float64)), values, moved)
