@@ -25,17 +25,21 @@ import onnxbolt
 from onnxbolt.archs import get
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer, infer_at
+from onnxbolt.graph.sizes import Sizes
 from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.plan.node_times import node_us
 from onnxbolt.plan.ranges import Point
 from onnxbolt.report import Report
 from onnxbolt.report.products import Product, products
+from onnxbolt.verify.feeds import shapes_for
 from tests.zoo.recognition import OVERLOOKED
 from tests.zoo.stored import load, names, shapes
 
 ARCH = 90
 # these have no kernels that could fuse them
 UNCOUNTED = ("DeformConv", "GRU", "LSTM", "RNN")
+# products are counted at these, where no sizes are stored
+USUAL = Sizes(1, (224, 224), 128)
 
 
 class Studied:
@@ -72,7 +76,7 @@ class Studied:
             refused.setdefault(refusal.node, refusal.reason)
         return [
             (product, "" if product.node in fused else refused.get(product.node, OVERLOOKED))
-            for product in products(self.source, self.at or {})
+            for product in products(self.source, self.at or shapes_for(self.source, USUAL))
             if product.op not in UNCOUNTED
         ]
 

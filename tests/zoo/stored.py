@@ -6,8 +6,10 @@ python -m tests.zoo.stored vit_base.ts17.sdpa vit.onnx   # writes a runnable mod
 
 from __future__ import annotations
 
+import functools
 import json
 import lzma
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,8 +32,19 @@ def names() -> list[str]:
 
 def load(name: str) -> ModelProto:
     """The model with weights drawn again, up to 2.6 GB of them."""
+    return materialize(_graph(name))
+
+
+@functools.cache
+def weights(name: str) -> int:
+    """The number of the model's weights."""
+    return sum(math.prod(tensor.dims) for tensor in _graph(name).graph.initializer)
+
+
+def _graph(name: str) -> ModelProto:
+    """The model as it is stored."""
     stored = (EXPORTS / f"{name}{SUFFIX}").read_bytes()
-    return materialize(onnx.load_model_from_string(lzma.decompress(stored)))
+    return onnx.load_model_from_string(lzma.decompress(stored))
 
 
 def shapes(name: str) -> dict[str, tuple[int, ...]] | None:

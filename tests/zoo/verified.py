@@ -1,17 +1,18 @@
-"""Every exported model of symbolic sizes, optimized in each precision: what is fused, and whether
-it is right.
+"""Every exported model, optimized in each precision: what is fused, and whether it is right.
 
     python -m tests.zoo.verified [--only PATTERN] [--precision P] [--minutes M] [--into PATH]
                                  [--keep-old]
 
 An entry of tests/zoo/verified.json is a model in one precision: the share of the FLOPs of its
-products that fused nodes do, each kind of product that is left with its reason, the verdict of
-verification at the sizes that the model was traced with, and at twice these sizes that of the whole
-model in plain ONNX Runtime. `faults` says what is wrong with it. Entries are written as they come,
-with a digest of the code that made them. What the file has of this code is not run again, so that
-the table can be made in parts; with --keep-old entries of other code count as well. The shortest
-runs come first, each in a process of its own. The exit code is 1 where a run has a fault or is
-missing.
+products that fused nodes do, each kind of product that is left with its reason, how many of its
+attentions, norms and gated linear units are fused and why others are not, the verdict of
+verification, and the sizes that it compared: those that the model was traced with, of some models
+small usual ones. Where sizes of the trace are stored, the whole model runs at twice these as well,
+in plain ONNX Runtime. `faults` says what is wrong with it. Entries are written as they come, with a
+digest of the code that made them. What the file has of this code is not run again, so that the
+table can be made in parts; with --keep-old entries of other code count as well. The shortest runs
+come first, then models that have not run yet, by their weights. Each run is a process of its own.
+The exit code is 1 where a run has a fault or is missing.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from typing import Any
 from onnxbolt.verify import whole
 from onnxbolt.verify.feeds import drawn
 from onnxbolt.verify.models import MEMORY_LIMIT, Models, reference, runner
-from onnxbolt.verify.session import CPU
+from onnxbolt.verify.session import CPU, RUNTIME_ERRORS
 from tests.false_alarms import PRECISIONS, Table, Task, code, limit_threads, run
 from tests.zoo.coverage import Studied
-from tests.zoo.recognition import OVERLOOKED
-from tests.zoo.stored import EXPORTS, SUFFIX, doubled, names, shapes
+from tests.zoo.recognition import OVERLOOKED, reasons
+from tests.zoo.stored import doubled, names, weights
 
 TABLE = Path(__file__).with_suffix(".json")
 FUSED = 0.99  # the share of the products' FLOPs
@@ -67,15 +68,34 @@ def entry(studied: Studied) -> dict[str, Any]:
         "gflops": round(total / 1e9, 3),
         "fused": round(1 - sum(flops.values()) / total, 5) if total else 1.0,
         "left": left,
+        "parts": recognized(studied),
         "verdict": found.verdict,
+        "sizes": sorted({row.sizes for row in found.rows}),
         "failures": [f"{row.level} {row.name}: {row.reason}" for row in found.failures],
         "at other sizes": dict(at_other_sizes(studied)),
     }
     return result | {"faults": list(faults(result))}
 
 
+def recognized(studied: Studied) -> dict[str, Any]:
+    """For each kind of part (attention, norm, gated linear unit) the number of parts and of those
+    that are fused, and the reasons of the others with their numbers."""
+    found: dict[str, Any] = {}
+    for part, reason in reasons(studied.source, studied.report):
+        kind = found.setdefault(part.kind, {"parts": 0, "fused": 0})
+        kind["parts"] += 1
+        kind["fused"] += not reason
+        if reason:
+            left = kind.setdefault("left", {})
+            left[reason] = left.get(reason, 0) + 1
+    return found
+
+
 def at_other_sizes(studied: Studied) -> Iterator[tuple[str, str]]:
-    """The verdict on each output of the whole model at twice the sizes, in plain ONNX Runtime."""
+    """The verdict on each output of the whole model at twice the sizes that it was traced with, in
+    plain ONNX Runtime; under an empty name that the original does not run there."""
+    if studied.at is None:
+        return
     notes: dict[str, None] = {}
     source, optimized = studied.source, studied.model
     models = Models(
@@ -89,8 +109,13 @@ def at_other_sizes(studied: Studied) -> Iterator[tuple[str, str]]:
         MEMORY_LIMIT,
         notes,
     )
-    assert studied.at is not None
-    for row in whole.rows(models, drawn(source, doubled(source, studied.at), 0)):
+    feeds = drawn(source, doubled(source, studied.at), 0)
+    try:
+        models.reference.run(feeds, [])
+    except RUNTIME_ERRORS as error:
+        yield "", f"the original does not run: {error}"
+        return
+    for row in whole.rows(models, feeds):
         yield row.name, row.verdict
 
 
@@ -101,6 +126,9 @@ def faults(found: Mapping[str, Any]) -> Iterator[str]:
     for kind in found["left"]:
         if kind["reason"] == OVERLOOKED:
             yield f"{kind['nodes']} {kind['op']}: neither fused nor refused"
+    for name, kind in found["parts"].items():
+        if overlooked := kind.get("left", {}).get(OVERLOOKED):
+            yield f"{overlooked} {name}: neither fused nor refused"
     yield from found["failures"]
     for name, verdict in found["at other sizes"].items():
         if verdict.startswith("FAILED"):
@@ -111,7 +139,7 @@ def tasks(
     table: Table, wanted: Sequence[str], precisions: Sequence[str], digest: str | None
 ) -> list[Task]:
     """The runs that the table lacks of this code (of any code without a digest), those that are
-    known to take the least time first, then small models."""
+    known to take the least time first, then those of the fewest weights."""
 
     def order(task: Task) -> tuple[float, int]:
         known = [
@@ -119,8 +147,7 @@ def tasks(
             for key, found in table.items()
             if key.split()[0] == task.name and "seconds" in found
         ]
-        stored = (EXPORTS / f"{task.name}{SUFFIX}").stat().st_size
-        return max(known, default=math.inf), stored
+        return max(known, default=math.inf), weights(task.name)
 
     lacking = [
         Task(name, precision, ())
@@ -184,7 +211,7 @@ def main() -> int:
     chosen = [
         name
         for name in names()
-        if shapes(name) and any(fnmatch.fnmatch(name, pattern) for pattern in options.only or ["*"])
+        if any(fnmatch.fnmatch(name, pattern) for pattern in options.only or ["*"])
     ]
     precisions = options.precision or PRECISIONS
 

@@ -1,1 +1,0 @@
-"""The programs of examples/, run as the pages of docs/deploy/ say."""
