@@ -40,7 +40,7 @@ lint-format: .venv/.dev
 	$(BIN)/ruff format --check .
 
 lint-cxx: .venv/.dev
-	find custom_ops tests -path tests/golden -prune -o \( -name '*.h' -o -name '*.cc' -o -name '*.cu' \) \
+	find custom_ops examples tests -path tests/golden -prune -o \( -name '*.h' -o -name '*.cc' -o -name '*.cu' \) \
 	  -exec $(BIN)/clang-format --dry-run --Werror {} +
 
 lint-imports: .venv/.dev

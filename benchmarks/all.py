@@ -39,6 +39,7 @@ from benchmarks import documents, machine, plots, tables
 from benchmarks.documents import DIRECTORY, RESULTS
 from benchmarks.exports import AUTOGTCO
 from onnxbolt.errors import InputError, OnnxboltError
+from onnxbolt.options import cache_directory
 
 STATE = "done.json"  # beside the result files: the tasks that ended well
 _LEAST_SHARE = 0.6  # share of a task's expected seconds: with less time left it is not begun
@@ -148,6 +149,11 @@ TASKS = (
             "resnet50",
         )
     ),
+    *(
+        Task("regret", 150, f"{name} --within 2m --append")
+        for name in ("resnet50", "db_text_detector", "unet")
+    ),
+    *(Task("serving_memory", 130, f"{name} --append") for name in ("db_text_detector", "hifigan")),
     Task(
         "variants",
         150,
@@ -300,6 +306,8 @@ class Schedule:
         environment = {
             **os.environ,
             "CUDA_VISIBLE_DEVICES": str(gpu),
+            # builds in one cache wait for each other, and a waiting tuner measures nothing
+            "ONNXBOLT_CACHE_DIR": str(cache_directory() / f"gpu{gpu}"),
             DIRECTORY: str(self._directory),
         }
         print(

@@ -258,6 +258,17 @@ def _side(*parts: str) -> Cell:
     return shown
 
 
+def _first_and_last(name: str) -> Cell:
+    """MiB that were taken after the first and the last part of the runs of
+    benchmarks/serving_memory.py: '1,204 to 1,205'."""
+
+    def shown(row: dict[str, Any]) -> str:
+        taken = row["values"].get(name)
+        return f"{taken[0]:,.0f} to {taken[-1]:,.0f}" if taken else ""
+
+    return shown
+
+
 _VARYING: Mapping[str, Cell] = {
     "model, size": _field("name"),
     "onnxbolt, ms": _milliseconds("ours_us"),
@@ -360,6 +371,34 @@ TABLES = {
         },
     ),
     "varying": Table("varying", _VARYING, group=_kind_of_size, figure=True),
+    "regret": Table(
+        "regret",
+        {
+            "model": _field("name"),
+            "sizes": _value("sizes"),
+            "of them beyond the points": _value("beyond"),
+            "nodes": _value("nodes"),
+            "kernels": _value("kernels"),
+            "regret": _value("regret", ".3f"),
+            "of the worst size": _value("worst_size", ".3f"),
+            "of the worst node": _value("worst_node", ".3f"),
+        },
+        compares=False,
+    ),
+    "serving_memory": Table(
+        "serving_memory",
+        {
+            "model": _field("name"),
+            "runs": _value("runs", ","),
+            "sizes": _value("sizes", ","),
+            "host, MiB": _first_and_last("host_mib"),
+            "its growth": _value("host_growth", ".2%"),
+            "device, MiB": _first_and_last("device_mib"),
+            "growth there": _value("device_growth", ".2%"),
+            "median of runs, ms": _milliseconds("ours_us"),
+        },
+        compares=False,
+    ),
     "chains": Table("chains", _CHAINS, compares=False),
     **{name: Table(name, _B2B) for name in ("b2b_gemm", "b2b_conv")},
     "variants": Table(

@@ -58,6 +58,7 @@ _SEARCHES = ("EXHAUSTIVE", "HEURISTIC", "DEFAULT")
 NEW, REVISITED = KINDS = "new", "revisited"
 
 Shapes = tuple[tuple[int, ...], ...]  # shapes of all inputs, in the order of the model
+Named = dict[str, tuple[int, ...]]  # the same by the inputs' names
 
 
 @dataclass(frozen=True)
@@ -76,24 +77,43 @@ class Subject:
 
     def drawn(self, count: int, quick: bool) -> list[Shapes]:
         """Different sizes, the same in each process; if `quick`, small ones."""
-        rng, found = random.Random(self.name), dict[Shapes, None]()
-        ranges = {letter: _small(*r) if quick else r for letter, r in self.ranges.items()}
-        for _ in range(100 * count):
-            sizes = {
-                letter: rng.randrange(low, high + 1, step)
-                for letter, (low, high, step) in ranges.items()
-            }
-            found[self._at(sizes)] = None
+        found = dict[Shapes, None]()
+        for shapes in itertools.islice(self.random(quick), 100 * count):
+            found[shapes] = None
             if len(found) == count:
                 break
         return list(found)
 
+    def random(self, quick: bool) -> Iterator[Shapes]:
+        """Sizes without end, some of which come again, the same in each process; if `quick`, small
+        ones."""
+        rng = random.Random(self.name)
+        ranges = {letter: _small(*r) if quick else r for letter, r in self.ranges.items()}
+        while True:
+            yield self.at(
+                {
+                    letter: rng.randrange(low, high + 1, step)
+                    for letter, (low, high, step) in ranges.items()
+                }
+            )
+
+    def planned_for(self, model: ModelProto) -> tuple[Named, Named, Named]:
+        """The least, the opt and the largest shapes that `optimize` plans for."""
+        names = [value.name for value in graph_inputs(model)]
+        least, most = (dict(zip(names, shapes, strict=True)) for shapes in self.extremes())
+        middle = {
+            name: tuple(_middle(low, high) for low, high in zip(shape, most[name], strict=True))
+            for name, shape in least.items()
+        }
+        return least, middle, most
+
     def extremes(self) -> Iterator[Shapes]:
         """The least and the largest shapes."""
         for end in (0, 1):
-            yield self._at({letter: limits[end] for letter, limits in self.ranges.items()})
+            yield self.at({letter: limits[end] for letter, limits in self.ranges.items()})
 
-    def _at(self, sizes: Mapping[str, int]) -> Shapes:
+    def at(self, sizes: Mapping[str, int]) -> Shapes:
+        """The inputs' shapes with these sizes for letters."""
         return tuple(
             tuple(size if isinstance(size, int) else sizes[size] for size in shape)
             for shape in self.inputs
@@ -167,7 +187,7 @@ def measured(
     count, rounds = (QUICK_SIZES, QUICK_ROUNDS) if chosen.quick else (SIZES, ROUNDS)
     original = subject.graph()
     warm_up, *feeds = (
-        _feeds(original, shapes, seed)
+        feeds_of(original, shapes, seed)
         for seed, shapes in enumerate(subject.drawn(count + 1, chosen.quick))
     )
     found = dict[str, Times]()
@@ -282,12 +302,7 @@ def _ours(
 ) -> Iterator[tuple[str, Callable[[], Run]]]:
     """Sessions of onnxbolt's models: fp16 with the provider's options as they suit it and, where
     ONNX Runtime convolves, with each search; and `keep`."""
-    names = [value.name for value in graph_inputs(original)]
-    least, most = (dict(zip(names, shapes, strict=True)) for shapes in subject.extremes())
-    middle = {
-        name: tuple(_middle(low, high) for low, high in zip(shape, most[name], strict=True))
-        for name, shape in least.items()
-    }
+    least, opt, most = subject.planned_for(original)
     for precision in ("fp16", "keep"):
         path = scratch / f"{precision}.onnx"
         onnxbolt.optimize(
@@ -301,7 +316,7 @@ def _ours(
             tune=chosen.tune and on_gpu,
             budget=chosen.budget if chosen.tune and on_gpu else None,
             min_shapes=least,
-            opt_shapes=middle,
+            opt_shapes=opt,
             max_shapes=most,
         )
         suited = onnxbolt.cuda_provider(path)
@@ -360,7 +375,7 @@ def _session(path: Path, provider: tuple[str, dict[str, str]], on_gpu: bool) -> 
     return lambda feeds: session.run(None, dict(feeds))
 
 
-def _feeds(model: ModelProto, shapes: Shapes, seed: int) -> dict[str, np.ndarray]:
+def feeds_of(model: ModelProto, shapes: Shapes, seed: int) -> dict[str, np.ndarray]:
     """Seeded inputs, rounded to fp16 so that every precision gets the same."""
     names = [value.name for value in graph_inputs(model)]
     feeds = drawn(model, dict(zip(names, shapes, strict=True)), seed)

@@ -40,12 +40,17 @@ def add_options(parser: argparse.ArgumentParser, benchmark: str) -> None:
 def stream_for(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> Stream | None:
     """The stream that the models run on, None for the CPU, with `--cache` in force. Without a GPU
     the program ends with exit code 1."""
-    if chosen.cache:
-        os.environ["ONNXBOLT_CACHE_DIR"] = str(chosen.cache.resolve())
+    use_cache(chosen)
     try:
         return None if chosen.provider == "cpu" else Stream()
     except CudaError as error:
         parser.exit(1, f"error: {error}; --provider cpu tries the script out without one\n")
+
+
+def use_cache(chosen: argparse.Namespace) -> None:
+    """Put `--cache` in force."""
+    if chosen.cache:
+        os.environ["ONNXBOLT_CACHE_DIR"] = str(chosen.cache.resolve())
 
 
 def seeded_feeds(model: onnx.ModelProto) -> dict[str, np.ndarray]:

@@ -48,6 +48,7 @@ __all__ = [
     "OpsetError",
     "Options",
     "Report",
+    "SpeedError",
     "ToolchainError",
     "__version__",
     "cuda_provider",

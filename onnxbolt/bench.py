@@ -12,6 +12,7 @@ session negligible.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -97,12 +98,40 @@ def measure(
     """As `bench`, on the GPU of `stream`; without one on the CPU, with function bodies instead of
     kernels."""
     check_comparison(None, None, seed)
-    models = load_model(original), load_model(optimized)
+    first = load_model(original)
     feeds = (
-        read_feeds(inputs, models[0])
+        read_feeds(inputs, first)
         if inputs
-        else working_feeds(models[0], Runner(models[0], CUDA if stream else CPU), seed)
+        else working_feeds(first, Runner(first, CUDA if stream else CPU), seed)
     )
+    ours, result = _race(original, optimized, also, runs, feeds, stream, progress)
+    nodes = node_times(load_model(optimized), ours.source.library, feeds, stream)
+    return dataclasses.replace(result, nodes=nodes)
+
+
+def race(
+    original: Path,
+    optimized: Path,
+    feeds: Arrays,
+    progress: Progress = lambda message: None,
+    stream: Stream | None = None,
+) -> Benchmark:
+    """Measure both models with these inputs, on the GPU of `stream` or on the CPU without one, and
+    no single nodes. Raises InputError or LibraryError where one of them does not run."""
+    return _race(original, optimized, (), RUNS, feeds, stream, progress)[1]
+
+
+def _race(
+    original: Path,
+    optimized: Path,
+    also: Sequence[Path],
+    runs: int,
+    feeds: Arrays,
+    stream: Stream | None,
+    progress: Progress,
+) -> tuple[Found, Benchmark]:
+    """The optimized model's best setting, and the times of all models."""
+    models = load_model(original), load_model(optimized)
     for path, model in ((optimized, models[1]), *((path, load_model(path)) for path in also)):
         if {value.name for value in graph_inputs(model)} != feeds.keys():
             raise InputError(
@@ -119,8 +148,7 @@ def measure(
         -(-runs // _ROUNDS),
     )
     sides = {name: _side(found, samples[name]) for name, found in {"": ours, **peers}.items()}
-    nodes = node_times(models[1], ours.source.library, feeds, stream)
-    return Benchmark(sides.pop(""), tuple(sides.values()), failed, nodes)
+    return ours, Benchmark(sides.pop(""), tuple(sides.values()), failed)
 
 
 def _ours(path: Path, model: ModelProto) -> Source:

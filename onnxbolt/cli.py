@@ -157,6 +157,14 @@ def commands() -> None:
     ),
 )
 @click.option(
+    "--min-speedup",
+    type=Finite(min=0),
+    help=(
+        "With --tune: also measure the whole model as `bench` does; exit with 4 and write nothing"
+        " if the speed-up is lower."
+    ),
+)
+@click.option(
     "--report",
     "reports",
     metavar="FILE.json|FILE.md",

@@ -50,7 +50,7 @@ def bench(
     custom_ops: tuple[Path, ...],
     as_json: bool,
     quiet: bool,
-) -> None:
+) -> int:
     """Time an optimized model against ONNX Runtime.
 
     Both run on this machine's GPU: OPTIMIZED.onnx, and ORIGINAL.onnx in the CUDA execution provider
@@ -72,7 +72,7 @@ def bench(
     )
     if not quiet:
         emit("benchmark", result.json if as_json else lambda: text(result), result.json)
-    if min_speedup is not None and result.speedup < min_speedup:
-        raise SpeedError(
-            f"the speed-up is {result.speedup:.3f}, less than --min-speedup {min_speedup:g}"
-        )
+    if slow := result.short_of(min_speedup):
+        show(f"error: {slow}", err=True)
+        return SpeedError.exit_code
+    return 0

@@ -141,6 +141,22 @@ def cache_clear(
             show(f"{count} measurements deleted; {len(database)} left")
 
 
+@cache.command("key")
+@click.argument("paths", metavar="[LOCK|DIRECTORY]...", type=FILE, nargs=-1)
+def cache_key(paths: tuple[Path, ...], quiet: bool) -> None:
+    """Print a key under which a CI can keep the cache directory.
+
+    The key changes whenever compiled objects of other runs are of no use. With lock files, or
+    directories that hold them, a second part changes with their contents; the key without it is the
+    prefix of all keys whose objects are still of use.
+    """
+    from onnxbolt.tune.cache_key import cache_key as key
+
+    found = key(paths)
+    if not quiet:
+        show(found)
+
+
 def _ask(yes: bool, question: str) -> None:
     """Ask `question` unless `yes`; leave the program if the answer is no."""
     if not yes:

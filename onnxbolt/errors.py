@@ -11,8 +11,8 @@ OnnxboltError                 exit code 1
 ├── LibraryError              a custom-op library is missing, damaged, or belongs to another model
 ├── RejectedError             carries the report
 │   ├── AccuracyError         exit code 3: an output differs by more than its limit
-│   └── CoverageError         exit code 4: fused nodes do less of the work than --require-fused
-├── SpeedError                exit code 4: the speed-up is below --min-speedup
+│   ├── CoverageError         exit code 4: fused nodes do less of the work than --require-fused
+│   └── SpeedError            exit code 4: the speed-up is below --min-speedup
 └── FrozenError               exit code 5: the lock file lacks what --frozen needs
 """
 
@@ -79,7 +79,7 @@ class CoverageError(RejectedError):
     exit_code = 4
 
 
-class SpeedError(OnnxboltError):
+class SpeedError(RejectedError):
     """The optimized model's speed-up over ONNX Runtime is below --min-speedup."""
 
     exit_code = 4

@@ -48,6 +48,7 @@ class Choices(TypedDict, total=False):
     custom_ops: Sequence[str | Path]
     keep_failed: bool
     require_fused: float | None
+    min_speedup: float | None
     save_as_external_data: bool
     seed: int
     tune: bool
@@ -91,6 +92,8 @@ class Options:
     require_fused
                 fail if fused nodes do less than this percentage of the FLOPs of all matrix products
                 and convolutions
+    min_speedup with tune: fail if the optimized model is not this many times as fast as ONNX
+                Runtime at its best, both measured as `onnxbolt bench` does
     save_as_external_data
                 write weights to OUT.onnx.data; models above 2 GB always do
     seed        seed of the random inputs
@@ -129,6 +132,7 @@ class Options:
     custom_ops: Sequence[str | Path] = ()
     keep_failed: bool = False
     require_fused: float | None = None
+    min_speedup: float | None = None
     save_as_external_data: bool = False
     seed: int = 0
     tune: bool = False
@@ -175,6 +179,8 @@ class Options:
             raise InputError(
                 f"{option('require_fused', self.require_fused)}: give a share in percent, 0 to 100"
             )
+        if self.min_speedup is not None:
+            self._check_min_speedup(self.min_speedup)
         if self.strategy and not self.tune:
             raise InputError(
                 f"{option('strategy', self.strategy)} chooses what is measured: it needs"
@@ -185,6 +191,15 @@ class Options:
                 f"{option('trials', self.trials)}: try at least one kernel per problem"
             )
         check_comparison(self.atol, self.rtol, self.seed)
+
+    def _check_min_speedup(self, least: float) -> None:
+        if not 0 <= least < math.inf:
+            raise InputError(f"{option('min_speedup', least)}: give a finite number of 0 or more")
+        if not (self.tune and self.library):
+            raise InputError(
+                f"{option('min_speedup', least)} measures the kernels on the local GPU: it needs"
+                f" {option('tune', True)}, and cannot be combined with {option('library', False)}"
+            )
 
     @property
     def asked_shapes(self) -> dict[str, Shapes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,20 +14,23 @@ from typing import Unpack
 import onnx
 from onnx import ModelProto
 
-from onnxbolt import extensions, gpu, library
+from onnxbolt import bench, extensions, gpu, library
 from onnxbolt.archs import by_name
 from onnxbolt.canonicalize.known_conditions import resolved
 from onnxbolt.canonicalize.restore import restore
-from onnxbolt.errors import AccuracyError, CoverageError, LiftError
+from onnxbolt.errors import AccuracyError, CoverageError, LiftError, SpeedError
 from onnxbolt.extra_ops import registered
 from onnxbolt.graph import inlining
 from onnxbolt.graph.bodies import Changed, is_there, placed, put_back
 from onnxbolt.graph.convolutions import facts_of
 from onnxbolt.graph.exporter import export_apart, used_variables
+from onnxbolt.graph.importer import tensor_type
 from onnxbolt.graph.overridable import frozen
+from onnxbolt.graph.saving import save_model
 from onnxbolt.graph.source import Source, opened
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.library_file import sha256_of
+from onnxbolt.measurements.benchmark import Benchmark
 from onnxbolt.measurements.timings import NOTHING, Timings
 from onnxbolt.options import Choices, Options, takes_options
 from onnxbolt.output import Output
@@ -38,13 +42,16 @@ from onnxbolt.precision.widen import widen
 from onnxbolt.report import Account, Fused, Report
 from onnxbolt.rewrite import Rewriter, rewrite
 from onnxbolt.skips import Skips
+from onnxbolt.spelling import option
 from onnxbolt.tune import lockfile
+from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.library import compiled
 from onnxbolt.tune.progress import Progress
 from onnxbolt.tune.stage import plan_with_timings
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import Tuning, together
 from onnxbolt.verify import verify
+from onnxbolt.verify.feeds import Feeds, drawn, graph_inputs, read_feeds
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +78,7 @@ def optimize(
     - AccuracyError if outputs differ by more than their limits; they are written only with
       Options.keep_failed,
     - CoverageError if less is fused than Options.require_fused asks for; nothing is written,
+    - SpeedError if the speed-up is below Options.min_speedup; nothing is written,
     - FrozenError if the lock file lacks a choice.
     """
     extensions.load()
@@ -150,6 +158,13 @@ def optimize(
                 max_shapes=options.max_shapes,
             )
             report = report.verified(found)
+        if options.min_speedup is not None and report.passed:
+            feeds = _feeds(whole, subject, options)
+            report = dataclasses.replace(
+                report, speed=_speed(source, whole, output, feeds, progress)
+            )
+            if report.speed and (slow := report.speed.short_of(options.min_speedup)):
+                raise SpeedError(slow, report)
         if report.passed or options.keep_failed:
             output.commit()
         if report.passed and options.lock and output.path and not options.frozen:
@@ -302,6 +317,38 @@ def _estimates(parts: Sequence[Part]) -> tuple[Estimate, ...]:
     )
 
 
+def _feeds(original: ModelProto, subject: Subject, options: Options) -> Feeds:
+    """The inputs to measure the whole model with: the user's, else random ones of the sizes that
+    decide what is fused."""
+    if options.inputs is not None:
+        return read_feeds(Path(options.inputs), original)
+    inputs = {value.name: tensor_type(value.type)[1] for value in graph_inputs(original)}
+    sizes = {
+        name: [size for size in subject.point.get(name, shape) or () if isinstance(size, int)]
+        for name, shape in inputs.items()
+        if shape is not None
+    }
+    return drawn(original, sizes, options.seed)
+
+
+def _speed(
+    source: Source,
+    original: ModelProto,
+    output: Output,
+    feeds: Feeds,
+    progress: Callable[[str], None] | None,
+) -> Benchmark:
+    """The times of the staged model and of ONNX Runtime's best on the original, whose file is
+    written first if it is in memory."""
+    with tempfile.TemporaryDirectory(prefix="onnxbolt-") as directory:
+        path = Path(directory, "original.onnx")
+        if isinstance(source, ModelProto):
+            save_model(original, path)
+        else:
+            path = Path(source)
+        return bench.race(path, output.model, feeds, progress or (lambda _: None), Stream())
+
+
 def _written_as_it_is(
     original: ModelProto, output: Output, report: Report, options: Options
 ) -> Report:
@@ -309,6 +356,12 @@ def _written_as_it_is(
     deployed like any other."""
     if short := report.short_of(options.require_fused):
         raise CoverageError(short, report)
+    if options.min_speedup is not None and options.min_speedup > 1:
+        raise SpeedError(
+            f"the model would be written unchanged, so it is as fast as before, and not"
+            f" {option('min_speedup', options.min_speedup)} times; {report.nothing_fused}",
+            report,
+        )
     logger.warning("nothing was fused: %s", report.nothing_fused)
     model = ModelProto()
     model.CopyFrom(original)

@@ -25,6 +25,7 @@ def test_public_names() -> None:
             "OpsetError",
             "Options",
             "Report",
+            "SpeedError",
             "ToolchainError",
             "__version__",
             "cuda_provider",

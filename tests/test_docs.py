@@ -18,7 +18,16 @@ from onnxbolt.families.__main__ import columns, table
 from tests.conftest import ROOT
 
 PAGES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
-FOLDERS = ("onnxbolt/", "custom_ops/", "templates/", "tests/", "docs/", "models/", "benchmarks/")
+FOLDERS = (
+    "onnxbolt/",
+    "custom_ops/",
+    "templates/",
+    "tests/",
+    "docs/",
+    "models/",
+    "benchmarks/",
+    "examples/",
+)
 
 
 def page_id(page: Path) -> str:
@@ -63,7 +72,12 @@ def test_sources_named_without_their_top_folder_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_options_exist(page: Path) -> None:
     others = {"--no-deps", "--strict", "--batch"}  # options of pip, mypy and python -m models
-    known = others | {
+    examples = {
+        flag
+        for path in ROOT.glob("examples/**/*.*")
+        for flag in re.findall(r"--[a-z-]+", path.read_text())
+    }
+    known = (others | examples) | {
         flag for option in options_of(commands) for flag in (*option.opts, *option.secondary_opts)
     }
     named = {

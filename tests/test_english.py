@@ -19,6 +19,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 FOLDERS = (
     "benchmarks",
     "custom_ops",
+    "examples",
     "models",
     "onnxbolt",
     "templates",

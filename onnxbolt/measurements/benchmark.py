@@ -7,6 +7,8 @@ import json
 import math
 from dataclasses import dataclass
 
+from onnxbolt.spelling import option
+
 
 @dataclass(frozen=True)
 class Side:
@@ -39,7 +41,7 @@ class Benchmark:
     ours: Side
     peers: tuple[Side, ...]
     failed: dict[str, str]  # peers that do not run: the message
-    nodes: tuple[NodeTime, ...]
+    nodes: tuple[NodeTime, ...] = ()
 
     @property
     def peer(self) -> Side:
@@ -53,6 +55,12 @@ class Benchmark:
     def spread(self) -> float:
         """The spread of the speed-up, as a part of it: both sides' spreads are independent."""
         return math.hypot(self.ours.spread, self.peer.spread)
+
+    def short_of(self, least: float | None) -> str:
+        """One line if the speed-up is below `least`, else an empty text."""
+        if least is None or self.speedup >= least:
+            return ""
+        return f"the speed-up is {self.speedup:.3f}, less than {option('min_speedup', least)}"
 
     def json(self) -> str:
         """Everything, keys sorted."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from onnxbolt.candidates import Refusal
+from onnxbolt.measurements.benchmark import Benchmark
 from onnxbolt.precision import Kept
 from onnxbolt.spelling import option
 from onnxbolt.verify import VerifyResult
@@ -70,6 +71,7 @@ class ReportData:
     skips: str = ""  # the options by which nodes stay, as on a command line
     skipped: tuple[str, ...] = ()  # the source nodes, or their tensors, that stay
     strict: bool = False  # with it, a model that could not be judged counts as failed
+    speed: Benchmark | None = None  # with --min-speedup: the whole model, measured as bench does
     library_sha256: str = ""  # sum of the library's file; empty if none was compiled
     version: str = __version__
     format: int = FORMAT

@@ -46,6 +46,13 @@ def _check(call: str, status: int) -> None:
         raise CudaError(f"{call} failed with CUresult {status}")
 
 
+def taken_memory() -> int:
+    """The bytes of device memory that all programs on the GPU together take. Raises CudaError."""
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    _check("cuMemGetInfo", _driver().cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
+    return total.value - free.value
+
+
 class Stream:
     """A stream for ONNX Runtime's `user_compute_stream`; lives as long as the process."""
 

@@ -17,16 +17,17 @@ from benchmarks.all import STATE, Schedule, Task, checked, lanes_of, main
 from benchmarks.common import Row
 from benchmarks.targets import TARGETS
 from onnxbolt.errors import InputError
+from onnxbolt.options import cache_directory
 
 # a benchmark that takes no time: its row's name is its argument; "fail" fails, "hang" does not end
 SCRIPT = """
-import sys, time
+import os, sys, time
 from benchmarks import machine
 from benchmarks.common import Row
 from benchmarks.documents import write_results
 machine.commit, machine.sources = lambda: "0123456789ab", lambda: "digest"
 write_results("gemm", [Row(sys.argv[1], 1, "fp16", 1.0)], append=True)
-print("measured", sys.argv[1], __import__("os").environ["CUDA_VISIBLE_DEVICES"], flush=True)
+print("measured", sys.argv[1], os.environ["ONNXBOLT_CACHE_DIR"], flush=True)
 if sys.argv[1] == "hang":
     time.sleep(600)
 sys.exit(sys.argv[1] == "fail")
@@ -78,6 +79,10 @@ def test_parts_go_on_where_the_last_one_ended(
     said = capsys.readouterr().out
     assert "gemm a: done in" in said
     assert "gemm fail: ended with 1" in said
+    # builds in one cache would wait for each other
+    caches = {line.split()[-1] for line in said.splitlines() if "] measured " in line}
+    assert caches
+    assert caches <= {str(cache_directory() / f"gpu{gpu}") for gpu in range(2)}
     assert said.endswith("not measured: gemm fail\n")
     with zipfile.ZipFile(bundle) as found:
         assert json.loads(found.read(STATE)) == ["gemm a"]

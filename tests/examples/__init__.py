@@ -1,0 +1,1 @@
+"""The programs of examples/, run as the pages of docs/deploy/ say."""
