@@ -1,8 +1,8 @@
 """The command line: each command is a few lines that call the package.
 
 Exit codes: 0 success, 1 error, 2 wrong usage, 3 accuracy gate failed, 4 too slow or too little
-fused, 5 miss under --frozen, 130 interrupted. An error is one line on stderr; a group of commands
-without a command prints its help there.
+fused, 5 miss under --frozen, 130 interrupted; of several models the worst one. An error is one line
+on stderr; a group of commands without a command prints its help there.
 
 Commands import the optimizer inside their functions: `--help`, `--version`, `cache list --compiled`
 and wrong usage then answer at once, without loading onnx and numpy.
@@ -109,8 +109,8 @@ def commands() -> None:
 
 
 @commands.command()
-@click.argument("source", metavar="IN.onnx", type=FILE)
-@click.argument("out", metavar="OUT.onnx", type=FILE)
+@click.argument("source", metavar="IN.onnx|DIRECTORY", type=FILE)
+@click.argument("out", metavar="OUT.onnx|DIRECTORY", type=FILE)
 @planning
 @click.option(
     "--tune",
@@ -192,10 +192,11 @@ def optimize(
 ) -> int:
     """Fuse IN.onnx, and write OUT.onnx with its custom-op library.
 
-    The library is OUT.onnxbolt.so, beside OUT.onnx.
+    The library is OUT.onnxbolt.so, beside OUT.onnx. Of a directory, every model below it is
+    optimized, each with its library, lock file and report at the same path below the other
+    directory; they share one tuning. --report is then for the table of all models, --lock for a
+    directory of lock files, and the exit code is the worst one.
     """
-    from onnxbolt import pipeline
-    from onnxbolt.tune.progress import reporter
 
     if values["frozen"] and not values["lock"]:
         raise click.UsageError("--frozen needs --lock FILE, the lock file to read.")
@@ -211,10 +212,21 @@ def optimize(
         raise click.UsageError("--budget limits tuning: give it with --tune.")
     if values["strategy"] and not values["tune"]:
         raise click.UsageError("--strategy is a way of tuning: give it with --tune.")
-    _check_results(source, None if dry_run else out, reports, values["lock"])
     options = Options(
         library=not (no_library or dry_run), verify=not (no_verify or dry_run), **values
     )
+    run = _optimize_all if source.is_dir() else _optimize
+    return run(source, out, reports, options, dry_run, quiet)
+
+
+def _optimize(
+    source: Path, out: Path, reports: Sequence[Path], options: Options, dry_run: bool, quiet: bool
+) -> int:
+    """Optimize one model, and return the exit code."""
+    from onnxbolt import pipeline
+    from onnxbolt.tune.progress import reporter
+
+    _check_results(source, None if dry_run else out, reports, _path(options.lock))
     try:
         report = pipeline.optimize(
             source,
@@ -228,6 +240,36 @@ def optimize(
         raise
     _show(report, reports, quiet)
     return INTERRUPTED if report.tuning and report.tuning.ended_by == "interrupt" else 0
+
+
+def _optimize_all(
+    models: Path, out: Path, reports: Sequence[Path], options: Options, dry_run: bool, quiet: bool
+) -> int:
+    """Optimize each model of a directory, and return the worst exit code."""
+    from onnxbolt import directory
+    from onnxbolt.report import files
+    from onnxbolt.tune.progress import reporter
+
+    jobs = directory.jobs_in(models, out, _path(options.lock), _path(options.inputs))
+    for report in reports:
+        files.check_suffix(report)
+        directory.check_apart("report", report, jobs)
+    found = directory.optimize_all(
+        jobs,
+        options,
+        write=not dry_run,
+        progress=messages(quiet),
+        watch=reporter(log_format(), quiet),
+    )
+    for report in reports:
+        files.save(found, report)
+    if not quiet:
+        emit("models", found.text, found.json)
+    return found.code
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return None if given is None else Path(given)
 
 
 def _check_results(

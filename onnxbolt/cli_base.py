@@ -14,19 +14,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from onnxbolt import archs, names
+from onnxbolt.terminal import printable
 
 FILE = click.Path(path_type=Path)
 SEED = click.IntRange(min=0)
 _LOG_FORMAT = "onnxbolt.log_format"
-
-
-def printable(text: str) -> str:
-    """The text with control characters, other than line ends, spelled out: a model's names may
-    hold escape sequences that a terminal would execute."""
-    return "".join(
-        character if character.isprintable() or character == "\n" else ascii(character)[1:-1]
-        for character in text
-    )
 
 
 class TextLines(logging.Formatter):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
@@ -18,7 +19,7 @@ from onnxbolt import bench, extensions, gpu, library
 from onnxbolt.archs import by_name
 from onnxbolt.canonicalize.known_conditions import resolved
 from onnxbolt.canonicalize.restore import restore
-from onnxbolt.errors import AccuracyError, CoverageError, LiftError, SpeedError
+from onnxbolt.errors import AccuracyError, CoverageError, LiftError, OnnxboltError, SpeedError
 from onnxbolt.extra_ops import registered
 from onnxbolt.graph import inlining
 from onnxbolt.graph.bodies import Changed, is_there, placed, put_back
@@ -39,6 +40,7 @@ from onnxbolt.plan.ranges import unshared
 from onnxbolt.plan.whole import Estimate, estimates
 from onnxbolt.precision.kernel_table import kernels_of
 from onnxbolt.precision.widen import widen
+from onnxbolt.problems import Problem
 from onnxbolt.report import Account, Fused, Report
 from onnxbolt.rewrite import Rewriter, rewrite
 from onnxbolt.skips import Skips
@@ -47,7 +49,7 @@ from onnxbolt.tune import lockfile
 from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.library import compiled
 from onnxbolt.tune.progress import Progress
-from onnxbolt.tune.stage import plan_with_timings
+from onnxbolt.tune.stage import kernel_problems, plan_with_timings, tune_kernels
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import Tuning, together
 from onnxbolt.verify import verify
@@ -394,6 +396,29 @@ def tune(
         original, _ = resolved(promised(given, options)[0])
         planner = Planner(archs, options, NOTHING, progress, watch)
         return planner.tuned(Subject.of(original, options))
+
+
+def tune_together(
+    sources: Iterable[Source],
+    options: Options,
+    watch: Progress | None = None,
+) -> Tuning:
+    """Measure the kernels of several models in one run, each problem once, and those first that
+    take most of the time of all models; the times are kept in the tuning database.
+
+    Models that cannot be used are left out: `optimize` tells why. Raises InputError if there is no
+    GPU.
+    """
+    extensions.load()
+    archs = [by_name(name).number for name in options.archs or default_archs()]
+    kernels = kernels_of(options.ort_version)
+    problems: list[Problem] = []
+    with registered(options.custom_ops):
+        for source in sources:
+            with contextlib.suppress(OnnxboltError), opened(source) as given:
+                original, _ = resolved(promised(given, options)[0])
+                problems += kernel_problems(Subject.of(original, options, kernels), archs)
+    return tune_kernels(problems, archs, options, watch)
 
 
 def promised(model: ModelProto, options: Options) -> tuple[ModelProto, list[str]]:

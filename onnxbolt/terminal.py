@@ -17,6 +17,15 @@ _WIDE = 180  # columns of a table that is written to a file
 _LEAST = 16  # columns that a name keeps
 
 
+def printable(text: str) -> str:
+    """The text with control characters, other than line ends, spelled out: a model's names may
+    hold escape sequences that a terminal would execute."""
+    return "".join(
+        character if character.isprintable() or character == "\n" else ascii(character)[1:-1]
+        for character in text
+    )
+
+
 def width(usual: int) -> int:
     """The terminal's columns; `usual` if the output is not a terminal."""
     return shutil.get_terminal_size((usual, 0)).columns if sys.stdout.isatty() else usual

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+from onnxbolt.terminal import printable
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -14,6 +17,19 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
         "| " + " | ".join(str(cell).replace("|", r"\|").replace("\n", " ") for cell in line) + " |"
         for line in lines
     )
+
+
+def code(text: str) -> str:
+    """The text as a code span, in which no character means anything; empty for an empty text.
+
+    Control characters are spelled out, so that a text takes one line. So is a bar behind a
+    backslash, which `table` could not escape.
+    """
+    shown = re.sub(r"(?<=\\)\|", r"\\x7c", printable(text).replace("\n", r"\n"))
+    longest = max((len(run) for run in re.findall("`+", shown)), default=0)
+    fence = "`" * (longest + 1)
+    edge = " " if "`" in shown else ""  # a fence cannot touch a backtick
+    return f"{fence}{edge}{shown}{edge}{fence}" if shown else ""
 
 
 def plain(value: Any) -> Any:

@@ -26,7 +26,7 @@ from onnxbolt.codegen.render import Instance
 from onnxbolt.errors import InputError, OnnxboltError
 from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Machine
-from onnxbolt.measurements.timings import Choice, Comparison, Timings
+from onnxbolt.measurements.timings import NOTHING, Choice, Comparison, Timings
 from onnxbolt.options import Options
 from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.regions import Region, regions
@@ -111,6 +111,33 @@ def tuned(
         return chosen, measuring.tuning
 
 
+def kernel_problems(subject: Subject, archs: Sequence[int]) -> list[Problem]:
+    """The problems that tuning of the subject and of the bodies in it begins with, repeated as in
+    the model."""
+    return [
+        problem
+        for each in subject
+        for problem in _problems(each.plan(archs, "all", NOTHING), each.segments(archs))
+    ]
+
+
+def tune_kernels(
+    problems: Sequence[Problem],
+    archs: Sequence[int],
+    options: Options,
+    watch: Progress | None = None,
+) -> Tuning:
+    """Measure the kernels of these problems, which may come from several models, and keep the times
+    in the database; no regions are compared. Raises as `tuned` does."""
+    strategy_named(options.strategy)
+    start = time.monotonic()
+    with Profiler(_tunable(archs)) as profiler, Database() as database:
+        kernels = _Kernels(options, database, profiler, watch or Silent(), start)
+        kernels.tune(NOTHING, problems, 1.0)
+        kernels.take_stock()
+        return kernels.tuning
+
+
 class _Source(Protocol):
     """A source of timings."""
 
@@ -128,12 +155,7 @@ def _rounds(
     seen_problems: set[Problem] = set()
     seen_regions: set[str] = set()
     while True:
-        problems = [
-            *chosen.workload,
-            *(problem for region in chosen.lost for problem in region.problems),
-        ]
-        planned = set(problems)
-        problems += [problem for problem in others if problem not in planned]
+        problems = _problems(chosen, others)
         kept = (
             region
             for number in archs
@@ -148,6 +170,16 @@ def _rounds(
         seen_regions.update(region.key for region in found)
         timings = source.extend(timings, problems, found)
         chosen = subject.plan(archs, fuse, timings)
+
+
+def _problems(chosen: Plan, others: Sequence[Problem]) -> list[Problem]:
+    """The problems of all candidates, those of lost regions too, and `others`."""
+    problems = [
+        *chosen.workload,
+        *(problem for region in chosen.lost for problem in region.problems),
+    ]
+    planned = set(problems)
+    return [*problems, *(problem for problem in others if problem not in planned)]
 
 
 # --- without measuring ----------------------------------------------------------------------------
@@ -256,71 +288,33 @@ def _tunable(archs: Sequence[int]) -> int:
     return by_name(local).number
 
 
-class _Measuring:
-    """Tunes kernels and compares regions, within one budget for both."""
+class _Kernels:
+    """Tunes kernels within the budget of `options`, which began at `start` (time.monotonic)."""
 
     def __init__(
         self,
-        subject: Subject,
         options: Options,
         database: Database,
         profiler: Profiler,
-        messages: Messages,
         watch: Progress,
         start: float,
     ) -> None:
-        self._subject, self._options, self._database, self._profiler = (
-            subject,
-            options,
-            database,
-            profiler,
-        )
-        self._messages, self._watch, self._start = messages, watch, start
+        self._options, self._database, self._profiler = options, database, profiler
+        self._watch, self._start = watch, start
         self._deadline = start + (math.inf if options.budget is None else options.budget)
         self._problems: list[Problem] = []
         self.tuning = Tuning()
 
-    def extend(
-        self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]
-    ) -> Timings:
-        timings = self._tune(timings, problems, bool(found))
-        here = [region for region in found if region.arch == self._profiler.machine.arch]
-        comparisons = self._compare(here, timings) if here else {}
-        self._take_stock()
-        return dataclasses.replace(timings, comparisons={**timings.comparisons, **comparisons})
-
-    def settled(self, chosen: Plan, archs: Sequence[int], timings: Timings) -> Plan:
-        """The plan without the regions that make the whole model slower."""
-        machine, options = self._profiler.machine, self._options
-        if options.fuse == "all" or CUDA not in available_providers():
-            return chosen
-
-        def checked(deadline: float, stream: Stream | None) -> Plan:
-            bench = Bench(timings, self._database, machine, deadline, stream, self._messages)
-            plan, whole = settle(self._subject, archs, options.fuse, timings, chosen, bench)
-            self._note(whole=whole)
-            return plan
-
-        found = self._or_remembered(
-            lambda: checked(self._deadline, Stream()), lambda: checked(-math.inf, None)
-        )
-        self._take_stock()
-        if found.candidates and self.tuning.whole is None:
-            self._note(
-                notes=(*self.tuning.notes, "the whole model was not compared with ONNX Runtime")
-            )
-        return found
-
-    def _tune(self, timings: Timings, problems: Sequence[Problem], compared: bool) -> Timings:
-        """Tune kernels, including the problems of earlier rounds: their known times cost nothing,
-        and the report covers all."""
+    def tune(self, timings: Timings, problems: Sequence[Problem], share: float) -> Timings:
+        """Tune kernels for at most `share` of the time that is left, including the problems of
+        earlier rounds: their known times cost nothing, and the report covers all."""
         known = set(self._problems)
         self._problems += [problem for problem in problems if problem not in known]
         machine = self._profiler.machine
         arch, trials = get(machine.arch), self._options.trials
         tasks = tasks_of(self._problems, arch, trials)
         strategy = strategy_named(self._options.strategy)
-        budget = 0.0 if self._interrupted else self._left() * (_KERNELS_SHARE if compared else 1.0)
+        budget = 0.0 if self._interrupted else self._left() * share
         with self._watch as progress:
             found, tuning = tune(
                 tasks,
@@ -340,6 +334,70 @@ class _Measuring:
             failed=found.failed,
             machine=machine,
         )
+
+    def take_stock(self) -> None:
+        """Note the time that was spent, and whether the budget is."""
+        self._note(seconds=time.monotonic() - self._start)
+        if self._left() <= 0 and self.tuning.ended_by == "done":
+            self._note(ended_by="budget")
+
+    @property
+    def _interrupted(self) -> bool:
+        return self.tuning.ended_by == "interrupt"
+
+    def _note(self, **values: object) -> None:
+        self.tuning = dataclasses.replace(self.tuning, **values)  # type: ignore[arg-type]
+
+    def _left(self) -> float:
+        return max(self._deadline - time.monotonic(), 0.0)
+
+
+class _Measuring(_Kernels):
+    """Tunes kernels and compares regions of one subject, within one budget for both."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        options: Options,
+        database: Database,
+        profiler: Profiler,
+        messages: Messages,
+        watch: Progress,
+        start: float,
+    ) -> None:
+        super().__init__(options, database, profiler, watch, start)
+        self._subject, self._messages = subject, messages
+
+    def extend(
+        self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]
+    ) -> Timings:
+        timings = self.tune(timings, problems, _KERNELS_SHARE if found else 1.0)
+        here = [region for region in found if region.arch == self._profiler.machine.arch]
+        comparisons = self._compare(here, timings) if here else {}
+        self.take_stock()
+        return dataclasses.replace(timings, comparisons={**timings.comparisons, **comparisons})
+
+    def settled(self, chosen: Plan, archs: Sequence[int], timings: Timings) -> Plan:
+        """The plan without the regions that make the whole model slower."""
+        machine, options = self._profiler.machine, self._options
+        if options.fuse == "all" or CUDA not in available_providers():
+            return chosen
+
+        def checked(deadline: float, stream: Stream | None) -> Plan:
+            bench = Bench(timings, self._database, machine, deadline, stream, self._messages)
+            plan, whole = settle(self._subject, archs, options.fuse, timings, chosen, bench)
+            self._note(whole=whole)
+            return plan
+
+        found = self._or_remembered(
+            lambda: checked(self._deadline, Stream()), lambda: checked(-math.inf, None)
+        )
+        self.take_stock()
+        if found.candidates and self.tuning.whole is None:
+            self._note(
+                notes=(*self.tuning.notes, "the whole model was not compared with ONNX Runtime")
+            )
+        return found
 
     def _compare(self, found: Sequence[Region], timings: Timings) -> dict[str, Comparison]:
         """Compare regions; comparisons made before an interrupt count."""
@@ -372,21 +430,6 @@ class _Measuring:
                     notes=(*self.tuning.notes, f"comparing with ONNX Runtime ended early: {error}")
                 )
         return recall()
-
-    @property
-    def _interrupted(self) -> bool:
-        return self.tuning.ended_by == "interrupt"
-
-    def _take_stock(self) -> None:
-        self._note(seconds=time.monotonic() - self._start)
-        if self._left() <= 0 and self.tuning.ended_by == "done":
-            self._note(ended_by="budget")
-
-    def _note(self, **values: object) -> None:
-        self.tuning = dataclasses.replace(self.tuning, **values)  # type: ignore[arg-type]
-
-    def _left(self) -> float:
-        return max(self._deadline - time.monotonic(), 0.0)
 
 
 def _build(instances: Sequence[Instance], stop: threading.Event) -> Iterator[library.Result]:
