@@ -29,7 +29,7 @@ def test_types_are_checked_everywhere() -> None:
     configuration = tomllib.loads((ROOT / "pyproject.toml").read_text())
     mypy = configuration["tool"]["mypy"]
     assert mypy["strict"]
-    assert set(mypy["files"]) == {"onnxbolt", "models", "benchmarks", "tests"}
+    assert set(mypy["files"]) == {"onnxbolt", "models", "benchmarks", "tests", "examples"}
 
 
 def test_git_takes_the_zoos_models_for_binary() -> None:
