@@ -150,6 +150,14 @@ TASKS = (
         )
     ),
     *(
+        Task(
+            "fixed_sizes",
+            150,
+            f"{name} --tune --budget 30s --compile-within 60s --quick-compile --append",
+        )
+        for name in ("db_text_detector", "retinanet_r50", "unet", "hifigan")
+    ),
+    *(
         Task("regret", 150, f"{name} --within 2m --append")
         for name in ("resnet50", "db_text_detector", "unet")
     ),

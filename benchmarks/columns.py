@@ -371,6 +371,22 @@ TABLES = {
         },
     ),
     "varying": Table("varying", _VARYING, group=_kind_of_size, figure=True),
+    "fixed_sizes": Table(
+        "fixed_sizes",
+        {
+            "model, shape": _field("name"),
+            "onnxbolt, ms": _milliseconds("ours_us"),
+            "CUDA execution provider at its best, ms": _milliseconds("peer_us"),
+            "its form and setting": _value("peer_config"),
+            "ratio, single runs": _field("ratio", ".2f"),
+            "ratio, back to back": _value("device_ratio", ".2f"),
+            "PyTorch, ms": lambda row: text(thousandth(row["values"].get("pytorch_us")), ".3f"),
+            "PyTorch's way": _value("pytorch_way"),
+            "ratio to PyTorch": _value("pytorch_ratio", ".2f"),
+            "spread": _percent,
+            "error": _field("error", ".1e"),
+        },
+    ),
     "regret": Table(
         "regret",
         {

@@ -28,15 +28,16 @@ def device_times(
     rounds: int,
     runs: int,
     settle: float = 0.0,
+    capture: bool = True,
 ) -> dict[str, DeviceTime]:
     """That of each side.
 
     A side's time is the faster of its best session and the same with a CUDA graph, where that has
-    none: one run alone may be as fast without.
+    none: one run alone may be as fast without. Unless `capture`, no such session is tried.
     """
     sessions = {(name, side.setting.graph): side.session for name, side in found.items()}
     for name, side in found.items():
-        if stream and not side.setting.graph:
+        if capture and stream and not side.setting.graph:
             with contextlib.suppress(*RUNTIME_ERRORS):  # some models cannot be captured
                 captured = only(
                     side.source, dataclasses.replace(side.setting, graph=True), feeds, stream

@@ -29,10 +29,10 @@ import dataclasses
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import onnx
 import onnxruntime as ort
@@ -40,14 +40,21 @@ from rich.console import Console
 from rich.table import Table
 
 import onnxbolt
-from benchmarks.common import ClockSampler, Row, time_argument
+from benchmarks.common import ClockSampler, Row
 from benchmarks.device_time import DeviceTime, device_times
 from benchmarks.documents import write_results
 from benchmarks.floors import floor_us
 from benchmarks.forms import FUSED, PLAIN, exported_by_pytorch, fused_by_onnxruntime
-from benchmarks.pytorch_peer import Raced, fastest_way, whole_model
+from benchmarks.pytorch_peer import Tried, fastest_way, whole_model_on
 from benchmarks.targets import TARGETS, Target
-from benchmarks.whole_models import error_of, exact_outputs, seeded_feeds, stream_for
+from benchmarks.whole_models import (
+    add_options,
+    add_racing_options,
+    error_of,
+    exact_outputs,
+    seeded_feeds,
+    stream_for,
+)
 from models import build
 from onnxbolt.archs import by_name, names
 from onnxbolt.errors import OnnxboltError
@@ -64,6 +71,9 @@ class Measured(Protocol):
     def model(self) -> str: ...
     @property
     def batch(self) -> int: ...
+
+
+Model = TypeVar("Model", bound=Measured)
 
 
 @dataclass(frozen=True)
@@ -102,19 +112,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _prepare(target, chosen.prepare, chosen)
         return 0
     stream = stream_for(chosen, parser)
-    return _measure_all(targets, stream, chosen)
+
+    def measure(target: Target, scratch: Path) -> Row:
+        return _measure(target, scratch, stream, chosen)
+
+    return measure_all("end_to_end", targets, TARGETS, measure, chosen)
 
 
-def _measure_all(
-    targets: Sequence[Target], stream: Stream | None, chosen: argparse.Namespace
+def measure_all(
+    benchmark: str,
+    targets: Sequence[Model],
+    everything: Sequence[Measured],
+    measure: Callable[[Model, Path], Row],
+    chosen: argparse.Namespace,
 ) -> int:
     """Measure row by row and write each at once, so that an interrupted run keeps its rows, and a
-    model that fails costs only its own."""
+    model that fails costs only its own. `everything`: the models that the result file is to have;
+    `measure` gets a directory for its files. Returns the exit code."""
     rows: list[Row] = []
+    planned = [(target.model, target.batch) for target in everything]
     for target in targets:
         with tempfile.TemporaryDirectory() as scratch:
             try:
-                rows.append(_measure(target, Path(scratch), stream, chosen))
+                rows.append(measure(target, Path(scratch)))
             except Exception as error:  # any failure: the other models are still to be measured
                 rows.append(
                     Row(
@@ -125,13 +145,7 @@ def _measure_all(
                     )
                 )
         print_rows(rows)
-        write_results(
-            "end_to_end",
-            rows,
-            chosen.out,
-            chosen.append,
-            [(target.model, target.batch) for target in TARGETS],
-        )
+        write_results(benchmark, rows, chosen.out, chosen.append, planned)
     return 1 if any("failure" in row.values for row in rows) else 0
 
 
@@ -156,7 +170,8 @@ def _measure(
                 raise
             missing[form] = f"{type(error).__name__}: {error}"[:300]
     found[PEER] = search(_peers(target, models), feeds, stream, effort.search_runs)
-    with _pytorch(target, feeds, stream, chosen) as raced:
+    thorough = not chosen.quick_compile
+    with whole_model_on(stream, target.model, feeds, chosen.compile_within, thorough) as raced:
         pytorch, tried = raced()
         samples, device, clock_mhz = in_turns(found, pytorch, feeds, stream, effort)
     # PyTorch's export has weights of its own: its reference is ONNX Runtime's answer in fp16
@@ -169,16 +184,27 @@ def _measure(
         if form in found
     }
     row = compared(target, samples, device, found, errors)
-    values = {
+    values = {**row.values, **facts(chosen, tried, missing, tunings)}
+    floor = floor_us(exact, by_name(_arch(chosen)))
+    return dataclasses.replace(row, floor_us=round(floor, 2), clock_mhz=clock_mhz, values=values)
+
+
+def facts(
+    chosen: argparse.Namespace,
+    tried: Tried,
+    missing: Mapping[str, str],
+    tunings: Mapping[str, Tuning],
+) -> dict[str, Any]:
+    """Values that tell how a row was measured: onnxbolt's kernels and tuning, PyTorch's ways, and
+    why a form is missing."""
+    way = fastest_way(tried)
+    return {
         "configurations": "measured" if chosen.tune else "predicted",
-        **row.values,
         **({"pytorch": tried} if tried else {}),
-        **({"pytorch_way": fastest_way(tried)} if pytorch else {}),
+        **({"pytorch_way": way} if way else {}),
         **({"missing": missing} if missing else {}),
         **({"tuning": {form: told(tuning) for form, tuning in tunings.items()}} if tunings else {}),
     }
-    floor = floor_us(exact, by_name(_arch(chosen)))
-    return dataclasses.replace(row, floor_us=round(floor, 2), clock_mhz=clock_mhz, values=values)
 
 
 def in_turns(
@@ -187,15 +213,18 @@ def in_turns(
     feeds: Arrays,
     stream: Stream | None,
     effort: Effort,
+    capture: bool = True,
 ) -> tuple[dict[str, Sample], dict[str, DeviceTime], int | None]:
     """The samples of each side, measured in turns, the device times of ONNX Runtime's sessions, and
-    the median clock in MHz."""
+    the median clock in MHz. `capture`: device times may be those of CUDA graphs."""
     measures: dict[str, Measure] = {name: best.session.measure for name, best in found.items()}
     if pytorch is not None:
         measures[PYTORCH] = pytorch
     with ClockSampler() as clock:
         samples = interleave(measures, effort.rounds, effort.runs, effort.settle)
-        device = device_times(found, feeds, stream, effort.rounds, effort.runs, effort.settle)
+        device = device_times(
+            found, feeds, stream, effort.rounds, effort.runs, effort.settle, capture
+        )
     return samples, device, clock.mhz
 
 
@@ -209,7 +238,8 @@ def compared(
     plain: str = PLAIN,
 ) -> Row:
     """The row of a measured model: onnxbolt's time of the form `plain` against the peers; other
-    forms have fields of their own, whose names begin as `also` says."""
+    forms have fields of their own, whose names begin as `also` says. Forms without an error are
+    not compared."""
     mine, peer = samples[plain], samples[PEER]
     queued = {"device_us": device[plain], "peer_device_us": device[PEER]}
     values: dict[str, Any] = {
@@ -249,7 +279,7 @@ def compared(
         round(peer.median, 2),
         round(peer.median / mine.median, 3),
         spread=round(mine.spread, 4),
-        error=float(f"{errors[plain]:.3e}"),
+        error=float(f"{errors[plain]:.3e}") if plain in errors else None,
         config=str(found[plain].setting),
         values=values,
     )
@@ -283,14 +313,29 @@ def _forms(
     }, missing
 
 
-def _pytorch(
-    target: Target, feeds: Arrays, stream: Stream | None, chosen: argparse.Namespace
-) -> contextlib.AbstractContextManager[Raced]:
-    if stream is None:
-        return contextlib.nullcontext(lambda: (None, {}))
-    return whole_model(
-        target.model, feeds, chosen.compile_within, thorough=not chosen.quick_compile
+def optimized(
+    label: str,
+    model: onnx.ModelProto,
+    out: Path,
+    stream: Stream | None,
+    chosen: argparse.Namespace,
+    tunings: dict[str, Tuning],
+    **options: Any,
+) -> Source:
+    """onnxbolt's model, written to `out`, with its library if there is a stream; `tunings` gets the
+    facts of its tuning by `label`."""
+    report = onnxbolt.optimize(
+        model,
+        out,
+        library=stream is not None,
+        archs=(local_arch() or "sm_90a",),
+        verify=False,
+        **{"fuse": chosen.fuse, **_tuning(chosen), **options},
     )
+    if report.tuning is not None:
+        tunings[label] = report.tuning
+        print(f"{out.stem}, {label}: {told(report.tuning)}", flush=True)
+    return Source(label, out.read_bytes(), onnxbolt.get_library_path(out))
 
 
 def told(tuning: Tuning) -> dict[str, object]:
@@ -421,47 +466,12 @@ def _parser() -> argparse.ArgumentParser:
         help="names, or name-batch, with commas between",
     )
     parser.add_argument(
-        "--out", type=Path, help="result file (default: benchmarks/results/end_to_end-<gpu>.json)"
-    )
-    parser.add_argument(
-        "--append",
-        action="store_true",
-        help="keep the result file's rows of other models, which are of this commit",
-    )
-    parser.add_argument(
-        "--cache", type=Path, metavar="DIR", help="onnxbolt's cache directory for this run"
-    )
-    parser.add_argument(
-        "--compile-within",
-        type=time_argument,
-        default="3m",
-        metavar="TIME",
-        help="for each way of torch.compile with each model; 0s leaves it out (default: 3m)",
-    )
-    parser.add_argument(
-        "--quick-compile",
-        action="store_true",
-        help="of torch.compile reduce-overhead alone, not max-autotune first",
-    )
-    parser.add_argument(
         "--prepare", type=Path, metavar="DIR", help="compile the libraries into DIR and stop"
     )
     parser.add_argument("--prepared", type=Path, metavar="DIR", help="take the libraries from DIR")
     parser.add_argument("--arch", choices=names(), help="default: the local GPU's, else sm_90a")
-    parser.add_argument("--fuse", choices=("winning", "all"), default="winning")
-    parser.add_argument(
-        "--tune", action="store_true", help="measure kernels instead of predicting them"
-    )
-    parser.add_argument(
-        "--budget", type=time_argument, help="with --tune: at most so long for each model, e.g. 2m"
-    )
-    parser.add_argument(
-        "--provider",
-        choices=("cuda", "cpu"),
-        default="cuda",
-        help="cpu: function bodies, to try the script out",
-    )
-    parser.add_argument("--quick", action="store_true", help="few runs: a look, no measurement")
+    add_options(parser, "end_to_end")
+    add_racing_options(parser)
     return parser
 
 

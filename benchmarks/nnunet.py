@@ -16,7 +16,6 @@ the others. Weights and inputs are seeded; errors are against the block in fp32 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import sys
 import tempfile
@@ -25,19 +24,28 @@ from pathlib import Path
 
 import onnx
 
-import onnxbolt
 from benchmarks.common import Row, time_argument
 from benchmarks.documents import write_results
-from benchmarks.end_to_end import FULL, PEER, QUICK, compared, in_turns, print_rows, told
+from benchmarks.end_to_end import (
+    FULL,
+    PEER,
+    QUICK,
+    compared,
+    facts,
+    in_turns,
+    optimized,
+    print_rows,
+)
 from benchmarks.floors import floor_us
 from benchmarks.forms import PLAIN
-from benchmarks.pytorch_peer import FIRST, Raced, fastest_way, whole_model
+from benchmarks.pytorch_peer import FIRST, fastest_way, whole_model_on
 from benchmarks.whole_models import add_options, error_of, exact_outputs, seeded_feeds, stream_for
 from models.builder import GAIN, Builder
 from onnxbolt.archs import by_name
 from onnxbolt.gpu import local_arch
 from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.sessions import Arrays, Found, Source, search
+from onnxbolt.tune.summary import Tuning
 
 BLOCK = "nnunet_block"  # in benchmarks/pytorch.py, too
 _CHANNELS, _SLOPE, _BUILT_FOR = 32, 0.01, "sm_90a"
@@ -100,9 +108,11 @@ def _measure(
     reference = exact_outputs(exact, feeds, stream)
     layout = _layout(feeds, stream)
     compile_within = 0.0 if chosen.quick else chosen.compile_within
-    with _pytorch(layout, feeds, stream, compile_within) as raced:
+    tunings = dict[str, Tuning]()
+    with whole_model_on(stream, layout, feeds, compile_within) as raced:
         pytorch, tried = raced()  # max-autotune measures kernels: tuning would disturb it
-        source, tuning = _optimized(target, scratch, stream, chosen)
+        out = scratch / f"{BLOCK}.onnx"
+        source = optimized(PLAIN, target.build("fp16"), out, stream, chosen, tunings)
         found: dict[str, Found] = {
             PLAIN: search([source], feeds, stream, effort.search_runs),
             PEER: search(_peers(target), feeds, stream, effort.search_runs),
@@ -110,9 +120,9 @@ def _measure(
         samples, device, clock_mhz = in_turns(found, pytorch, feeds, stream, effort)
     errors = {PLAIN: error_of(found[PLAIN].session, reference)}
     row = compared(target, samples, device, found, errors, {})
-    row.values.update(tuning, configurations="measured" if chosen.tune else "predicted")
+    row.values.update(facts(chosen, tried, {}, tunings))
     if pytorch:
-        row.values.update(pytorch=tried, pytorch_way=f"{layout}: {fastest_way(tried)}")
+        row.values["pytorch_way"] = f"{layout}: {fastest_way(tried)}"
     floor = floor_us(exact, by_name(local_arch() or _BUILT_FOR))
     return dataclasses.replace(row, floor_us=round(floor, 2), clock_mhz=clock_mhz)
 
@@ -121,40 +131,12 @@ def _layout(feeds: Arrays, stream: Stream | None) -> str:
     """PyTorch's name of the block in the layout that is faster without torch.compile."""
     times = dict[str, float]()
     for name in (BLOCK, BLOCK + FIRST):
-        with _pytorch(name, feeds, stream, 0) as raced:
+        with whole_model_on(stream, name, feeds, 0) as raced:
             tried = raced()[1]
             ran = [us for us in tried.values() if isinstance(us, float)]
             times[name] = min(ran, default=float("inf"))
             print(f"PyTorch, {name}: {tried}", flush=True)
     return min(times, key=lambda name: times[name])
-
-
-def _pytorch(
-    name: str, feeds: Arrays, stream: Stream | None, compile_seconds: float
-) -> contextlib.AbstractContextManager[Raced]:
-    if stream is None:
-        return contextlib.nullcontext(lambda: (None, {}))
-    return whole_model(name, feeds, compile_seconds)
-
-
-def _optimized(
-    target: Target, scratch: Path, stream: Stream | None, chosen: argparse.Namespace
-) -> tuple[Source, dict[str, object]]:
-    """Our model, and the facts of its tuning."""
-    out = scratch / f"{BLOCK}.onnx"
-    report = onnxbolt.optimize(
-        target.build("fp16"),
-        out,
-        archs=(local_arch() or _BUILT_FOR,),
-        fuse="all",
-        verify=False,
-        library=stream is not None,
-        **({"tune": True, "budget": chosen.budget} if chosen.tune else {}),
-    )
-    tuning: dict[str, object] = {}
-    if report.tuning is not None:
-        tuning["tuning"] = told(report.tuning)
-    return Source(PLAIN, out.read_bytes(), onnxbolt.get_library_path(out)), tuning
 
 
 def _peers(target: Target) -> list[Source]:
@@ -166,6 +148,7 @@ def _peers(target: Target) -> list[Source]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.set_defaults(fuse="all")
     add_options(parser, "nnunet")
     parser.add_argument("--side", type=int, default=Target().side, help="of the volume")
     parser.add_argument("--compile-within", type=time_argument, default="3m", metavar="TIME")

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.sessions import Arrays, Measure
 
 _TRIAL_RUNS = 20
@@ -78,6 +79,20 @@ class Server:
             os.killpg(self._process.pid or 0, signal.SIGKILL)  # inductor's compilers as well
         self._process.kill()
         self._process.join()
+
+
+def whole_model_on(
+    stream: Stream | None,
+    model: str,
+    feeds: Arrays,
+    compile_seconds: float,
+    thorough: bool = True,
+) -> contextlib.AbstractContextManager[Raced]:
+    """`whole_model` beside the sessions of `stream`. Without a stream, that is on the CPU, no way
+    is tried."""
+    if stream is None:
+        return contextlib.nullcontext(lambda: (None, {}))
+    return whole_model(model, feeds, compile_seconds, thorough)
 
 
 @contextlib.contextmanager

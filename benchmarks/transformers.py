@@ -10,37 +10,34 @@ best, on one GPU, in one run.
     python -m benchmarks.transformers --export
 
 onnxbolt is given the export that torch.onnx.export writes by default (dynamo, opset 18), and the
-others in columns of their own. ONNX Runtime's best is the fastest of all exports and of what
-onnxruntime.transformers.optimizer makes of them, with every setting that benchmarks/end_to_end.py
-tries. PyTorch's best is the fastest of eager, CUDA graph and torch.compile. Both run in turns with
-onnxbolt. Texts have an attention mask that leaves between half of them and all. Errors are against
-the same export in fp32 without TF32.
+others in columns of their own, each with a quarter of the tuning budget. ONNX Runtime's best is the
+fastest of all exports and of what onnxruntime.transformers.optimizer makes of them, with every
+setting that benchmarks/end_to_end.py tries. PyTorch's best is the fastest of eager, CUDA graph and
+torch.compile. Both run in turns with onnxbolt. Texts have an attention mask that leaves between
+half of them and all. Errors are against the same export in fp32 without TF32.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from onnx import ModelProto
 
-import onnxbolt
-from benchmarks.common import Row, time_argument
-from benchmarks.documents import write_results
+from benchmarks.common import Row
 from benchmarks.end_to_end import (
     FULL,
     PEER,
     QUICK,
     Effort,
     compared,
+    facts,
     in_turns,
-    print_rows,
-    told,
+    measure_all,
+    optimized,
 )
 from benchmarks.exports import (
     EXPORTERS,
@@ -54,12 +51,17 @@ from benchmarks.exports import (
     write,
 )
 from benchmarks.forms import FUSED, fused
-from benchmarks.pytorch_peer import OF_ZOO, Raced, fastest_way, whole_model
-from benchmarks.whole_models import error_of, exact_outputs, stream_for
+from benchmarks.pytorch_peer import OF_ZOO, whole_model_on
+from benchmarks.whole_models import (
+    add_options,
+    add_racing_options,
+    error_of,
+    exact_outputs,
+    stream_for,
+)
 from onnxbolt.errors import OnnxboltError
-from onnxbolt.gpu import local_arch
 from onnxbolt.tune.cuda import Stream
-from onnxbolt.tune.sessions import Arrays, Found, Source, search
+from onnxbolt.tune.sessions import Found, Source, search
 from onnxbolt.tune.summary import Tuning
 
 # the other forms have nearly the same kernels, which the plain export's tuning has measured
@@ -80,18 +82,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.export:
         return _export(targets, chosen.exports)
     stream = stream_for(chosen, parser)
-    rows = list[Row]()
-    for target in targets:
-        with tempfile.TemporaryDirectory() as scratch:
-            try:
-                rows.append(_measure(target, Path(scratch), stream, chosen))
-            except Exception as error:  # any failure: the other models are still to be measured
-                failure = {"failure": f"{type(error).__name__}: {error}"[:500]}
-                rows.append(Row(target.model, target.batch, "fp16", values=failure))
-        print_rows(rows)
-        planned = [(target.model, target.batch) for target in everything]
-        write_results(chosen.set, rows, chosen.out, chosen.append, planned)
-    return 1 if any("failure" in row.values for row in rows) else 0
+
+    def measure(target: Exported, scratch: Path) -> Row:
+        return _measure(target, scratch, stream, chosen)
+
+    return measure_all(chosen.set, targets, everything, measure, chosen)
 
 
 def _export(targets: Sequence[Exported], directory: Path) -> int:
@@ -119,7 +114,8 @@ def _measure(
     reference = exact_outputs(exact, feeds, stream)
     others = _fused(target, models, missing)
     tunings, found = dict[str, Tuning](), dict[str, Found]()
-    with _pytorch(target, feeds, stream, chosen) as raced:
+    name, thorough = OF_ZOO + target.subject, not chosen.quick_compile
+    with whole_model_on(stream, name, feeds, chosen.compile_within, thorough) as raced:
         if not chosen.quick_compile:
             raced()  # max-autotune measures kernels: tuning would disturb it
         for form in (PLAIN, *(form for form in _ALSO if form in models and not chosen.plain)):
@@ -136,23 +132,8 @@ def _measure(
         samples, device, clock_mhz = in_turns(found, pytorch, feeds, stream, effort)
     errors = {PLAIN: error_of(found[PLAIN].session, reference)}
     row = compared(target, samples, device, found, errors, _ALSO, PLAIN)
-    row.values.update(
-        configurations="measured" if chosen.tune else "predicted",
-        pytorch=tried,
-        **({"pytorch_way": fastest_way(tried)} if pytorch else {}),
-        **({"missing": missing} if missing else {}),
-        **({"tuning": {form: told(tuning) for form, tuning in tunings.items()}} if tunings else {}),
-    )
+    row.values.update(facts(chosen, tried, missing, tunings))
     return dataclasses.replace(row, clock_mhz=clock_mhz)
-
-
-def _pytorch(
-    target: Exported, feeds: Arrays, stream: Stream | None, chosen: argparse.Namespace
-) -> contextlib.AbstractContextManager[Raced]:
-    if stream is None:
-        return contextlib.nullcontext(lambda: (None, {}))
-    name, thorough = OF_ZOO + target.subject, not chosen.quick_compile
-    return whole_model(name, feeds, chosen.compile_within, thorough)
 
 
 def _fused(
@@ -184,23 +165,9 @@ def _optimized(
 ) -> Source:
     """Our model; `tunings` gets the facts of its tuning."""
     out = scratch / f"{_ALSO.get(form, 'plain')}.onnx"
-    budget = chosen.budget
-    if budget is not None and form != PLAIN:
-        budget /= _SHARE
-    tuning = {"tune": True, "budget": budget} if chosen.tune else {}
-    report = onnxbolt.optimize(
-        model,
-        out,
-        archs=(local_arch() or "sm_90a",),
-        fuse=chosen.fuse,
-        verify=False,
-        library=stream is not None,
-        **tuning,
-    )
-    if report.tuning is not None:
-        tunings[form] = report.tuning
-        print(f"{form}: {told(report.tuning)}", flush=True)
-    return Source(form, out.read_bytes(), onnxbolt.get_library_path(out))
+    shorter = chosen.tune and chosen.budget is not None and form != PLAIN
+    options = {"budget": chosen.budget / _SHARE} if shorter else {}
+    return optimized(form, model, out, stream, chosen, tunings, **options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -223,20 +190,8 @@ def _parser() -> argparse.ArgumentParser:
         "--set", choices=tuple(SETS), default="transformers", help="what to measure"
     )
     parser.add_argument("--plain", action="store_true", help="onnxbolt gets the plain export alone")
-    parser.add_argument("--out", type=Path, help="result file")
-    parser.add_argument("--append", action="store_true", help="keep the rows of other models")
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="onnxbolt's cache directory")
-    parser.add_argument("--compile-within", type=time_argument, default="3m", metavar="TIME")
-    parser.add_argument("--quick-compile", action="store_true", help="no max-autotune")
-    parser.add_argument("--fuse", choices=("winning", "all"), default="winning")
-    parser.add_argument("--tune", action="store_true", help="measure kernels")
-    parser.add_argument(
-        "--budget",
-        type=time_argument,
-        help="with --tune, for the plain export; the others have a quarter",
-    )
-    parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--quick", action="store_true", help="few runs: a look, no measurement")
+    add_options(parser, "SET")
+    add_racing_options(parser)
     return parser
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from benchmarks.common import time_argument
 from onnxbolt.tolerances import relative_l2
 from onnxbolt.tune.cuda import CudaError, Stream
 from onnxbolt.tune.sessions import Arrays, Session, Setting, Source
@@ -35,6 +36,31 @@ def add_options(parser: argparse.ArgumentParser, benchmark: str) -> None:
         default="cuda",
         help="cpu: function bodies, to try the script out",
     )
+
+
+def add_racing_options(parser: argparse.ArgumentParser) -> None:
+    """The options of a race against ONNX Runtime and PyTorch: how onnxbolt's kernels are chosen,
+    and how long torch.compile and the measurements take."""
+    parser.add_argument("--fuse", choices=("winning", "all"), default="winning")
+    parser.add_argument(
+        "--tune", action="store_true", help="measure kernels instead of predicting them"
+    )
+    parser.add_argument(
+        "--budget", type=time_argument, help="with --tune: at most so long for each model, e.g. 2m"
+    )
+    parser.add_argument(
+        "--compile-within",
+        type=time_argument,
+        default="3m",
+        metavar="TIME",
+        help="for each way of torch.compile with each model; 0s leaves it out (default: 3m)",
+    )
+    parser.add_argument(
+        "--quick-compile",
+        action="store_true",
+        help="of torch.compile reduce-overhead alone, not max-autotune first",
+    )
+    parser.add_argument("--quick", action="store_true", help="few runs: a look, no measurement")
 
 
 def stream_for(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> Stream | None:

@@ -153,6 +153,8 @@ def test_a_sides_device_time_is_the_faster_of_with_and_without_a_graph(
     }
     times = device_times(sides, {}, "stream", 2, 3)  # type: ignore[arg-type]
     assert times == {"ours": DeviceTime(7.0), "peer": DeviceTime(20.0)}
+    times = device_times(sides, {}, "stream", 2, 3, capture=False)  # type: ignore[arg-type]
+    assert times == {"ours": DeviceTime(10.0), "peer": DeviceTime(20.0)}
 
 
 def test_a_device_time_says_that_it_is_of_single_runs() -> None:
