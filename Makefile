@@ -52,6 +52,10 @@ lint-types: .venv/.dev
 bench: .venv/.gpu
 	$(BIN)/python -m benchmarks.all
 
+# The messages of Triton's client parse a configuration in tests/examples. Its own dependencies are left out: they would hold
+# protobuf and ml_dtypes back, and these messages need neither.
+TRITON := tritonclient==2.73.0
+
 # One stamp per set of extras; each is renewed when pyproject.toml changes. ONNX Runtime exists as a CPU and as a GPU package,
 # which overwrite each other's files: `make bench` belongs on the machine with the GPU, in a checkout of its own.
 .venv/.demo: EXTRAS := cpu,cuda
@@ -64,4 +68,5 @@ bench: .venv/.gpu
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) has no venv; on Debian and Ubuntu: $(PACKAGES)" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable ".[$(EXTRAS)]"
+	$(if $(findstring dev,$(EXTRAS)),$(BIN)/python -m pip install --quiet --no-deps $(TRITON))
 	@touch $@
