@@ -31,8 +31,8 @@ class GemmSm90(Family[GemmSm90Config]):
 
     number, name, config = 5, "gemm_sm90", GemmSm90Config
     problems = (GemmProblem, GluProblem, GemmMomentsProblem, RotaryProblem)
-    # statistics that consumers waited for were slower than a norm's kernel; since idle warps
-    # combine them nothing was measured
+    # a model whose norms are folded is slower than with kernels for them, whether consumers or
+    # idle warps combine the statistics
     unmeasured = (GemmMomentsProblem,)
     kinds = frozenset({"gemm", "glu", "rotary"})
     needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
