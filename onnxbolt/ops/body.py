@@ -73,6 +73,20 @@ class Body:
         """`name` in another element type, by a Cast where these differ."""
         return name if have is want else self("Cast", [name], to=want.onnx)
 
+    def reshape(self, name: str, *sizes: int | str) -> str:
+        """`name` with other sizes: numbers (0: the size at that place) and names of vectors.
+
+        None may be -1, which ONNX Runtime refuses where a tensor is empty. Its optimizer would
+        write -1 for a size that it does not know in a Concat right before a Reshape; hence the Abs.
+        """
+        parts = [self.ints(size) if isinstance(size, int) else size for size in sizes]
+        return self("Reshape", [name, self("Abs", [self("Concat", parts, axis=0)])])
+
+    def size(self, name: str, axis: int) -> str:
+        """The size of an axis, as a vector."""
+        last = axis + 1 or 2**31 - 1
+        return self("Slice", [self("Shape", [name]), self.ints(axis), self.ints(last)])
+
     def load(self, name: str) -> str:
         """An input in the type that the body computes in."""
         return self.convert(name, self.stored, self.dtype)

@@ -105,7 +105,8 @@ def attend(body: Body, variant: Variant) -> str:
     weights = _softmax(body, variant, scores)
     result = body("Transpose", [body("MatMul", [weights, v])], perm=[0, 2, 1, 3])
     if variant.joined:
-        result = body("Reshape", [result, body.ints(0, 0, -1)])
+        width = body("Mul", [body.size(result, 2), body.size(result, 3)])
+        result = body.reshape(result, 0, 0, width)
     return result if windows is None else windows.united(result, "x")
 
 
@@ -120,7 +121,7 @@ def _by_heads(
         return body("Transpose", [x], perm=[0, 1, 3, 2]) if keys else x
     view = body.given(attribute)
     pitch = body("Slice", [view, body.ints(0), body.ints(1)])
-    x = body("Reshape", [x, body("Concat", [body.ints(0, 0, -1), pitch], axis=0)])
+    x = body.reshape(x, 0, 0, body("Div", [body.size(x, 2), pitch]), pitch)
     if not place.whole:
         begin = body("Slice", [view, body.ints(1), body.ints(3)])
         end = body("Slice", [view, body.ints(3), body.ints(5)])

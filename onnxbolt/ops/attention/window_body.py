@@ -44,21 +44,22 @@ class WindowRows:
         """[batch x windows, positions, row] of [batch, height, width, row] or [batch, height x
         width, row]."""
         body = self._body
-        rows = body("Reshape", [image, self._vector(0, self._pixels, -1)])
+        row = body.size(image, -1)
+        rows = body.reshape(image, 0, self._vector(self._pixels), row)
         windows = body("Gather", [rows, self._rows()], axis=1)  # [batch, windows, positions, row]
-        return body(
-            "Reshape", [body("Flatten", [windows], axis=2), self._vector(0, self._positions, -1)]
-        )
+        count = body("Mul", [body.size(windows, 0), body.size(windows, 1)])
+        return body.reshape(windows, count, self._vector(self._positions), row)
 
     def united(self, windows: str, image: str) -> str:
         """The inverse, in the form that `image` has."""
         body = self._body
         columns = body("Transpose", [windows], perm=[2, 0, 1])
-        columns = body("Reshape", [columns, self._vector(0, -1, self._pixels)])
+        batch, pixels = body.size(image, 0), self._vector(self._pixels)
+        columns = body.reshape(columns, 0, batch, pixels)
         columns = body("Gather", [columns, self._back()], axis=2)
         rows = body("Transpose", [columns], perm=[1, 2, 0])
         size = body("Slice", [body("Shape", [image]), body.ints(0), body.ints(-1)])
-        return body("Reshape", [rows, body("Concat", [size, body.ints(-1)], axis=0)])
+        return body.reshape(rows, size, body.size(windows, -1))
 
     def _rows(self) -> str:
         """The pixel at each position of each window, [windows, positions]."""

@@ -20,14 +20,16 @@ _AXES_AS_INPUT = {"ReduceSum": 13, "ReduceMean": 18}
 def write(body: Body, opset: int, result: str) -> None:
     """Make the statistics of the rows of `result` an output, of the values as they are stored."""
     stored = body.convert(result, body.dtype, body.stored)
-    columns = body("Reshape", [body.convert(stored, body.stored, DType.F32), body.ints(-1, PART)])
+    count = body("Div", [body.size(result, -1), body.ints(PART)])
+    sizes = body("Shape", [result])
+    rows = body("ReduceProd", [body("Slice", [sizes, body.ints(0), body.ints(-1)])], keepdims=1)
+    columns = body.reshape(
+        body.convert(stored, body.stored, DType.F32), body("Mul", [rows, count]), body.ints(PART)
+    )
     means = _reduced(body, opset, "ReduceMean", columns, 1)
     distances = body("Sub", [columns, means])
     squares = _reduced(body, opset, "ReduceSum", body("Mul", [distances, distances]), 1)
-    last = body("Slice", [body("Shape", [result]), body.ints(-1), body.ints(2**31 - 1)])
-    count = body("Div", [last, body.ints(PART)])
-    shape = body("Concat", [body.ints(-1), count, body.ints(2)], axis=0)
-    entries = body("Reshape", [body("Concat", [means, squares], axis=1), shape])
+    entries = body.reshape(body("Concat", [means, squares], axis=1), rows, count, 2)
     body("Transpose", [entries], NAME, perm=[1, 0, 2])
     body.outputs.append(NAME)
 

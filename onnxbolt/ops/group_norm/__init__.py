@@ -153,9 +153,9 @@ def _normalized(body: Body, x: str, opset: int) -> str:
     as [N, pixels, groups, channels of a group] on the way."""
     shape = body("Shape", [x])
     groups = body("Reshape", [body.given("groups", AttributeProto.INT), body.ints(1)])
-    each = body("Div", [body("Gather", [shape, body.ints(-1)], axis=0), groups])
-    apart = body("Concat", [body.ints(0, -1), groups, each], axis=0)
-    result = body("Reshape", [x, apart])
+    each = body("Div", [body.size(x, -1), groups])
+    pixels = body("ReduceProd", [body("Slice", [shape, body.ints(1), body.ints(-1)])], keepdims=1)
+    result = body.reshape(x, 0, pixels, groups, each)
     result = body("Sub", [result, _mean(body, result, opset)])
     squares = _mean(body, body("Mul", [result, result]), opset)
     shifted = body("Add", [squares, body.given("epsilon", AttributeProto.FLOAT)])
