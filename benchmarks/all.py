@@ -179,6 +179,7 @@ TASKS = (
             ("bert_base", 90),
         )
     ),
+    *(Task("tuning", 240, f"{export} --append") for export in ("vit_base-32", "bert_base-32x40")),
     *(_exported(target.name, 300, 60, "--set autogtco ") for target in AUTOGTCO),
 )
 

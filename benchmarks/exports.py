@@ -77,6 +77,7 @@ AUTOGTCO = (
 SUBGRAPHS = (Exported("detr_mha", 1), Exported("detr_encoder", 1), Exported("detr_decoder", 1))
 # by the name of their results
 SETS = {"transformers": TARGETS, "autogtco": AUTOGTCO, "subgraphs": SUBGRAPHS}
+BY_NAME = {target.name: target for targets in SETS.values() for target in targets}
 
 
 def path_of(directory: Path, target: Exported, form: str) -> Path:
@@ -111,13 +112,17 @@ def forms(directory: Path, target: Exported) -> tuple[dict[str, ModelProto], dic
     """The exports of a model with weights, and why one is missing."""
     found, missing = dict[str, ModelProto](), dict[str, str]()
     for form in EXPORTERS:
-        path = path_of(directory, target, form)
-        if path.exists():
-            stored = onnx.load_model_from_string(lzma.decompress(path.read_bytes()))
-            found[form] = materialize(stored)
-        else:
-            missing[form] = f"{path.name} is not in {directory}"
+        try:
+            found[form] = load(directory, target, form)
+        except FileNotFoundError:
+            missing[form] = f"{path_of(directory, target, form).name} is not in {directory}"
     return found, missing
+
+
+def load(directory: Path, target: Exported, form: str = PLAIN) -> ModelProto:
+    """One export of a model with weights. Raises FileNotFoundError."""
+    stored = path_of(directory, target, form).read_bytes()
+    return materialize(onnx.load_model_from_string(lzma.decompress(stored)))
 
 
 def fixed(model: ModelProto, sizes: Mapping[str, int]) -> ModelProto:

@@ -2,6 +2,8 @@
 
     # all of MODELS at batch 32; writes results/tuning-<gpu>.json
     python -m benchmarks.tuning
+    # exports of benchmarks/transformers.py, whose names have their batch
+    python -m benchmarks.tuning vit_base-32 bert_base-32x40 --append
     # in parts; DIR gets everything that is compiled and measured
     python -m benchmarks.tuning resnet50 --append --cache DIR
     # also the model's library: from the tuner's objects, and compiled anew
@@ -33,6 +35,7 @@ import onnx
 
 from benchmarks.common import Row, time_argument
 from benchmarks.documents import write_results
+from benchmarks.exports import BY_NAME, STORED, load
 from models import NAMES, build
 from onnxbolt import gpu, library, pipeline
 from onnxbolt.options import Options, cache_directory
@@ -59,8 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     chosen = parser.parse_args(arguments)
     names = chosen.models or MODELS
-    if unknown := set(names) - set(NAMES):
-        parser.error(f"no model {', '.join(sorted(unknown))}: choose from {', '.join(NAMES)}")
+    known = (*NAMES, *BY_NAME)
+    if unknown := set(names) - set(known):
+        parser.error(f"no model {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
     if gpu.local_arch() is None:
         print("error: no NVIDIA GPU of a supported architecture here", file=sys.stderr)
         return 1
@@ -68,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in names:
         rows.append(_survive(name, chosen))
         write_results("tuning", rows, chosen.out, chosen.append)
-        _say(f"{name}-{chosen.batch}: {rows[-1].values}")
+        _say(f"{rows[-1].name}, batch {rows[-1].batch}: {rows[-1].values}")
     return 0
 
 
@@ -82,15 +86,22 @@ def _survive(name: str, chosen: argparse.Namespace) -> Row:
             values = {"failure": f"{type(error).__name__}: {error}"[:500]}
         if chosen.cache:
             keep(Path(cache), chosen.cache)
+    if name in BY_NAME:
+        return Row(BY_NAME[name].model, BY_NAME[name].batch, "fp16", values=values)
     return Row(name, chosen.batch, "fp16", values=values)
+
+
+def _model(name: str, batch: int) -> onnx.ModelProto:
+    """A model of models/ in fp16 at `batch`, or an export, whose batch is its own."""
+    return load(STORED, BY_NAME[name]) if name in BY_NAME else build(name, batch, "fp16")
 
 
 def _measure(name: str, chosen: argparse.Namespace) -> dict[str, Any]:
     options = Options(budget=chosen.budget)
-    _say(f"{name}-{chosen.batch}: cold")
+    _say(f"{name}: cold")
     cold = isolated(_tune, name, chosen.batch, options)
     _say(
-        f"{name}-{chosen.batch}: cold {cold.seconds:.1f} s, {cold.tuning.trials} trials,"
+        f"{name}: cold {cold.seconds:.1f} s, {cold.tuning.trials} trials,"
         f" {cold.compiled} files; warm"
     )
     warm = isolated(_tune, name, chosen.batch, options)
@@ -123,7 +134,7 @@ def values_of(cold: Run, warm: Run) -> dict[str, Any]:
 def _tune(name: str, batch: int, options: Options) -> Run:
     """Tune in a new process, so that nothing that an earlier run left in memory makes this run
     faster."""
-    model = build(name, batch, "fp16")
+    model = _model(name, batch)
     files, rows = _files(), _rows()
     start = time.perf_counter()
     tuning = pipeline.tune(model, options=options, progress=_say, watch=Plain(_say_total))
@@ -137,7 +148,7 @@ def _build_libraries(name: str, batch: int, options: Options) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "model.onnx"
         pipeline.optimize(
-            build(name, batch, "fp16"),
+            _model(name, batch),
             out,
             options=dataclasses.replace(options, tune=True, verify=False, library=False),
         )
@@ -205,7 +216,7 @@ def _say_total(line: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default: {' '.join(MODELS)}")
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=32, help="of models that are no exports")
     parser.add_argument(
         "--budget", type=time_argument, metavar="TIME", help="of each run, e.g. 5m (default: none)"
     )

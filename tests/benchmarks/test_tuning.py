@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from benchmarks import tuning
+from benchmarks.exports import BY_NAME, STORED, load
 from onnxbolt.library import Manifest
 from onnxbolt.measurements.keys import canonical
 from onnxbolt.measurements.records import Measurement, Status
@@ -66,6 +67,21 @@ def test_each_model_begins_cold_and_the_second_time_finds_everything(run: Any) -
         assert values["regret"] == {"conv": 1.08, "gemm": 1.0}
         assert values["rank_correlation"] == {"conv": 0.7}
         assert values["seconds_warm"] >= 0
+
+
+def test_an_export_has_a_batch_of_its_own(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned: list[onnx.ModelProto] = []
+
+    def tune(model: onnx.ModelProto, **_: object) -> Tuning:
+        tuned.append(model)
+        return fake_tune()
+
+    monkeypatch.setattr("onnxbolt.pipeline.tune", tune)
+    (row,) = run("detr_mha-1", "--batch", "4")
+    assert (row["name"], row["batch"]) == ("detr_mha", 1)
+    assert row["values"]["trials"] == 1
+    cold, warm = tuned
+    assert cold == warm == load(STORED, BY_NAME["detr_mha-1"])
 
 
 def test_the_library_of_the_tuners_objects_is_compared_with_one_compiled_anew(
