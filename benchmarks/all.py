@@ -169,6 +169,19 @@ TASKS = (
         " repvggaug_a0_deploy --tune --budget 25s --append",
     ),
     Task("chains", 60, "--budget 40s --append"),
+    *(
+        Task("plans", 150, f"{name} --tune --budget 40s --append")
+        for name in (
+            "retinanet_r50",
+            "resnet50-32",
+            "detr_r50_e6-1",
+            "unet",
+            "setr_naive-1",
+            "vit_base-1",
+            "bert_base-32x40",
+            "swin_tiny-32",
+        )
+    ),
     Task("profile_kernels", 80, "resnet50 vgg16 --append"),
     *(
         Task("tuning", seconds, f"{model} --budget 200s --append")

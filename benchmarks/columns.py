@@ -241,6 +241,17 @@ _TUNING: dict[str, Cell] = {
 }
 
 
+def _planned(name: str) -> Cell:
+    """A number of plan/choose.py's Totals."""
+    return lambda row: text(row["values"].get("planning", {}).get(name), "")
+
+
+def _planned_ratio(row: dict[str, Any]) -> str:
+    """The greedy plan's time over that of dynamic programming, by sums of the times of kernels."""
+    totals = row["values"].get("planning")
+    return f"{totals['greedy_us'] / totals['dynamic_us']:.3f}" if totals else ""
+
+
 def _kind_of_size(row: dict[str, Any]) -> str:
     """A new size or a revisited one."""
     return str(row["name"]).rpartition(", ")[2]
@@ -414,6 +425,22 @@ TABLES = {
             "median of runs, ms": _milliseconds("ours_us"),
         },
         compares=False,
+    ),
+    "plans": Table(
+        "plans",
+        {
+            **_MODEL,
+            "dynamic programming, us": _field("ours_us", ".1f"),
+            "greedy plan, us": _field("peer_us", ".1f"),
+            "ratio": _field("ratio", ".3f"),
+            "the first is": _value("difference"),
+            "ratio, back to back": _value("device_ratio", ".3f"),
+            "parts planned otherwise": _planned("otherwise"),
+            "of": _planned("scopes"),
+            "ratio by the kernels' times": _planned_ratio,
+            "spread": _percent,
+            "error": _field("error", ".1e"),
+        },
     ),
     "chains": Table("chains", _CHAINS, compares=False),
     **{name: Table(name, _B2B) for name in ("b2b_gemm", "b2b_conv")},

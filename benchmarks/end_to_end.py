@@ -246,7 +246,7 @@ def compared(
         "peer_config": f"{found[PEER].source.label}: {found[PEER].setting}",
         "peer_spread": round(peer.spread, 4),
         **{name: round(time.us, 2) for name, time in queued.items()},
-        **_device_ratio("device_ratio", device[PEER], device[plain]),
+        **device_ratio("device_ratio", device[PEER], device[plain]),
     }
     if apart := [name for name, time in queued.items() if not time.queued]:
         values["not_queued"] = apart
@@ -255,7 +255,7 @@ def compared(
             values |= {
                 f"{name}_us": round(samples[form].median, 2),
                 f"{name}_ratio": round(peer.median / samples[form].median, 3),
-                **_device_ratio(f"{name}_device_ratio", device[PEER], device[form]),
+                **device_ratio(f"{name}_device_ratio", device[PEER], device[form]),
             }
         if form in errors:
             values[f"{name}_error"] = float(f"{errors[form]:.3e}")
@@ -285,7 +285,7 @@ def compared(
     )
 
 
-def _device_ratio(name: str, peer: DeviceTime, mine: DeviceTime) -> dict[str, float]:
+def device_ratio(name: str, peer: DeviceTime, mine: DeviceTime) -> dict[str, float]:
     """None where one of the times includes the host's."""
     return {name: round(peer.us / mine.us, 3)} if peer.queued and mine.queued else {}
 
@@ -424,7 +424,7 @@ def print_rows(rows: Sequence[Row]) -> None:
         "model",
         "batch",
         "onnxbolt",
-        "ONNX Runtime",
+        "peer",
         "ratio",
         "PyTorch",
         "floor",

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from onnx import ModelProto
 
 from benchmarks.common import Row
@@ -83,13 +84,21 @@ class Target:
     def forms(self) -> tuple[dict[str, ModelProto], dict[str, str]]:
         """The exports in fp32 by their exporter, the one that onnxbolt is given first, and why the
         other is missing."""
-        found, missing = {_GIVEN: self._at_the_size(self.subject.graph())}, dict[str, str]()
+        found, missing = {_GIVEN: self.given()}, dict[str, str]()
         other = f"{self.subject.name}.dynamo18.dynamic"
         if other in stored.names():
             found[_OTHER] = self._at_the_size(stored.load(other))
         else:
             missing[_OTHER] = f"{other} is not in {stored.EXPORTS.name}/"
         return found, missing
+
+    def given(self) -> ModelProto:
+        """The export that onnxbolt is given, in fp32."""
+        return self._at_the_size(self.subject.graph())
+
+    def feeds(self, model: ModelProto) -> dict[str, np.ndarray]:
+        """Seeded inputs."""
+        return feeds_of(model, self.shapes, 0)
 
     def _at_the_size(self, model: ModelProto) -> ModelProto:
         sizes = {
@@ -134,7 +143,7 @@ def _measure(
     effort, subject = QUICK if chosen.quick else FULL, target.subject
     models, missing = target.forms()
     given = models[_GIVEN]
-    feeds = feeds_of(given, target.shapes, 0)
+    feeds = target.feeds(given)
     capture = not subject.selects
     graphs = (False, True) if capture else (False,)
     tunings = dict[str, Tuning]()

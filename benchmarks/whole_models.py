@@ -38,9 +38,8 @@ def add_options(parser: argparse.ArgumentParser, benchmark: str) -> None:
     )
 
 
-def add_racing_options(parser: argparse.ArgumentParser) -> None:
-    """The options of a race against ONNX Runtime and PyTorch: how onnxbolt's kernels are chosen,
-    and how long torch.compile and the measurements take."""
+def add_tuning_options(parser: argparse.ArgumentParser) -> None:
+    """The options for how onnxbolt's kernels are chosen, and how long measurements take."""
     parser.add_argument("--fuse", choices=("winning", "all"), default="winning")
     parser.add_argument(
         "--tune", action="store_true", help="measure kernels instead of predicting them"
@@ -48,6 +47,12 @@ def add_racing_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget", type=time_argument, help="with --tune: at most so long for each model, e.g. 2m"
     )
+    parser.add_argument("--quick", action="store_true", help="few runs: a look, no measurement")
+
+
+def add_racing_options(parser: argparse.ArgumentParser) -> None:
+    """`add_tuning_options`, and how long PyTorch compiles for a race against it."""
+    add_tuning_options(parser)
     parser.add_argument(
         "--compile-within",
         type=time_argument,
@@ -60,7 +65,6 @@ def add_racing_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="of torch.compile reduce-overhead alone, not max-autotune first",
     )
-    parser.add_argument("--quick", action="store_true", help="few runs: a look, no measurement")
 
 
 def stream_for(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> Stream | None:

@@ -48,6 +48,7 @@ from onnxbolt.spelling import option
 from onnxbolt.tune import lockfile
 from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.library import compiled
+from onnxbolt.tune.lockfile import Lock
 from onnxbolt.tune.progress import Progress
 from onnxbolt.tune.stage import kernel_problems, plan_with_timings, tune_kernels
 from onnxbolt.tune.subject import Subject
@@ -86,6 +87,21 @@ def optimize(
     extensions.load()
     options = dataclasses.replace(options or Options(), **choices)
     lock = lockfile.open_for(options)
+    decided = lock.timings(options.frozen)
+    return optimize_as_decided(source, out, options, lock, decided, progress, watch)
+
+
+def optimize_as_decided(
+    source: Source,
+    out: str | Path | None,
+    options: Options,
+    lock: Lock,
+    decided: Timings,
+    progress: Callable[[str], None] | None = None,
+    watch: Progress | None = None,
+) -> Report:
+    """`optimize` with extensions loaded, the lock that `options` name, and a plan that keeps the
+    decisions `decided`."""
     kernels = kernels_of(options.ort_version or (lock.onnxruntime if options.frozen else ""))
     names = options.archs or (lock.archs if options.frozen else default_archs())
     archs = [by_name(name).number for name in names]
@@ -105,7 +121,7 @@ def optimize(
                 Report.unchanged(str(reason), archs).between(source, output.path),
                 options,
             )
-        planner = Planner(archs, options, lock.timings(options.frozen), progress, watch)
+        planner = Planner(archs, options, decided, progress, watch)
         subject, parts = without_skipped(planner, subject, options)
         manifest = library.make_manifest(
             (op for part in parts for op in part.rewriter.ops),

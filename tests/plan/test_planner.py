@@ -33,10 +33,10 @@ ZOO = sorted(path.stem for path in (ROOT / "tests/zoo").glob("*.onnx"))
 QUICK = ("unet_odd_channels.ts", "squeezenet1_1.dynamo")  # in every test run
 
 
-def blocks() -> onnx.ModelProto:
+def blocks(batch: int = 8) -> onnx.ModelProto:
     """Two residual blocks of a ResNet. The first one's shortcut is computed last, as in exports by
     TorchScript, so that it adds the residual."""
-    net = Net({"x": (8, 64, 56, 56)})
+    net = Net({"x": (batch, 64, 56, 56)})
     x = net.node("Relu", net.conv("x", 64, 64))
     inner = net.node("Relu", net.conv(x, 64, 64, 3, pads=[1, 1, 1, 1]))
     result = net.conv(inner, 64, 256)
