@@ -4,6 +4,7 @@
 # make mutants   small faults in copies of the sources, which tests have to find (about 20 minutes on 2 cores)
 # make false-alarms  verify right models in all precisions with three seeds; adds to tests/false_alarms.json
 # make lint    ruff, clang-format, import-linter and mypy (pre-commit runs the same: .pre-commit-config.yaml)
+# make dist    wheel and sdist of a release, checked, in dist/; a tag has to be the version's (tests/release.py)
 # make bench   measure all of benchmarks/ at this commit on the local GPU, as far as results lack it; tables and plots
 PYTHON ?= python3
 BIN := .venv/bin
@@ -12,7 +13,7 @@ PACKAGES := apt-get install g++ make python3-venv
 # kernels for Hopper, and for this machine's GPU where that is another one
 LOCAL_ARCH := from onnxbolt.gpu import local_arch; arch = local_arch(); print(f"--arch {arch}" if arch not in (None, "sm_90a") else "")
 
-.PHONY: demo test test-zoo false-alarms mutants lint lint-ruff lint-format lint-cxx lint-imports lint-types bench
+.PHONY: demo test test-zoo false-alarms mutants lint lint-ruff lint-format lint-cxx lint-imports lint-types bench dist
 demo: .venv/.demo
 	mkdir -p build
 	$(BIN)/python -m models resnet50 build/resnet50.onnx --batch 1
@@ -48,6 +49,9 @@ lint-imports: .venv/.dev
 
 lint-types: .venv/.dev
 	$(BIN)/mypy
+
+dist: .venv/.dev
+	$(BIN)/python -m tests.release
 
 bench: .venv/.gpu
 	$(BIN)/python -m benchmarks.all

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ from onnxbolt.codegen.render import (
     render,
     render_unit,
 )
-from onnxbolt.codegen.resources import EXTENSIONS, installed, resource_dir
+from onnxbolt.codegen.resources import EXTENSIONS, NOTICE, installed, resource_dir
 from onnxbolt.epilogues import MEAN, STORE
 from onnxbolt.errors import InputError
 from onnxbolt.families import FAMILIES
@@ -99,8 +100,8 @@ def build(
     progress: Progress | None = None,
     compiled: Mapping[Instance, Path] | None = None,
 ) -> None:
-    """Compile and link the library at `out_path`; no partial file is left on errors. Raises
-    BuildError or ToolchainError.
+    """Compile and link the library at `out_path`, with the notice of the licences of its code
+    beside it; no partial file is left on errors. Raises BuildError or ToolchainError.
 
     `compiled` has objects that the same toolchain has compiled, by the instances in them; these are
     linked instead of compiled again, with all else that they contain.
@@ -115,8 +116,14 @@ def build(
         out_path,
         toolchain,
     )
+    shutil.copyfile(NOTICE, notice_path(out_path))
     if progress:
         progress(f"linked {out_path.name}")
+
+
+def notice_path(library: Path) -> Path:
+    """The notice beside a library: out.onnxbolt.so -> out.onnxbolt.notice.txt."""
+    return library.with_suffix(".notice.txt")
 
 
 def cached(manifest: Manifest) -> dict[Instance, Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import importlib.metadata
 import json
 from pathlib import Path
 
@@ -237,7 +238,10 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, library.Manife
     build(manifest, path, lines.append)
     assert lines[-1] == "linked out.onnxbolt.so"
     # nvcc hands its arguments to a shell
-    assert [file.name for file in directory.iterdir()] == ["out.onnxbolt.so"]
+    assert {file.name for file in directory.iterdir()} == {
+        "out.onnxbolt.so",
+        "out.onnxbolt.notice.txt",
+    }
     assert not Path("ran").exists()
     return path, manifest
 
@@ -252,6 +256,20 @@ def test_library_tells_what_it_is(real: tuple[Path, library.Manifest]) -> None:
     assert isinstance(loaded.probe(99)[1], str)
     ctypes.CDLL(str(path)).onnxbolt_probe(99, short, ctypes.c_size_t(len(short)))
     assert len(short.value) == 4  # cut, with its end
+
+
+def test_cutlass_s_notice_is_beside_the_library(real: tuple[Path, library.Manifest]) -> None:
+    path, _ = real
+    notice = library.notice_path(path).read_text()
+    (licence,) = (
+        file.locate()
+        for file in importlib.metadata.files("nvidia-cutlass") or ()
+        if file.name == "LICENSE.txt"
+    )
+    ours, _, _ = Path(licence).read_text().partition("Certain files within this repository")
+    assert ours.strip() in notice
+    for part in ("Apache License 2.0", "CUDA runtime", "libstdc++"):
+        assert part in notice
 
 
 def test_library_exports_c_functions_alone(real: tuple[Path, library.Manifest]) -> None:

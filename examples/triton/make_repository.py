@@ -49,6 +49,8 @@ def make_repository(source: Path, repository: Path, name: str, max_batch: int, m
     model = onnx.load(source, load_external_data=False)
     text = configuration(model, name, max_batch, f"{mount}/{name}/1/model.onnxbolt.so", source)
     copies = {source: "model.onnx", library: "model.onnxbolt.so"}
+    notice = library.with_suffix(".notice.txt")  # the licences of the library's code
+    copies |= {notice: "model.onnxbolt.notice.txt"} if notice.is_file() else {}
     copies |= {source.with_name(data): data for data in external_files(model)}
     version = repository / name / "1"
     version.parent.mkdir(parents=True)

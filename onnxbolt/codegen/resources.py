@@ -13,6 +13,8 @@ from onnxbolt.errors import InputError, ToolchainError
 from onnxbolt.registry import Registry
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+# the licences of code that libraries contain, CUTLASS's among them: it travels with each of them
+NOTICE = Path(__file__).with_name("notice.txt")
 _CUTLASS = ("cutlass/", "cute/")  # folders of its headers
 
 

@@ -46,6 +46,7 @@ def optimized(directory: Path, rows: int | str = "N", size: int | str = 8) -> Pa
     out = directory / "fast.onnx"
     onnxbolt.optimize(model, out, fuse="all", archs=("sm_80",), library=False, verify=False)
     onnxbolt.get_library_path(out).write_bytes(b"library")
+    (directory / "fast.onnxbolt.notice.txt").write_text("licences")
     return out
 
 
@@ -63,6 +64,7 @@ def test_a_repository_has_model_library_and_configuration(
     folder = repository / "fast"
     assert (folder / "1" / "model.onnx").read_bytes() == source.read_bytes()
     assert (folder / "1" / "model.onnxbolt.so").read_bytes() == b"library"
+    assert (folder / "1" / "model.onnxbolt.notice.txt").read_text() == "licences"
 
     config = parsed(messages, folder)
     assert (config.name, config.backend, config.max_batch_size) == ("fast", "onnxruntime", 32)
