@@ -3,7 +3,7 @@
 # make test-zoo  every graph of tests/zoo and tests/zoo/exports (hours on 2 cores)
 # make mutants   small faults in copies of the sources, which tests have to find (about 20 minutes on 2 cores)
 # make false-alarms  verify right models in all precisions with three seeds; adds to tests/false_alarms.json
-# make lint    ruff, clang-format, import-linter and mypy (pre-commit runs the same: .pre-commit-config.yaml)
+# make lint    ruff, clang-format, import-linter, mypy and the documentation as a site (pre-commit runs the same: .pre-commit-config.yaml)
 # make dist    wheel and sdist of a release, checked, in dist/; a tag has to be the version's (tests/release.py)
 # make bench   measure all of benchmarks/ at this commit on the local GPU, as far as results lack it; tables and plots
 PYTHON ?= python3
@@ -13,7 +13,7 @@ PACKAGES := apt-get install g++ make python3-venv
 # kernels for Hopper, and for this machine's GPU where that is another one
 LOCAL_ARCH := from onnxbolt.gpu import local_arch; arch = local_arch(); print(f"--arch {arch}" if arch not in (None, "sm_90a") else "")
 
-.PHONY: demo test test-zoo false-alarms mutants lint lint-ruff lint-format lint-cxx lint-imports lint-types bench dist
+.PHONY: demo test test-zoo false-alarms mutants lint lint-ruff lint-format lint-cxx lint-imports lint-types lint-docs bench dist
 demo: .venv/.demo
 	mkdir -p build
 	$(BIN)/python -m models resnet50 build/resnet50.onnx --batch 1
@@ -32,7 +32,7 @@ test-zoo: .venv/.dev
 mutants: .venv/.dev
 	$(BIN)/python -m tests.mutants
 
-lint: lint-ruff lint-format lint-cxx lint-imports lint-types
+lint: lint-ruff lint-format lint-cxx lint-imports lint-types lint-docs
 
 lint-ruff: .venv/.dev
 	$(BIN)/ruff check .
@@ -49,6 +49,10 @@ lint-imports: .venv/.dev
 
 lint-types: .venv/.dev
 	$(BIN)/mypy
+
+# the documentation as a site, in build/site; a link or an anchor that leads nowhere is an error
+lint-docs: .venv/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 dist: .venv/.dev
 	$(BIN)/python -m tests.release

@@ -7,7 +7,7 @@ import tomllib
 
 from tests.conftest import ROOT
 
-CHECKS = {"lint-ruff", "lint-format", "lint-cxx", "lint-imports", "lint-types"}
+CHECKS = {"lint-ruff", "lint-format", "lint-cxx", "lint-imports", "lint-types", "lint-docs"}
 
 
 def test_lint_is_these_checks() -> None:
@@ -29,7 +29,7 @@ def test_types_are_checked_everywhere() -> None:
     configuration = tomllib.loads((ROOT / "pyproject.toml").read_text())
     mypy = configuration["tool"]["mypy"]
     assert mypy["strict"]
-    assert set(mypy["files"]) == {"onnxbolt", "models", "benchmarks", "tests", "examples"}
+    assert set(mypy["files"]) == {"onnxbolt", "models", "benchmarks", "tests", "examples", "docs"}
 
 
 def test_git_takes_the_zoos_models_for_binary() -> None:
