@@ -433,7 +433,9 @@ _PHASED_STORE = "      *reinterpret_cast<uint4*>(y) = value;\n"
 PHASED = Store(
     "sm90/phases.h",
     _PHASED_STORE,
-    "      Output* result = reinterpret_cast<Output*>(&value);\n{code}" + _PHASED_STORE,
+    "      uint4 faulty = value;\n"
+    "      Output* result = reinterpret_cast<Output*>(&faulty);\n{code}"
+    + _PHASED_STORE.replace("value", "faulty"),
     "result[i]",
     "kPerChunk",
     "place",
