@@ -151,7 +151,7 @@ def sha256_of(path: Path) -> str:
 def read_manifest(file: bytes) -> LibraryManifest:
     """The manifest in the bytes of a library. Raises ValueError for other bytes: each number of the
     file is checked before it is used."""
-    text = _section(file, _SECTION)
+    text = section(file, _SECTION)
     try:
         values = json.loads(text.rstrip(b"\0"))
         manifest = LibraryManifest(
@@ -176,17 +176,17 @@ def read_manifest(file: bytes) -> LibraryManifest:
 def exported(file: bytes) -> frozenset[str]:
     """The symbols that the bytes of a library define for others. Raises ValueError as
     `read_manifest` does."""
-    symbols, names = _section(file, b".dynsym"), _section(file, b".dynstr")
+    symbols, names = section(file, b".dynsym"), section(file, b".dynstr")
     found = set()
     for start in range(0, len(symbols) - _SYMBOL + 1, _SYMBOL):
-        name, _, _, section = struct.unpack_from("<IBBH", symbols, start)
-        if section:  # else another library defines it
+        name, _, _, place = struct.unpack_from("<IBBH", symbols, start)
+        if place:  # else another library defines it
             found.add(names[name : names.find(b"\0", name)].decode(errors="replace"))
     return frozenset(found)
 
 
-def _section(file: bytes, wanted: bytes) -> bytes:
-    """The bytes of a section."""
+def section(file: bytes, wanted: bytes) -> bytes:
+    """The bytes of a section of a library. Raises ValueError as `read_manifest` does."""
     if len(file) < _HEADER or file[:6] != b"\x7fELF\x02\x01":
         raise ValueError("it is not a 64-bit ELF file")
     segments, sections = struct.unpack_from("<QQ", file, 32)

@@ -156,16 +156,21 @@ def render(template: str, **values: object) -> str:
     return _environment().get_template(template).render(values)
 
 
+def template_arguments(instance: Instance) -> tuple[list[int], str]:
+    """The row of numbers and the types that a kernel's C++ template takes."""
+    types = (part for takes in instance.config.family.takes for part in _PARTS[takes](instance))
+    return instance.config.row(), ", ".join(types)
+
+
 def _fields(instance: Instance) -> dict[str, object]:
     """The template's fields of an instance."""
+    row, types = template_arguments(instance)
     return {
         "name": instance_name(instance),
         "key": instance.key,
         "shared_memory": instance.config.family.shared_memory(instance),
-        "row": ", ".join(str(number) for number in instance.config.row()),
-        "types": ", ".join(
-            part for takes in instance.config.family.takes for part in _PARTS[takes](instance)
-        ),
+        "row": ", ".join(map(str, row)),
+        "types": types,
     }
 
 

@@ -13,7 +13,9 @@ import onnxbolt
 from onnxbolt.codegen.artifacts import compile_units
 from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.families import named
+from onnxbolt.kernel_names import kernel_names
 from onnxbolt.library import build_for, manifest_of_model, units
 from onnxbolt.library_file import Library
 from onnxbolt.tolerances import MODEL, relative_l2
@@ -57,6 +59,19 @@ def test_its_kernels_do_not_spill(optimized: Path) -> None:
     assert len(cuda) >= 4
     for compiled in compile_units(cuda, find_toolchain()):  # from the cache
         assert slow_code(compiled) == []
+
+
+def test_kernels_are_found_by_the_names_that_profilers_print(optimized: Path) -> None:
+    manifest = manifest_of_model(onnx.load(optimized))
+    content = onnxbolt.get_library_path(optimized).read_bytes()
+    names = kernel_names(content, manifest.instances)
+    fused = [instance for instance in manifest.instances if instance.chain]
+    assert len(fused) >= 4
+    for instance in fused:
+        numbers = ", ".join(f"(long){number}" for number in instance.config.row())
+        assert f"Config<{numbers}>" in names[instance]
+        assert all(f"::{EPILOGUES[step].functor}" in names[instance] for step in instance.chain)
+    assert len(set(names.values())) == len(names)
 
 
 def test_library_and_model_carry_the_same_digest(optimized: Path) -> None:
