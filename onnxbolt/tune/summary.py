@@ -59,6 +59,27 @@ class WholeModel:
 
 
 @dataclass(frozen=True)
+class Moment:
+    """The state of tuning after so many seconds and measurements: microseconds of all problems,
+    each as often as it occurs, by the best times so far. A problem that was not measured yet counts
+    with the time of its first measurement."""
+
+    seconds: float
+    trials: int
+    us: float
+
+
+@dataclass(frozen=True)
+class Best:
+    """A task's best time after so many seconds and measurements of all tasks."""
+
+    seconds: float
+    trials: int
+    task: int
+    us: float
+
+
+@dataclass(frozen=True)
 class Tuning:
     """The summary of one run of the tuner."""
 
@@ -70,6 +91,7 @@ class Tuning:
     ended_by: str = "done"  # or "budget", or "interrupt"
     whole: WholeModel | None = None  # None if it was not compared
     notes: tuple[str, ...] = ()  # things that could not be measured, and why
+    history: tuple[Moment, ...] = ()  # a moment whenever the best changed
 
     def after(self, before: Tuning) -> Tuning:
         """This round combined with an earlier one, whose tasks it repeats."""
@@ -80,7 +102,29 @@ class Tuning:
             kernels=before.kernels + self.kernels,
             ended_by=ended_by,
             notes=tuple(dict.fromkeys((*before.notes, *self.notes))),
+            history=joined(before.history, self.history),
         )
+
+
+def history(bests: Sequence[Best], occurrences: Sequence[int]) -> tuple[Moment, ...]:
+    """The moments at which the sum changed, from all bests in order; `occurrences` are those of
+    each task."""
+    now = {best.task: best.us for best in reversed(bests)}
+    moments: list[Moment] = []
+    for best in bests:
+        now[best.task] = best.us
+        us = sum(occurrences[task] * task_us for task, task_us in now.items())
+        if not moments or us != moments[-1].us:
+            moments.append(Moment(best.seconds, best.trials, us))
+    return tuple(moments)
+
+
+def joined(before: Sequence[Moment], later: Sequence[Moment]) -> tuple[Moment, ...]:
+    """The moments of two runs as those of one."""
+    if not before:
+        return tuple(later)
+    seconds, trials = before[-1].seconds, before[-1].trials
+    return (*before, *(Moment(seconds + m.seconds, trials + m.trials, m.us) for m in later))
 
 
 def together(found: Sequence[tuple[str, Tuning]]) -> Tuning:

@@ -23,7 +23,7 @@ from onnxbolt.tune.compiling import Build, Compiling
 from onnxbolt.tune.library import Uncompiled
 from onnxbolt.tune.progress import Progress, Silent, TaskLine, TotalLine
 from onnxbolt.tune.scheduler import Scheduler, Trial
-from onnxbolt.tune.summary import Tuning, quality, tuned_task
+from onnxbolt.tune.summary import Best, Tuning, history, quality, tuned_task
 from onnxbolt.tune.tasks import instance_of, nothing_runs
 
 _PATIENCE = 1.0  # seconds to wait for the compiler before the progress is shown again
@@ -114,6 +114,9 @@ class _Run:
         self._given_up: dict[int, str] = {}  # tasks that cannot be measured, and why
         self._trials = 0
         self._spent = [0.0] * len(tasks)  # seconds of measuring each task
+        self._bests: list[Best] = []
+        for number in range(len(tasks)):
+            self._note_best(number)
 
     def until(self, budget: float, compiling: Compiling) -> str:
         """Run, and return the reason for the end."""
@@ -194,7 +197,13 @@ class _Run:
         self._trials += len(measured)
         for measurement in measured:
             self._scheduler.record(number, measurement)
+        self._note_best(number)
         self._show_task(number, measured)
+
+    def _note_best(self, number: int) -> None:
+        best = self._scheduler.best(number)
+        if best is not None:
+            self._bests.append(Best(self._seconds(), self._trials, number, best.us))
 
     def _show_task(self, number: int, measured: Sequence[Measurement]) -> None:
         task, best = self._tasks[number], self._scheduler.best(number)
@@ -264,6 +273,7 @@ class _Run:
                 f"{self._tasks[number].name} was not measured: {why}"
                 for number, why in self._given_up.items()
             ),
+            history=history(self._bests, [task.occurrences for task in self._tasks]),
         )
 
 
