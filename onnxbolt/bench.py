@@ -205,7 +205,7 @@ def _search(source: Source, feeds: Arrays, stream: Stream | None, runs: int) -> 
 
 
 def _side(found: Found, sample: Sample) -> Side:
-    return Side(found.source.label, str(found.setting), sample.median, sample.spread)
+    return Side(found.source.label, str(found.setting), sample.median, sample.spread, sample.times)
 
 
 # --- nodes ----------------------------------------------------------------------------------------

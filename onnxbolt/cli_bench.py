@@ -8,6 +8,7 @@ import click
 
 from onnxbolt.cli_base import FILE, SEED, Command, Finite, custom_ops, emit, show
 from onnxbolt.errors import SpeedError
+from onnxbolt.spelling import option
 
 
 @click.command(cls=Command)
@@ -38,6 +39,15 @@ from onnxbolt.errors import SpeedError
 )
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the random inputs.")
 @custom_ops
+@click.option(
+    "--trace",
+    metavar="FILE.json",
+    type=FILE,
+    help=(
+        "Write every run, and every fused node, as events in Chrome's trace format, for"
+        " chrome://tracing or Perfetto."
+    ),
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def bench(
     original: Path,
@@ -48,6 +58,7 @@ def bench(
     inputs: Path | None,
     seed: int,
     custom_ops: tuple[Path, ...],
+    trace: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> int:
@@ -57,8 +68,12 @@ def bench(
     with the best of its settings.
     """
     from onnxbolt import bench as benchmark
+    from onnxbolt.output import check_apart
+    from onnxbolt.report import files
     from onnxbolt.report.bench import text
+    from onnxbolt.report.trace import trace_of
 
+    check_apart("trace", trace, original, optimized)
     silent = quiet or as_json
     result = benchmark.bench(
         original,
@@ -70,6 +85,8 @@ def bench(
         custom_ops=custom_ops,
         progress=(lambda message: None) if silent else lambda message: show(message, err=True),
     )
+    if trace is not None:
+        files.write(trace, trace_of(result), option("trace", trace))
     if not quiet:
         emit("benchmark", result.json if as_json else lambda: text(result), result.json)
     if slow := result.short_of(min_speedup):

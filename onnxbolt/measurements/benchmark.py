@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import statistics
 from dataclasses import dataclass
+from typing import Any
 
 from onnxbolt.spelling import option
 
@@ -13,12 +15,32 @@ from onnxbolt.spelling import option
 @dataclass(frozen=True)
 class Side:
     """One model's median time in microseconds with its fastest setting; `spread` is the distance
-    from the 10th to the 90th percentile, as a part of the median."""
+    from the 10th to the 90th percentile, as a part of the median; `times` are those of each run."""
 
     name: str
     setting: str
     us: float
     spread: float
+    times: tuple[float, ...] = ()
+
+    def percentile(self, percent: int) -> float:
+        """Microseconds that so many percent of the runs do not exceed."""
+        if len(self.times) < 2:
+            return self.us
+        return statistics.quantiles(self.times, n=100, method="inclusive")[percent - 1]
+
+    @property
+    def per_second(self) -> float:
+        """Runs per second, one after the other."""
+        return 1e6 / (statistics.fmean(self.times) if self.times else self.us)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields, and the values that follow from them."""
+        return dataclasses.asdict(self) | {
+            "p90_us": self.percentile(90),
+            "p99_us": self.percentile(99),
+            "per_second": self.per_second,
+        }
 
 
 @dataclass(frozen=True)
@@ -62,10 +84,15 @@ class Benchmark:
             return ""
         return f"the speed-up is {self.speedup:.3f}, less than {option('min_speedup', least)}"
 
+    def as_dict(self) -> dict[str, Any]:
+        """All fields, and the values that follow from them."""
+        return dataclasses.asdict(self) | {
+            "ours": self.ours.as_dict(),
+            "peers": [peer.as_dict() for peer in self.peers],
+            "speedup": self.speedup,
+            "spread": self.spread,
+        }
+
     def json(self) -> str:
         """Everything, keys sorted."""
-        return json.dumps(
-            dataclasses.asdict(self) | {"speedup": self.speedup, "spread": self.spread},
-            indent=1,
-            sort_keys=True,
-        )
+        return json.dumps(self.as_dict(), indent=1, sort_keys=True)

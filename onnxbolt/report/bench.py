@@ -31,9 +31,19 @@ def text(benchmark: Benchmark) -> str:
 
 
 def _models(benchmark: Benchmark) -> Table:
-    table = Table("model", "setting", "us", "spread", box=None, pad_edge=False)
+    columns = ("model", "setting", "median us", "p90", "p99", "runs/s", "spread")
+    table = Table(*columns, box=None, pad_edge=False)
     for side in sorted((benchmark.ours, *benchmark.peers), key=_us):
-        add_row(table, side.name, side.setting, f"{side.us:.1f}", f"{side.spread:.1%}")
+        add_row(
+            table,
+            side.name,
+            side.setting,
+            f"{side.us:.1f}",
+            f"{side.percentile(90):.1f}",
+            f"{side.percentile(99):.1f}",
+            f"{side.per_second:.0f}",
+            f"{side.spread:.1%}",
+        )
     return table
 
 
