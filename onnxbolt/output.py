@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +34,7 @@ class Output:
     def __init__(
         self, source: object, out: str | Path | None, lock: str | Path | None = None
     ) -> None:
-        self.path = None if out is None else Path(out)
+        self.path, self._source = None if out is None else Path(out), source
         self._name = self.path.name if self.path else "model.onnx"
         if self.path is None:
             return
@@ -49,7 +50,6 @@ class Output:
                 f"{self.path} is a device or a pipe, which a file would replace; name a"
                 " regular file"
             )
-        self._source = source
         self._spare(self.path)
 
     def __enter__(self) -> Output:
@@ -83,6 +83,21 @@ class Output:
     def write(self, model: onnx.ModelProto, large: Weights, external: bool) -> None:
         """Stage the model; `large` has the data that its initializers lack."""
         save_model(model, self.model, external, large)
+
+    @property
+    def bytes_read(self) -> int:
+        """The bytes of the source's files; 0 for a model in memory."""
+        return _bytes(self._read)
+
+    @property
+    def bytes_staged(self) -> int:
+        """The bytes of the staged model and of its external data."""
+        return _bytes({self.model, data_file(self.model)})
+
+    @property
+    def library_bytes(self) -> int:
+        """The bytes of the staged library; 0 if there is none."""
+        return _bytes({self.library})
 
     def commit(self) -> None:
         """Move all files into place, the model last, so that the files it refers to are there
@@ -138,6 +153,10 @@ def check_apart(argument: str, path: Path | None, source: object, out: str | Pat
 def _files(model: object) -> set[Path]:
     """The files of a model that is given by its path."""
     return {Path(model), *external_files(Path(model))} if isinstance(model, str | Path) else set()
+
+
+def _bytes(files: Iterable[Path]) -> int:
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _is_among(place: Path, files: set[Path]) -> bool:

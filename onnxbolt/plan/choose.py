@@ -25,7 +25,7 @@ from onnxbolt.layout.elementwise_runs import elementwise_runs
 from onnxbolt.layout.slices import slices
 from onnxbolt.measurements.timings import NOTHING, Choice, Timings
 from onnxbolt.plan.conversions import laid_out
-from onnxbolt.plan.cost import fused_us, ort_us, ranked, supports
+from onnxbolt.plan.cost import floor_us, fused_us, ort_us, ranked, supports
 from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.ranges import FIXED, Point, Ranges, table
 from onnxbolt.plan.regions import Region
@@ -43,12 +43,13 @@ _SAME = 1.03
 @dataclass(frozen=True)
 class Prediction:
     """Predicted microseconds of one fused node on one architecture, and the measured ones if its
-    kernel was measured."""
+    kernel was measured. `floor_us` is the roofline: no kernel is faster."""
 
     arch: int
     ours_us: float
     ort_us: float
     measured_us: float | None = None
+    floor_us: float = 0.0
 
     @property
     def best_known_us(self) -> float:
@@ -273,6 +274,7 @@ def _prediction(problem: Problem, choice: Choice, theirs: float, arch: Arch) -> 
         fused_us(problem, choice.config, arch),
         theirs,
         choice.us if choice.measured else None,
+        floor_us(problem, arch),
     )
 
 

@@ -3,7 +3,7 @@ with and without fusing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
@@ -29,24 +29,39 @@ class Estimate:
         return self.ort_us / self.ours_us if self.ours_us else 1.0
 
 
+def other_times(
+    graph: gs.Graph, fused: Collection[str], archs: Sequence[int], at: Point
+) -> dict[str, tuple[float, ...]]:
+    """Predicted microseconds, for each of `archs`, of the nodes of a rewritten graph that are not
+    among `fused`, by name."""
+    return {
+        node.name: tuple(node_us(node, get(number), at) for number in archs)
+        for node in graph.nodes
+        if node.name not in fused
+    }
+
+
 def estimates(
     graph: gs.Graph,
     predictions: Mapping[str, Sequence[Prediction]],
+    others: Mapping[str, Sequence[float]],
     archs: Sequence[int],
-    at: Point,
 ) -> tuple[Estimate, ...]:
-    """An estimate of a rewritten graph for each of `archs`; `predictions` are those of fused nodes,
-    by name."""
+    """An estimate of a rewritten graph for each of `archs`, from the predictions of its fused nodes
+    and the `other_times`."""
+    only_ours = {node.name for node in graph.nodes if _only_ours(node)}
     found = []
-    for number in archs:
+    for place, number in enumerate(archs):
         fused = [p for several in predictions.values() for p in several if p.arch == number]
-        ours, theirs = sum(p.best_known_us for p in fused), sum(p.ort_us for p in fused)
-        for node in graph.nodes:
-            if node.name not in predictions:
-                us = node_us(node, get(number), at)
-                ours += us
-                theirs += 0 if _only_ours(node) else us
-        found.append(Estimate(number, ours, theirs))
+        rest = {name: times[place] for name, times in others.items()}
+        theirs = sum(us for name, us in rest.items() if name not in only_ours)
+        found.append(
+            Estimate(
+                number,
+                sum(p.best_known_us for p in fused) + sum(rest.values()),
+                sum(p.ort_us for p in fused) + theirs,
+            )
+        )
     return tuple(found)
 
 

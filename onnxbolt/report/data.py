@@ -17,12 +17,14 @@ from onnxbolt.verify.result import NOT_FINITE
 from onnxbolt.version import __version__
 
 if TYPE_CHECKING:
+    from onnxbolt.measurements.records import Machine
     from onnxbolt.plan.choose import Prediction, Totals
     from onnxbolt.plan.verdicts import Verdict
     from onnxbolt.plan.whole import Estimate
+    from onnxbolt.report.blocks import Drawing
     from onnxbolt.tune.summary import Tuning
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Fused:
     source_nodes: tuple[str, ...]
     flops: int = 0  # FLOPs of the source nodes: without padded channels
     configs: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()  # names as profilers print them, one per configuration
     predicted: tuple[Prediction, ...] = ()  # one per architecture
     body: str = ""  # the body of control flow that it is in; empty for the main graph
 
@@ -73,6 +76,11 @@ class ReportData:
     strict: bool = False  # with it, a model that could not be judged counts as failed
     speed: Benchmark | None = None  # with --min-speedup: the whole model, measured as bench does
     library_sha256: str = ""  # sum of the library's file; empty if none was compiled
+    library_bytes: int = 0
+    before: Drawing | None = None  # the nodes of both models; None if the model is unchanged
+    after: Drawing | None = None
+    machine: Machine | None = None  # the GPU and versions of measured times; None if there are none
+    gpus: tuple[str, ...] = ()  # the GPU that predicted times are for, one per architecture
     version: str = __version__
     format: int = FORMAT
 
@@ -80,6 +88,12 @@ class ReportData:
         """The report with the models' paths; a model in memory has none."""
         path = str(original) if isinstance(original, str | Path) else ""
         return dataclasses.replace(self, original=path, optimized=str(optimized or ""))
+
+    def weighed(self, original: int, optimized: int, library: int) -> Self:
+        """The report with the bytes of the files."""
+        before = self.before and dataclasses.replace(self.before, bytes=original)
+        after = self.after and dataclasses.replace(self.after, bytes=optimized)
+        return dataclasses.replace(self, before=before, after=after, library_bytes=library)
 
     def verified(self, verification: VerifyResult) -> Self:
         """The report with what verification found."""

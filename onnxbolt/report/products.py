@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import onnx_graphsurgeon as gs
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxbolt.domains import CONTRIB
@@ -57,25 +58,47 @@ class Call:
 Rule = Callable[[Call], int]
 
 
+@dataclass(frozen=True)
+class Sized:
+    """An imported model with the shapes of its tensors, by name, as far as they are known."""
+
+    graph: gs.Graph
+    shapes: Mapping[str, Shape]
+    point: Mapping[str, Sequence[int | str | None]]
+
+    @classmethod
+    def of(cls, model: ModelProto, point: Mapping[str, Sequence[int | str | None]]) -> Sized:
+        """`point` has the shapes of graph inputs with symbolic dimensions, by name."""
+        graph = import_model(model)
+        infer(graph)
+        # bodies may read inputs that no node reads
+        known = used_variables(graph) | {tensor.name: tensor for tensor in graph.inputs}
+        shapes = {name: tensor.shape or [] for name, tensor in known.items()} | (
+            infer_at(graph, [point])[0] if point else {}
+        )
+        shapes |= {name: list(constant.shape) for name, constant in graph.constants.items()}
+        return cls(graph, shapes, point)
+
+    def products(self) -> list[Product]:
+        """All products but those with constant factors only, those of a body with the place of the
+        outermost one."""
+        origins = [node.origin for node in self.graph.nodes]
+        bodies = any(subgraphs_of(node) for node in origins)
+        inner = (
+            {
+                node.output[0]: node
+                for node in infer_inner(self.graph, self.point).graph.node
+                if node.output
+            }
+            if bodies
+            else {}
+        )
+        return list(_found(origins, self.shapes, set(self.graph.constants), inner))
+
+
 def products(model: ModelProto, point: Mapping[str, Sequence[int | str | None]]) -> list[Product]:
-    """All products but those with constant factors only, those of a body with the place of the
-    outermost one. `point` has the shapes of graph inputs with symbolic dimensions, by name."""
-    graph = import_model(model)
-    infer(graph)
-    # bodies may read inputs that no node reads
-    known = used_variables(graph) | {tensor.name: tensor for tensor in graph.inputs}
-    shapes = {name: tensor.shape or [] for name, tensor in known.items()} | (
-        infer_at(graph, [point])[0] if point else {}
-    )
-    shapes |= {name: list(constant.shape) for name, constant in graph.constants.items()}
-    origins = [node.origin for node in graph.nodes]
-    bodies = any(subgraphs_of(node) for node in origins)
-    inner = (
-        {node.output[0]: node for node in infer_inner(graph, point).graph.node if node.output}
-        if bodies
-        else {}
-    )
-    return list(_found(origins, shapes, set(graph.constants), inner))
+    """The products of a model, with inputs of the shapes in `point`."""
+    return Sized.of(model, point).products()
 
 
 def subgraphs_of(node: NodeProto) -> list[GraphProto]:

@@ -120,8 +120,12 @@ def gain(report: ReportData) -> str:
 
 
 def as_json(report: ReportData) -> str:
-    """The whole report; NaN, which JSON lacks, becomes null."""
+    """The whole report, as schema.json describes it; NaN, which JSON lacks, becomes null."""
     values = dataclasses.asdict(report)
+    for region, written in zip(report.regions, values["regions"], strict=True):
+        written |= {"fused": region.fused, "gain": region.gain, "measured": region.measured}
+    if report.speed:
+        values["speed"] = report.speed.as_dict()
     if report.verification:
         values["verification"] = as_dict(report.verification)
     return json.dumps(plain(values), indent=2, sort_keys=True)
