@@ -35,9 +35,9 @@ from onnxbolt.cli_base import (
 )
 from onnxbolt.cli_bench import bench
 from onnxbolt.cli_cache import cache
-from onnxbolt.cli_ci import ci
 from onnxbolt.cli_options import TIME, comparison, once, planning, sized
 from onnxbolt.cli_repair import bisect, doctor, undo
+from onnxbolt.cli_report import report_commands
 from onnxbolt.cli_tune import INTERRUPTED, tune
 from onnxbolt.errors import AccuracyError, OnnxboltError, RejectedError
 from onnxbolt.options import TRIALS, Options
@@ -168,7 +168,7 @@ def commands() -> None:
 @click.option(
     "--report",
     "reports",
-    metavar="FILE.json|FILE.md",
+    metavar="FILE.json|FILE.md|FILE.html",
     type=FILE,
     multiple=True,
     callback=once,
@@ -225,9 +225,10 @@ def _optimize(
 ) -> int:
     """Optimize one model, and return the exit code."""
     from onnxbolt import pipeline
+    from onnxbolt.report import files
     from onnxbolt.tune.progress import reporter
 
-    _check_results(source, None if dry_run else out, reports, _path(options.lock))
+    _check_results(source, None if dry_run else out, reports, _path(options.lock), files.PAGES)
     try:
         report = pipeline.optimize(
             source,
@@ -274,14 +275,18 @@ def _path(given: str | Path | None) -> Path | None:
 
 
 def _check_results(
-    source: Path, out: Path | None, reports: Sequence[Path], lock: Path | None
+    source: Path,
+    out: Path | None,
+    reports: Sequence[Path],
+    lock: Path | None,
+    suffixes: Sequence[str],
 ) -> None:
     """Refuses bad paths of results before the work, which may take long, rather than after it."""
     from onnxbolt.output import check_apart
     from onnxbolt.report.files import check_suffix
 
     for report in reports:
-        check_suffix(report)
+        check_suffix(report, suffixes)
         check_apart("report", report, source, out)
         check_apart("report", report, lock, None)
         if lock is not None and report.resolve() == lock.resolve():
@@ -345,7 +350,7 @@ def verify(
     from onnxbolt.report.verification import Verification
     from onnxbolt.verify import verify as compare
 
-    _check_results(original, optimized, reports, None)
+    _check_results(original, optimized, reports, None, files.TABLES)
     result = compare(original, optimized, **values)
     report = Verification(original, optimized, result)
     for path in reports:
@@ -374,7 +379,7 @@ def inspect(model: Path, as_json: bool, quiet: bool) -> None:
 commands.add_command(bench)
 commands.add_command(bisect)
 commands.add_command(cache)
-commands.add_command(ci)
 commands.add_command(doctor)
+commands.add_command(report_commands)
 commands.add_command(tune)
 commands.add_command(undo)

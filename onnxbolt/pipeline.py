@@ -29,6 +29,7 @@ from onnxbolt.graph.importer import tensor_type
 from onnxbolt.graph.overridable import frozen
 from onnxbolt.graph.saving import save_model
 from onnxbolt.graph.source import Source, opened
+from onnxbolt.kernel_names import kernel_names
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.library_file import sha256_of
 from onnxbolt.measurements.benchmark import Benchmark
@@ -162,7 +163,12 @@ def optimize_as_decided(
                 progress,
                 compiled(manifest.instances) if options.tune else None,
             )
-            report = dataclasses.replace(report, library_sha256=sha256_of(output.library))
+            kernels_named = kernel_names(output.library.read_bytes(), manifest.instances)
+            report = dataclasses.replace(
+                report.with_kernels([part.account for part in parts], manifest, kernels_named),
+                library_sha256=sha256_of(output.library),
+            )
+        report = report.weighed(output.bytes_read, output.bytes_staged, output.library_bytes)
         if options.verify:
             found = verify(
                 whole,
@@ -267,11 +273,11 @@ class Planner:
             () if stays else [f"{line} ({place})" if place else line for line in subject.changes],
             () if stays else rewriter.shared_weights,
             subject.point,
+            subject.ranges.opt,
             subject.left,
             place,
         )
-        predictions = {node.name: node.predicted for node in account.fused if node.predicted}
-        whole = estimates(subject.graph, predictions, archs, subject.ranges.opt)
+        whole = estimates(subject.graph, account.predictions, account.others(archs), archs)
         return [Part(account, rewriter, whole), *inner], changed
 
     def tuned(self, subject: Subject) -> Tuning:

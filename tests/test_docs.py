@@ -72,6 +72,7 @@ def test_sources_named_without_their_top_folder_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_options_exist(page: Path) -> None:
     others = {"--no-deps", "--strict", "--batch"}  # options of pip, mypy and python -m models
+    others |= {"--kernel-name-base"}  # Nsight Compute's
     others |= {"--gpus", "--model-repository", "--rm", "--target"}  # docker's and Triton's
     examples = {
         flag

@@ -82,7 +82,7 @@ def test_a_file_does_not_take_the_place_of_a_pipe(
 @pytest.mark.parametrize(
     ("option", "name", "words"),
     [
-        ("--report", "r.txt", ".json or .md"),
+        ("--report", "r.txt", ".json, .md or .html"),
         ("--report", "none/r.md", "in an existing directory"),
         ("--lock", "none/l", "in an existing directory"),
         ("--lock", "out.onnx", "choose another one"),

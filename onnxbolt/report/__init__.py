@@ -3,6 +3,7 @@ stayed in fp32."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -11,21 +12,28 @@ from pathlib import Path
 import onnx_graphsurgeon as gs
 from onnx import ModelProto, NodeProto, helper
 
+from onnxbolt import archs as known_archs
 from onnxbolt.candidates import Candidate, Refusal
+from onnxbolt.codegen.render import Instance
 from onnxbolt.graph.bodies import Left, located
 from onnxbolt.graph.exporter import node_proto
 from onnxbolt.graph.order import in_order
+from onnxbolt.graph.shapes import Shape
 from onnxbolt.inspection import describe
 from onnxbolt.library import Manifest
 from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.opspec import configs_of_node, stands_for
 from onnxbolt.options import Options
-from onnxbolt.plan.choose import Plan, Totals
+from onnxbolt.plan.choose import Plan, Prediction, Totals
+from onnxbolt.plan.ranges import Point
+from onnxbolt.plan.whole import other_times
 from onnxbolt.precision import Kept
 from onnxbolt.report import files, render
+from onnxbolt.report.blocks import Block, blocks_of, drawing
 from onnxbolt.report.coverage import coverage, left_out, nothing_fused
 from onnxbolt.report.data import Fused, ReportData
-from onnxbolt.report.products import Product, products
+from onnxbolt.report.page import page
+from onnxbolt.report.products import Product, Sized
 
 __all__ = ["Account", "Fused", "Report"]
 
@@ -67,6 +75,10 @@ class Report(ReportData):
             regions=tuple(verdict for account in accounts for verdict in account.chosen.verdicts),
             planning=_together([account.chosen.totals for account in accounts]),
             strict=options.strict,
+            before=drawing([account.before for account in accounts]),
+            after=drawing([account.after(archs) for account in accounts]),
+            machine=next(filter(None, (account.chosen.used.machine for account in accounts)), None),
+            gpus=tuple(known_archs.get(number).gpu for number in archs),
         )
 
     @classmethod
@@ -87,6 +99,23 @@ class Report(ReportData):
             passed_through=reason,
         )
 
+    def with_kernels(
+        self, accounts: Sequence[Account], manifest: Manifest, names: Mapping[Instance, str]
+    ) -> Report:
+        """The report with the `names` of kernels that a library has."""
+        ops = {op.name: op for op in manifest.ops}
+        found = {
+            (node.name, account.body): tuple(
+                names.get(ops[node.op_type].instance(config), "")
+                for config in configs_of_node(node)
+            )
+            for account in accounts
+            for node in account.nodes
+            if node.op_type in ops
+        }
+        fused = (replace(row, kernels=found.get((row.name, row.body), ())) for row in self.fused)
+        return replace(self, fused=tuple(fused))
+
     def text(self) -> str:
         """The report for a terminal, grouped by op type and reason. The last line of a verified
         model's is PASSED or FAILED."""
@@ -100,8 +129,13 @@ class Report(ReportData):
         """The whole report as Markdown tables."""
         return render.markdown(self)
 
+    def html(self) -> str:
+        """The report as one page that needs no network: the one of the report's JSON."""
+        return page(json.loads(self.json()))
+
     def save(self, path: Path | str) -> None:
-        """Write JSON or Markdown, depending on the suffix; no partial file is left on errors."""
+        """Write JSON, Markdown or HTML, depending on the suffix; no partial file is left on
+        errors."""
         files.save(self, Path(path))
 
 
@@ -116,8 +150,14 @@ class Account:
     changes: Sequence[str]
     shared_weights: Sequence[str]
     point: Mapping[str, Sequence[int | str | None]]  # the inputs' shapes, to count FLOPs at
+    at: Point  # the sizes to predict times at
     left: Sequence[Left] = ()  # bodies that are not optimized
     body: str = ""
+
+    @cached_property
+    def _source(self) -> Sized:
+        """The original with its shapes."""
+        return Sized.of(self.original, self.point)
 
     @cached_property
     def work(self) -> list[Product]:
@@ -129,7 +169,7 @@ class Account:
                 body=", in ".join(filter(None, [product.body, self.body])),
                 left=f"{product.body}, because {reasons[product.body]}" if product.body else "",
             )
-            for product in products(self.original, self.point)
+            for product in self._source.products()
             if not product.body or product.body in reasons
         ]
 
@@ -139,17 +179,45 @@ class Account:
         return [replace(refusal, body=self.body) for refusal in self.chosen.refusals]
 
     @cached_property
+    def nodes(self) -> list[NodeProto]:
+        """The nodes of our domain."""
+        return [node_proto(node) for node in in_order(self.graph) if node.domain == DOMAIN]
+
+    @cached_property
     def fused(self) -> list[Fused]:
         """The fused nodes."""
         return list(self._fused())
 
+    @property
+    def predictions(self) -> dict[str, Sequence[Prediction]]:
+        """The predictions of fused nodes, by name."""
+        return {node.name: node.predicted for node in self.fused if node.predicted}
+
+    def others(self, archs: Sequence[int]) -> dict[str, tuple[float, ...]]:
+        """The times of the nodes without predictions."""
+        return other_times(self.graph, self.predictions.keys(), archs, self.at)
+
+    @property
+    def before(self) -> list[Block]:
+        """The nodes of the original."""
+        source = self._source
+        return blocks_of(
+            source.graph, lambda tensor: source.shapes.get(tensor.name, []), body=self.body
+        )
+
+    def after(self, archs: Sequence[int]) -> list[Block]:
+        """The nodes of the graph, with the times of those that are not fused."""
+        others = self.others(archs)
+        return blocks_of(self.graph, self._shape, lambda node: others.get(node.name, ()), self.body)
+
+    def _shape(self, tensor: gs.Tensor) -> Shape:
+        return list(self.at.shape(tensor) or ())
+
     def _fused(self) -> Iterator[Fused]:
         flops = {product.node: product.flops for product in self.work if not product.left}
         candidates = {(c.rule, _sources(c)): c for c in self.chosen.candidates}
-        for node in in_order(self.graph):
-            if node.domain == DOMAIN:
-                row = _fused(node_proto(node), candidates, self.chosen, flops)
-                yield replace(row, body=self.body)
+        for node in self.nodes:
+            yield replace(_fused(node, candidates, self.chosen, flops), body=self.body)
 
 
 def _together(totals: Sequence[Totals | None]) -> Totals | None:

@@ -1,152 +1,231 @@
-"""The differences between two runs on one model: choices of the lock file, predicted times, and
-errors.
-
-Reports are given as the JSON that `optimize --report` writes, so that files can be compared, too.
-"""
+"""The differences between two reports: of the model, what is fused, choices, times and errors."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from onnxbolt.inspection import describe
-from onnxbolt.measurements.timings import Comparison, Cut, Scheduled
-from onnxbolt.tune.lockfile import Lock
-from onnxbolt.verify.result import LEVELS
+from onnxbolt.graph.bodies import located
+from onnxbolt.report.markdown import plain, table
+from onnxbolt.terminal import table as text_table
 
-Json = Mapping[str, Any]
-Entry = TypeVar("Entry", Comparison, Cut, Scheduled)
-# for each entry of a lock file: its decision, and the outcome, in words
-Entries = Mapping[Any, tuple[str, str]]
+FORMAT = 1
+_NOISE = 0.01  # times that differ by less are the same
+# fields of a report that say what it is about
+_ABOUT = {
+    "original": "original",
+    "optimized": "optimized model",
+    "version": "onnxbolt",
+    "precision": "precision",
+    "fuse": "--fuse",
+    "archs": "architectures",
+    "onnxruntime": "ONNX Runtime",
+    "digest": "digest of the library",
+    "skips": "skipped",
+    "coverage": "share of FLOPs that is fused",
+    "library_bytes": "bytes of the library",
+}
+Values = Mapping[str, Any]
+Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Change:
-    """A choice that differs, in words; empty on the side that does not have it."""
+    """A value that differs; one that is missing is None."""
 
     what: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True)
-class TimeChange:
-    """Predicted microseconds of the whole model on an architecture; None on a side without them."""
-
-    arch: int
-    before_us: float | None
-    after_us: float | None
-
-    @property
-    def slowdown(self) -> float:
-        """By how many percent the time has grown; 0 if one side is unknown."""
-        if not self.before_us or self.after_us is None:
-            return 0.0
-        return 100 * (self.after_us / self.before_us - 1)
-
-
-@dataclass(frozen=True)
-class ErrorChange:
-    """The error of a level of verification that is nearest to its limit, as a share of the limit;
-    None on a side without one."""
-
-    level: str
-    before: float | None
-    after: float | None
+    before: Any
+    after: Any
 
 
 @dataclass(frozen=True)
 class Difference:
-    """All that differs between two runs on one model."""
+    """All changes. Times are in microseconds, each with the word "measured" or "predicted"."""
 
-    lock: tuple[Change, ...] = ()
-    times: tuple[TimeChange, ...] = ()
-    errors: tuple[ErrorChange, ...] = ()
+    about: tuple[Change, ...]  # the model, the options, versions and sizes
+    whole: tuple[Change, ...]  # times of the whole model
+    nodes: tuple[Change, ...]  # rules of fused nodes, by the tensor that a node stands for
+    choices: tuple[Change, ...]  # configurations, and what was left to ONNX Runtime
+    times: tuple[Change, ...]  # fused nodes', those that changed most first
+    errors: tuple[Change, ...]  # verdicts, and errors as parts of their limits
 
     @property
-    def slowdown(self) -> float:
-        """The largest slowdown of an architecture, in percent."""
-        return max((change.slowdown for change in self.times), default=0.0)
+    def same(self) -> bool:
+        """True if nothing differs."""
+        return not any(getattr(self, field.name) for field in dataclasses.fields(self))
+
+    def json(self) -> str:
+        """All changes as JSON, keys sorted."""
+        values = {"format": FORMAT, "same": self.same, **dataclasses.asdict(self)}
+        return json.dumps(plain(values), indent=2, sort_keys=True)
+
+    def text(self) -> str:
+        """A table for each kind of change."""
+        return self._written(lambda title: title, text_table)
+
+    def markdown(self) -> str:
+        """The same as Markdown."""
+        return self._written(lambda title: f"## {title}", lambda *found: f"\n{table(*found)}\n")
+
+    def _written(self, titled: Any, tabled: Any) -> str:
+        if self.same:
+            return "no differences"
+        parts = []
+        for field in dataclasses.fields(self):
+            changes = getattr(self, field.name)
+            if changes:
+                rows = [(c.what, _word(c.before), _word(c.after)) for c in changes]
+                parts.append(titled(f"{_TITLES[field.name]}: {len(changes)}"))
+                parts.append(tabled(("", "before", "after"), rows))
+        return "\n".join(parts)
 
 
-def lock_changes(before: Lock, after: Lock) -> tuple[Change, ...]:
-    """The choices of kernels, regions, cuts and phases that differ, in the order of their
-    descriptions. Times alone are no difference."""
-    found = [
-        *_differences(_kernels(before), _kernels(after)),
-        *_differences(_texts(before.comparisons, _region), _texts(after.comparisons, _region)),
-        *_differences(_texts(before.cuts, _cut), _texts(after.cuts, _cut)),
-        *_differences(_texts(before.schedules, _phases), _texts(after.schedules, _phases)),
-    ]
-    about = [
-        Change("onnxbolt's kernels", (before.kernels or "")[:12], (after.kernels or "")[:12]),
-        Change("ONNX Runtime", before.onnxruntime, after.onnxruntime),
-        Change("architectures", " ".join(before.archs), " ".join(after.archs)),
-        Change("precision", before.precision, after.precision),
-    ]
-    return (
-        *(change for change in about if change.before != change.after),
-        *sorted(found, key=lambda change: (change.what, change.before, change.after)),
+_TITLES = {
+    "about": "model, options and versions",
+    "whole": "whole model",
+    "nodes": "fused nodes",
+    "choices": "choices (what a lock file holds)",
+    "times": "times of fused nodes",
+    "errors": "errors",
+}
+
+
+def difference(before: Values, after: Values) -> Difference:
+    """The differences between two reports that were read."""
+    return Difference(
+        tuple(_changes(_about(before), _about(after))),
+        tuple(_times(_whole(before), _whole(after))),
+        tuple(_changes(_rules(before), _rules(after))),
+        tuple(_changes(_choices(before), _choices(after))),
+        tuple(_times(_node_times(before), _node_times(after))),
+        tuple(_errors(before, after)),
     )
 
 
-def time_changes(before: Json, after: Json) -> tuple[TimeChange, ...]:
-    """The predicted times of the whole model in two reports, for each architecture of either."""
-    sides = [{row["arch"]: row["ours_us"] for row in side["whole"]} for side in (before, after)]
-    archs = sorted(sides[0].keys() | sides[1].keys())
-    return tuple(TimeChange(arch, *(side.get(arch) for side in sides)) for arch in archs)
+def _word(value: Any) -> str:
+    return "–" if value is None else str(value)
 
 
-def error_changes(before: Json, after: Json) -> tuple[ErrorChange, ...]:
-    """The errors nearest to their limits in two reports, for each level of verification."""
-    sides = [_nearest(side["verification"]) for side in (before, after)]
-    return tuple(
-        ErrorChange(level, *(side.get(level) for side in sides))
-        for level in LEVELS
-        if any(level in side for side in sides)
-    )
+def _changes(before: Mapping[Key, Any], after: Mapping[Key, Any]) -> Iterator[Change]:
+    for key in dict.fromkeys((*before, *after)):
+        old, new = before.get(key), after.get(key)
+        if old != new:
+            yield Change(" ".join(filter(None, key)), old, new)
 
 
-def _nearest(verification: Json | None) -> dict[str, float]:
-    """The largest share that an error has of its limit, by level. An error without a number counts
-    as infinite, and a row without a verdict does not count."""
-    found: dict[str, float] = {}
-    for row in verification["rows"] if verification else ():
-        if row["unjudged"]:
-            continue
-        error = math.inf if row["error"] is None else row["error"]
-        share = error / row["limit"] if row["limit"] else math.inf if error else 0.0
-        found[row["level"]] = max(found.get(row["level"], 0.0), share)
+# --- the compared values --------------------------------------------------------------------------
+
+
+def _about(report: Values) -> dict[Key, Any]:
+    found: dict[Key, Any] = {(title,): report[name] or None for name, title in _ABOUT.items()}
+    found["measured on",] = report["machine"] and report["machine"]["gpu"]
+    for side in ("before", "after"):
+        drawing = report[side] or {"blocks": (), "bytes": 0}
+        found[f"nodes {side}",] = len(drawing["blocks"])
+        found[f"bytes of the model {side}",] = drawing["bytes"]
     return found
 
 
-def _kernels(lock: Lock) -> Entries:
+def _rules(report: Values) -> dict[Key, str]:
     return {
-        key: (f"{key[0].description} on sm_{key[1]}", describe(choice.config))
-        for key, choice in lock.choices.items()
+        (located(node["tensor"] or node["name"], node["body"]),): node["rule"]
+        for node in report["fused"]
     }
 
 
-def _texts(entries: Mapping[str, Entry], words: Callable[[Entry], tuple[str, str]]) -> Entries:
-    return {key: words(entry) for key, entry in entries.items()}
+def _choices(report: Values) -> dict[Key, Any]:
+    found: dict[Key, Any] = {
+        (located(node["tensor"] or node["name"], node["body"]), f"kernel {number}"): config
+        for node in report["fused"]
+        for number, config in enumerate(node["configs"], 1)
+    }
+    for region in report["regions"]:
+        found["region", region["region"]] = "fused" if region["fused"] else "left to ONNX Runtime"
+    for refusal in report["refusals"]:
+        found["not fused:", located(refusal["node"], refusal["body"])] = refusal["reason"]
+    for kept in report["kept"]:
+        found["kept in fp32:", located(kept["node"], kept["body"])] = kept["reason"]
+    return found
 
 
-def _region(found: Comparison) -> tuple[str, str]:
-    return f"region {found.region}", "fused" if found.fused else "left to ONNX Runtime"
+@dataclass(frozen=True)
+class _Time:
+    us: float
+    measured: bool
+
+    def __str__(self) -> str:
+        return f"{self.us:.2f} us {'measured' if self.measured else 'predicted'}"
 
 
-def _cut(found: Cut) -> tuple[str, str]:
-    return f"layers in one kernel of {found.chain}", str(found.layers)
+def _whole(report: Values) -> dict[Key, _Time]:
+    found: dict[Key, _Time] = {}
+    for estimate in report["whole"]:
+        arch = f"sm_{estimate['arch']}"
+        found["onnxbolt,", arch] = _Time(estimate["ours_us"], False)
+        found["ONNX Runtime,", arch] = _Time(estimate["ort_us"], False)
+    measured = (report["tuning"] or {}).get("whole")
+    if measured:
+        found["onnxbolt,", "by the tuner"] = _Time(measured["ours_us"], True)
+        found["ONNX Runtime,", "by the tuner"] = _Time(measured["ort_us"], True)
+    return found
 
 
-def _phases(found: Scheduled) -> tuple[str, str]:
-    return f"phases of {found.scope}", " ".join(map(str, found.phases))
+def _node_times(report: Values) -> dict[Key, _Time]:
+    return {
+        (located(node["tensor"] or node["name"], node["body"]), f"sm_{found['arch']}"): (
+            _Time(found["ours_us"], False)
+            if found["measured_us"] is None
+            else _Time(found["measured_us"], True)
+        )
+        for node in report["fused"]
+        for found in node["predicted"]
+    }
 
 
-def _differences(before: Entries, after: Entries) -> Iterator[Change]:
-    for key in before.keys() | after.keys():
-        (what, old), (other, new) = before.get(key, ("", "")), after.get(key, ("", ""))
-        if old != new:
-            yield Change(what or other, old, new)
+def _times(before: Mapping[Key, _Time], after: Mapping[Key, _Time]) -> list[Change]:
+    """Times that differ by more than noise, the largest differences first."""
+    found = []
+    for key in dict.fromkeys((*before, *after)):
+        old, new = before.get(key), after.get(key)
+        both = [time.us for time in (old, new) if time is not None]
+        apart = max(both) - min(both) if len(both) > 1 else max(both)
+        if apart > _NOISE * max(both):
+            found.append((apart, Change(" ".join(key), _words(old), _words(new))))
+    return [change for _, change in sorted(found, key=lambda pair: -pair[0])]
+
+
+def _words(time: _Time | None) -> str | None:
+    return None if time is None else str(time)
+
+
+def _errors(before: Values, after: Values) -> Iterator[Change]:
+    """The verdict, and each comparison whose own verdict or error changed."""
+    old, new = (_verdict(report) for report in (before, after))
+    if old != new:
+        yield Change("verdict", old, new)
+    yield from _changes(_rows(before), _rows(after))
+
+
+def _verdict(report: Values) -> str | None:
+    return report["verification"] and report["verification"]["verdict"]
+
+
+def _rows(report: Values) -> dict[Key, str]:
+    """The verdict of each comparison with its error, rounded so that noise does not show."""
+    return {
+        (row["level"], located(row["name"], row["body"]), row["provider"], row["sizes"]): (
+            f"{_state(row)}, error {_rounded(row['error'])} of {_rounded(row['limit'])}"
+        )
+        for row in (report["verification"] or {"rows": ()})["rows"]
+    }
+
+
+def _state(row: Values) -> str:
+    return "passed" if row["passed"] else "not judged" if row["unjudged"] else "failed"
+
+
+def _rounded(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.1e}"

@@ -1,116 +1,140 @@
-"""Differences of two runs: choices of lock files, predicted times, errors."""
+"""Two reports compared: what differs is listed, once, and nothing else is."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
+import json
 from typing import Any
 
 import pytest
 
-from onnxbolt.archs import get
-from onnxbolt.dtypes import DType
-from onnxbolt.measurements.timings import Choice, Comparison, Cut, Scheduled
-from onnxbolt.plan.cost import candidates
-from onnxbolt.problems import GemmProblem
-from onnxbolt.report.diff import (
-    Change,
-    Difference,
-    ErrorChange,
-    TimeChange,
-    error_changes,
-    lock_changes,
-    time_changes,
-)
-from onnxbolt.tune.lockfile import Lock
-
-PROBLEM = GemmProblem(1024, 1000, 1000, DType.F16, DType.F16, ("Bias",))
-FIRST, SECOND, *_ = sorted(candidates(PROBLEM, get(90)))
-REGION = Comparison(10.0, 0.1, 20.0, 0.1, decided=True, region="gemm x")
-LOCK = Lock(
-    "fp16",
-    ("sm_90a",),
-    choices={(PROBLEM, 90): Choice(FIRST, 5.0)},
-    comparisons={"r": REGION},
-    cuts={"c": Cut(2, "gemm, gemm")},
-    schedules={"s": Scheduled((0, 1), "scope")},
-    kernels="0123456789abcdef",
-    onnxruntime="1.31",
-)
+from onnxbolt.report.diff import Difference, difference
+from tests.report import reports
 
 
-def test_equal_locks_and_other_times_do_not_differ() -> None:
-    later = dataclasses.replace(
-        LOCK,
-        choices={(PROBLEM, 90): Choice(FIRST, 7.0, 0.2)},
-        comparisons={"r": dataclasses.replace(REGION, ours_us=11.0)},
+def changed(**changes: Any) -> dict[str, Any]:
+    return reports.small() | changes
+
+
+def whats(changes: Any) -> list[str]:
+    return [change.what for change in changes]
+
+
+def test_a_report_does_not_differ_from_itself() -> None:
+    found = difference(reports.small(), reports.small())
+    assert found.same
+    assert found.text() == found.markdown() == "no differences"
+    assert json.loads(found.json())["same"] is True
+
+
+def test_options_and_versions() -> None:
+    found = difference(reports.small(), changed(precision="bf16", version="9.9"))
+    assert [(c.what, c.before, c.after) for c in found.about] == [
+        ("onnxbolt", reports.small()["version"], "9.9"),
+        ("precision", "fp16", "bf16"),
+    ]
+    assert not found.same
+
+
+def test_nodes_that_are_fused_otherwise_or_no_more() -> None:
+    other = reports.small()
+    gone = other["fused"].pop(0)
+    other["fused"][0]["rule"] = "conv"
+    found = difference(reports.small(), other)
+    assert (found.nodes[0].what, found.nodes[0].before, found.nodes[0].after) == (
+        gone["tensor"],
+        gone["rule"],
+        None,
     )
-    assert lock_changes(LOCK, LOCK) == lock_changes(LOCK, later) == ()
+    assert found.nodes[1].after == "conv"
+    assert whats(found.choices) == [
+        f"{gone['tensor']} kernel {n + 1}" for n in range(len(gone["configs"]))
+    ]
+    assert "–" in found.text()
 
 
-def test_each_kind_of_choice_is_told() -> None:
-    other = dataclasses.replace(
-        LOCK,
-        choices={(PROBLEM, 90): Choice(SECOND, 5.0)},
-        comparisons={"r": dataclasses.replace(REGION, decided=False), "new": REGION},
-        cuts={},
-        schedules={"s": Scheduled((1, 0), "scope")},
-        kernels="fedcba9876543210",
-        onnxruntime="1.32",
-        archs=("sm_80", "sm_90a"),
+def test_choices_are_those_of_a_lock_file() -> None:
+    other = reports.small()
+    other["fused"][0]["configs"][0] = "sm_80 conv_2x other"
+    other["regions"][:0] = [
+        {
+            "region": "gemm 8x8x8",
+            "archs": [80, 90],
+            "comparisons": [],
+            "fused": False,
+            "gain": 0.9,
+            "measured": False,
+        }
+    ]
+    other["refusals"].append(
+        {
+            "node": "n",
+            "op": "Add",
+            "reason": "why",
+            "tensor": "",
+            "remedy": "",
+            "values": {},
+            "apart": False,
+            "body": "a branch",
+        }
     )
-    found = lock_changes(LOCK, other)
-    assert found[:3] == (
-        Change("onnxbolt's kernels", "0123456789ab", "fedcba987654"),
-        Change("ONNX Runtime", "1.31", "1.32"),
-        Change("architectures", "sm_90a", "sm_80 sm_90a"),
-    )
-    gemm, *others = found[3:]
-    assert gemm.what == f"{PROBLEM.description} on sm_90"
-    assert gemm.before != gemm.after
-    assert gemm.before.startswith("sm_90 ")
-    assert others == [
-        Change("layers in one kernel of gemm, gemm", "2", ""),
-        Change("phases of scope", "0 1", "1 0"),
-        Change("region gemm x", "", "fused"),
-        Change("region gemm x", "fused", "left to ONNX Runtime"),
+    found = difference(reports.small(), other)
+    assert [(c.what, c.after) for c in found.choices] == [
+        (f"{other['fused'][0]['tensor']} kernel 1", "sm_80 conv_2x other"),
+        ("region gemm 8x8x8", "left to ONNX Runtime"),
+        ("not fused: n in a branch", "why"),
     ]
 
 
-def report(whole: dict[int, float], *rows: tuple[str, float | None, float, str]) -> dict[str, Any]:
-    return {
-        "whole": [{"arch": arch, "ours_us": us, "ort_us": 1.0} for arch, us in whole.items()],
-        "verification": {
-            "rows": [
-                {"level": level, "error": error, "limit": limit, "unjudged": unjudged}
-                for level, error, limit, unjudged in rows
-            ]
-        }
-        if rows
-        else None,
-    }
+def test_times_say_whether_they_were_measured_and_noise_is_none() -> None:
+    other = reports.small()
+    first, second, *_ = (node for node in other["fused"] if node["predicted"])
+    first["predicted"][0]["measured_us"] = 100.0
+    second["predicted"][0]["ours_us"] *= 1.005
+    second["predicted"][1]["ours_us"] *= 1.5
+    found = difference(reports.small(), other)
+    assert whats(found.times) == [f"{first['tensor']} sm_80", f"{second['tensor']} sm_90"]
+    assert found.times[0].after == "100.00 us measured"
+    assert found.times[0].before.endswith("us predicted")
 
 
-def test_times_of_either_side() -> None:
-    found = time_changes(report({80: 10.0, 90: 4.0}), report({75: 1.0, 90: 5.0}))
-    assert found == (
-        TimeChange(75, None, 1.0),
-        TimeChange(80, 10.0, None),
-        TimeChange(90, 4.0, 5.0),
-    )
-    assert Difference(times=found).slowdown == pytest.approx(25.0)
-    assert Difference(times=found[:2]).slowdown == Difference().slowdown == 0.0
-    assert TimeChange(90, 0.0, 5.0).slowdown == 0.0
+def test_whole_models() -> None:
+    found = difference(reports.small(), reports.tuned())
+    assert whats(found.whole) == ["ONNX Runtime, by the tuner", "onnxbolt, by the tuner"]
+    assert found.whole[0].after == "25.00 us measured"
+    assert whats(found.about) == ["measured on"]
 
 
-def test_the_error_nearest_to_its_limit_counts() -> None:
-    before = report(
-        {}, ("segment", 0.1, 1.0, ""), ("segment", 0.4, 1.0, ""), ("model", 0.125, 1.0, "")
-    )
-    after = report({}, ("segment", 9.0, 1.0, "not judged"), ("model", None, 1e-2, ""))
-    assert error_changes(before, after) == (
-        ErrorChange("segment", 0.4, None),
-        ErrorChange("model", 0.125, math.inf),
-    )
-    exact = report({}, ("node", 0.0, 0.0, ""))
-    assert error_changes(exact, report({})) == (ErrorChange("node", 0.0, None),)
+def test_verdicts_and_errors() -> None:
+    other = reports.small()
+    rows = other["verification"]["rows"]
+    rows[0] |= {"passed": False, "reason": "too large", "error": 3.0}
+    rows[1]["error"] = None
+    other["verification"]["verdict"] = "FAILED"
+    found = difference(reports.small(), other)
+    assert whats(found.errors)[0] == "verdict"
+    assert found.errors[1].after.startswith("failed, error 3.0e+00 of ")
+    assert "not finite" in found.errors[2].after
+    assert len(found.errors) == 3
+    without = difference(changed(verification=None), reports.small())
+    assert len(without.errors) == 1 + len(rows)
+
+
+def test_a_node_that_was_judged_and_is_not_any_more() -> None:
+    other = reports.small()
+    other["verification"]["rows"][0] |= {"passed": False, "unjudged": "rounding"}
+    found = difference(reports.small(), other)
+    assert found.errors[0].after.startswith("not judged")
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "json"])
+def test_names_that_mean_something_elsewhere_are_written(form: str) -> None:
+    found: Difference = difference(reports.small(), reports.renamed(reports.small()))
+    written = getattr(found, form)()
+    assert "[/" not in written or form != "markup"
+    assert "__proto__" in written
+    if form == "json":
+        values = json.loads(written)
+        assert values["format"] == 1
+        assert {"about", "choices", "errors", "nodes", "times", "whole"} <= values.keys()
+    if form == "markdown":
+        assert "## fused nodes: " in written

@@ -1,0 +1,190 @@
+"""The page's first tab: figures, and bars of where the time goes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onnxbolt.report.page import numbers
+from onnxbolt.report.page.graphs import OURS, Links
+
+Values = Mapping[str, Any]
+BAR = 240  # width of the longest bar
+_SHOWN = 12  # operators; the rest is one line
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number with its title, and what it says in words. `state` is "good", "bad" or empty."""
+
+    title: str
+    value: str
+    words: str
+    state: str = ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """The nodes of one operator: both times in microseconds, and the lengths of their bars."""
+
+    name: str
+    count: int
+    ours: str
+    theirs: str
+    our_length: float
+    their_length: float
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Bars of one architecture."""
+
+    title: str
+    bars: tuple[Bar, ...]
+
+
+def figures(report: Values) -> list[Figure]:
+    return [*_whole(report), *_fused(report), *_sizes(report), _verified(report)]
+
+
+def _whole(report: Values) -> Iterator[Figure]:
+    measured = (report["tuning"] or {}).get("whole")
+    if measured:
+        ours, theirs = measured["ours_us"], measured["ort_us"]
+        yield Figure(
+            "Speed-up, measured",
+            numbers.ratio(theirs / (ours or 1), True),
+            f"{numbers.time(ours, True)} instead of {numbers.time(theirs, True)}, ONNX Runtime's"
+            f" CUDA provider at its best{_on(report)}",
+        )
+    for found, gpu in zip(report["whole"], report["gpus"], strict=False):
+        ours, theirs = found["ours_us"], found["ort_us"]
+        yield Figure(
+            f"Speed-up, predicted for sm_{found['arch']}",
+            numbers.ratio(theirs / (ours or 1)),
+            f"{numbers.time(ours)} instead of {numbers.time(theirs)}, ONNX Runtime's CUDA provider"
+            f" at its best on {gpu}",
+        )
+
+
+def _on(report: Values) -> str:
+    return f" on {report['machine']['gpu']}" if report["machine"] else ""
+
+
+def _fused(report: Values) -> Iterator[Figure]:
+    covered = report["coverage"]
+    share = "no products" if covered is None else f"{covered:.1%} of FLOPs"
+    sources = sum(len(node["source_nodes"]) for node in report["fused"])
+    yield Figure(
+        "Fused", share, f"{len(report['fused'])} fused nodes replace {sources} source nodes"
+    )
+    if report["before"] and report["after"]:
+        before, after = (len(report[side]["blocks"]) for side in ("before", "after"))
+        yield Figure(
+            "Nodes", f"{before} → {after}", "without constants and what is computed from them"
+        )
+
+
+def _sizes(report: Values) -> Iterator[Figure]:
+    before, after = (report[side]["bytes"] if report[side] else 0 for side in ("before", "after"))
+    if before or after:
+        library = report["library_bytes"]
+        beside = f", and a library of {numbers.size(library)}" if library else ", without library"
+        yield Figure(
+            "Files", f"{numbers.size(before)} → {numbers.size(after)}", f"model and weights{beside}"
+        )
+
+
+def _verified(report: Values) -> Figure:
+    found = report["verification"]
+    if found is None:
+        return Figure("Verification", "not verified", "no comparison with the original was made")
+    failed = sum(not row["passed"] and not row["unjudged"] for row in found["rows"])
+    word, _, rest = found["verdict"].partition(" ")
+    words = f"{len(found['rows'])} comparisons, {failed} failed; {rest.lstrip(': ')}"
+    return Figure("Verification", word.rstrip(":;"), words, "good" if found["passed"] else "bad")
+
+
+def provenance(report: Values) -> list[str]:
+    """The origin of the page's numbers: predicted or measured, the GPU, and versions."""
+    lines = [
+        f"≈ marks a predicted number. Predictions for sm_{arch} are for {gpu}."
+        for arch, gpu in zip(report["archs"], report["gpus"], strict=False)
+    ]
+    machine = report["machine"]
+    if machine:
+        lines.append(
+            f"Numbers without ≈ were measured on {machine['gpu']} ({machine['power_limit']} W) with"
+            f" CUDA {machine['cuda']} and CUTLASS {machine['cutlass']}."
+        )
+    else:
+        lines.append("No time was measured.")
+    release = f", ONNX Runtime {report['onnxruntime']}" if report["onnxruntime"] else ""
+    lines.append(f"onnxbolt {report['version']}{release}.")
+    if report["verification"] and report["verification"]["ran"]:
+        lines.append(f"Errors were measured: {report['verification']['ran']}.")
+    return lines
+
+
+def charts(report: Values, links: Links) -> list[Chart]:
+    """The time of each operator, for each architecture."""
+    return [
+        Chart(f"sm_{arch}, {gpu}", tuple(_bars(report, links, place, arch)))
+        for place, (arch, gpu) in enumerate(zip(report["archs"], report["gpus"], strict=False))
+    ]
+
+
+def _bars(report: Values, links: Links, place: int, arch: int) -> Iterator[Bar]:
+    times: dict[str, list[tuple[float, float, bool]]] = defaultdict(list)
+    for number, block in enumerate(report["after"]["blocks"]):
+        row = links.fused.get(number)
+        found = next(
+            (p for p in report["fused"][row]["predicted"] if p["arch"] == arch)
+            if row is not None
+            else iter(()),
+            None,
+        )
+        if found is not None:
+            measured = found["measured_us"]
+            ours = found["ours_us"] if measured is None else measured
+            times[block["op"]].append((ours, found["ort_us"], measured is not None))
+        elif block["us"]:
+            us = block["us"][place]
+            converts = block["domain"] == OURS and row is None
+            times[block["op"]].append((us, 0.0 if converts else us, False))
+    sums = [(name, len(rows), *_sum(rows)) for name, rows in times.items()]
+    sums = [found for found in sums if found[2] or found[3]]
+    sums.sort(key=lambda found: (-max(found[2], found[3]), found[0]))
+    if len(sums) > _SHOWN:
+        rest = sums[_SHOWN - 1 :]
+        sums = sums[: _SHOWN - 1]
+        sums.append(
+            (
+                f"{len(rest)} other operators",
+                sum(found[1] for found in rest),
+                sum(found[2] for found in rest),
+                sum(found[3] for found in rest),
+                all(found[4] for found in rest),
+            )
+        )
+    longest = max((max(ours, theirs) for _, _, ours, theirs, _ in sums), default=1.0)
+    for name, count, ours, theirs, measured in sums:
+        yield Bar(
+            name,
+            count,
+            numbers.time(ours, measured),
+            numbers.time(theirs),
+            round(BAR * ours / longest, 1),
+            round(BAR * theirs / longest, 1),
+        )
+
+
+def _sum(rows: Sequence[tuple[float, float, bool]]) -> tuple[float, float, bool]:
+    """Both times of several nodes, and True if all of ours were measured."""
+    return (
+        sum(ours for ours, _, _ in rows),
+        sum(theirs for _, theirs, _ in rows),
+        all(measured for _, _, measured in rows),
+    )

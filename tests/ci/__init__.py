@@ -1,1 +1,0 @@
-"""Tests of `onnxbolt ci` and of its examples."""
