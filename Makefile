@@ -52,7 +52,7 @@ lint-types: .venv/.dev
 
 # the documentation as a site, in build/site; a link or an anchor that leads nowhere is an error
 lint-docs: .venv/.dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 dist: .venv/.dev
 	$(BIN)/python -m tests.release

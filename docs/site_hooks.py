@@ -48,7 +48,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = link["target"]
         if not target or "://" in target or target.startswith("mailto:"):
             return link[0]
-        on_site = _place(_resolved(place, target))
+        path = _resolved(place, target)
+        if not (ROOT / path).exists():
+            return link[0]  # mkdocs reports it
+        on_site = _place(path)
         if on_site is None or files.get_file_from_path(on_site) is None:
             return link["text"]
         relative = posixpath.relpath(on_site, posixpath.dirname(place) or ".")

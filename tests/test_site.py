@@ -3,6 +3,7 @@ it strictly."""
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,6 +36,7 @@ class Files:
         ("deploy/cpp.md", "[a](../deploy.md#x)", "[a](../deploy.md#x)"),
         ("deploy/cpp.md", "[a](../../README.md)", "[a](../index.md)"),
         ("accuracy.md", "[a](../tests/false_alarms.json)", "a"),
+        ("accuracy.md", "[a](nowhere.md)", "[a](nowhere.md)"),
         ("accuracy.md", "[a](https://b.c/d.md) [e](#f)", "[a](https://b.c/d.md) [e](#f)"),
         ("accuracy.md", "```\n[a](../tests)\n```", "```\n[a](../tests)\n```"),
     ],
@@ -51,6 +53,15 @@ def test_the_navigation_has_every_decision() -> None:
     pages = {f"decisions/{page.name}" for page in (ROOT / "docs/decisions").glob("*.md")}
     assert {*develop[0]["Decisions"]} == pages
     assert develop[1] == "extending.md"
+
+
+def test_warnings_are_errors() -> None:
+    """mkdocs does not count warnings that --quiet hides."""
+    (command,) = re.findall(
+        r"^\t(.*mkdocs build.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
+    assert "--strict" in command
+    assert "-q" not in command
 
 
 def test_omitted_pages_and_broken_anchors_are_warnings() -> None:
