@@ -37,7 +37,7 @@ from onnxbolt.ops.base import Described, FusedOp, Signature
 DOMAIN = domains.FUSED
 _TYPES = frozenset(dtype.value for dtype in DType)
 _INDEX_TYPES = frozenset(index.value for index in IndexType)
-_LETTERS, _MOST_LETTERS = frozenset("tfbin"), 8  # the own inputs of an op
+_LETTERS, _MOST_LETTERS = frozenset("tfbins"), 8  # the own inputs of an op
 
 
 @dataclass(frozen=True)

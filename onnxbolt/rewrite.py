@@ -24,7 +24,7 @@ from onnxbolt.layout.assignment import Assignment, last_node
 from onnxbolt.layout.carry import Carry, Kernels, Origin, Result
 from onnxbolt.layout.convert import convert
 from onnxbolt.layout.elementwise_runs import elementwise_runs
-from onnxbolt.layout.places import Read, Slice
+from onnxbolt.layout.places import Read, Slice, without_padding
 from onnxbolt.layout.slices import Slices, slices
 from onnxbolt.names import NODE_FORMAT
 from onnxbolt.ops.base import Operation, Signature, Stored
@@ -132,6 +132,12 @@ class Rewriter:
             found = convert(self, tensor, stored, native, form, tensor if form == PLAIN else None)
             self._stored[tensor.name, form] = found
         return found
+
+    def written_last(self, tensor: gs.Tensor) -> gs.Tensor | None:
+        """The variable in which `tensor` lies with its channels last; None if no node has written
+        it so yet."""
+        form = self.form(tensor)
+        return self._stored.get((tensor.name, form)) if form.last and not form.grouped else None
 
     def is_read_in_place(self, tensor: gs.Tensor) -> bool:
         """True if only our kernels read this excerpt, and read it from the tensor that it is a part
@@ -372,8 +378,10 @@ class Rewriter:
     def fuse_elementwise(self, chain: Candidate) -> None:
         """Replace consecutive elementwise nodes by one node."""
         op, form = chain.anchor.op, self.form(chain.output)
+        reads = self.carries[chain.anchor.node].reads[0] or form
+        operation = op.operation(chain, Stored(reads, form), self)
         self.own(
-            op.operation(chain, Stored(form, form), self),
+            without_padding(operation, reads),
             Result(chain.output, form),
             Origin(chain.rule, chain.anchor.node, chain.nodes),
             Kernels([only(op.name, arch) for arch in self.archs]),

@@ -1,5 +1,5 @@
-"""The ways in which a Resize samples its input, in ONNX's words and as the numbers that a node
-holds."""
+"""The ways in which a Resize or GridSample samples its input, in ONNX's words and as the numbers
+that a node holds."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from dataclasses import dataclass
 MODES = ("nearest", "linear", "cubic")
 COORDINATES = ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+# how GridSample samples, and what lies outside of an image
+SAMPLE_MODES = ("nearest", "linear")
+OUTSIDE = ("zeros", "border", "reflection")
 
 
 @dataclass(frozen=True)
 class Sampling:
     """The pixels of the input from which a Resize computes an output pixel, in ONNX's words.
 
-    `rounding` is `nearest_mode` ("round_prefer_floor" in other modes than nearest); `by` is the
-    kind of the node's numbers: "scales" or "sizes".
+    `rounding` is `nearest_mode` ("round_prefer_floor" in other modes than nearest). `by` says where
+    height and width are from: the attributes "scales" or "sizes", or the node's second input, which
+    has the sizes that a Resize of ONNX takes ("given"), or is a tensor of such a height and width
+    ("like").
     """
 
     mode: str

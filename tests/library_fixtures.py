@@ -37,6 +37,7 @@ from onnxbolt.library import (
 from onnxbolt.ops.base import Part, Signature
 from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.ops.functions import build as build_body
+from onnxbolt.ops.grid_sample import Grid
 from onnxbolt.ops.group_norm import Variant
 from onnxbolt.ops.norm import Lookups
 from onnxbolt.opspec import OpSpec
@@ -60,6 +61,8 @@ ARGUMENTS = {
     named("b2b_stored_sm90"): "ChainArguments",
     named("b2b_conv_sm90"): "ConvChainArguments",
     named("resize"): "ResizeArguments",
+    named("pixel_shuffle"): "PixelShuffleArguments",
+    named("grid_sample"): "GridSampleArguments",
     named("gemm_rows_sm90"): "GemmArguments",
     named("gemm_sm90"): "host::GatedArguments",
     named("gemm_norm_sm90"): "GemmArguments",
@@ -311,6 +314,14 @@ SQUEEZE_EXCITE = Fused(
     rank=4,
     family=named("squeeze_excite"),
 )
+SQUEEZE_EXCITE_ADD = Fused(
+    "squeeze_excite",
+    Step("LeakyRelu", (0.25,)),
+    Step("LeakyRelu", (0.5,)),
+    Step("Add"),
+    rank=4,
+    family=named("squeeze_excite"),
+)
 NEAREST = Fused(
     "resize",
     rank=4,
@@ -329,6 +340,37 @@ CUBIC = Fused(
     family=named("resize"),
     variant=Sampling("cubic", "half_pixel", "round_prefer_floor", "scales"),
 )
+TO_SPACE, TO_SPACE_BY_CHANNEL, TO_DEPTH = (
+    Fused(kind, *steps, rank=4, family=named("pixel_shuffle"), variant=mode, sliced=sliced)
+    for kind, mode, sliced, steps in (
+        ("depth_to_space", "DCR", True, ()),
+        ("depth_to_space", "CRD", False, (Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)))),
+        ("space_to_depth", "DCR", False, (Step("Add"), Step("Relu"))),
+    )
+)
+SAMPLED = Fused(
+    "grid_sample",
+    rank=4,
+    family=named("grid_sample"),
+    variant=Grid("linear", "zeros", False, True),
+)
+SUMMED, LIKE, GIVEN = (
+    Fused(
+        "resize",
+        *steps,
+        rank=4,
+        family=named("resize"),
+        variant=Sampling(mode, coordinates, rounding, by),
+    )
+    for mode, coordinates, rounding, by, steps in (
+        (
+            *("nearest", "asymmetric", "floor", "scales"),
+            (Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,))),
+        ),
+        (*("linear", "half_pixel", "round_prefer_floor", "like"), (Step("Add"), Step("Relu"))),
+        (*("linear", "asymmetric", "round_prefer_floor", "given"), ()),
+    )
+)
 ALL = (
     LAYER_NORM,
     RMS_NORM,
@@ -337,6 +379,7 @@ ALL = (
     GROUP_NORM_3D,
     GROUP_NORM_OF_IMAGES,
     SQUEEZE_EXCITE,
+    SQUEEZE_EXCITE_ADD,
     ELEMENTWISE,
     GEMM,
     GEMM_ADD,
@@ -359,6 +402,13 @@ ALL = (
     NEAREST,
     LINEAR,
     CUBIC,
+    SUMMED,
+    LIKE,
+    GIVEN,
+    TO_SPACE,
+    TO_SPACE_BY_CHANNEL,
+    TO_DEPTH,
+    SAMPLED,
     GEMM_CHAIN,
     GEMM_CHAIN_PADDED,
     CONV_CHAIN,
@@ -399,6 +449,8 @@ def fused_model(
         names.append(name := f"operand{i}" if weight else f"input{i}")
         if not weight and fused.spec.operands[i] == "n":
             inputs.append(helper.make_tensor_value_info(name, indices, shape))
+        elif not weight and fused.spec.operands[i] == "s":
+            inputs.append(helper.make_tensor_value_info(name, TensorProto.INT64, shape))
         elif len(shape) == 1 or (weight and i == 0):
             initializers.append(
                 numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name)

@@ -37,7 +37,7 @@ SUFFIXES = (".py", ".h", ".cc", ".cu", ".j2")
 MOST_PARAMETERS, MOST_FIELDS = 8, 12
 # names of families that have another meaning as well
 _ORDINARY = {"pool", "depthwise", "squeeze_excite", "elementwise", "layout", "resize", "attention"}
-_ORDINARY |= {"norm", "group_norm"}
+_ORDINARY |= {"norm", "group_norm", "grid_sample", "pixel_shuffle"}
 # kinds of ops, but "to_nchw", which is the name of a field, too; the folders of onnxbolt/ops/
 _OP_KINDS = {"conv", "conv1d", "conv_chain", "elementwise", "gemm", "gemm_chain", "resize"}
 _OP_KINDS |= {"average_pool", "global_average_pool", "max_pool", "squeeze_excite", "to_nhwc"}

@@ -35,12 +35,13 @@ from onnxbolt.rewrite import rewrite
 @contextmanager
 def planned(family: Family[Any]) -> Iterator[None]:
     """Planning may choose the kernels of `family`, even if none has run on a GPU yet."""
-    measured, family.measured = family.measured, True
+    before = family.measured, family.measured_epilogues
+    family.measured = family.measured_epilogues = True
     empty_caches()
     try:
         yield
     finally:
-        family.measured = measured
+        family.measured, family.measured_epilogues = before
         empty_caches()
 
 

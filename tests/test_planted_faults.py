@@ -18,6 +18,8 @@ from tests.gpu.fault_models import MODELS, prepare
 
 NO_PRODUCT = {
     named("resize"),
+    named("pixel_shuffle"),
+    named("grid_sample"),
     named("layout"),
     named("elementwise"),
     named("norm"),
@@ -26,6 +28,8 @@ NO_PRODUCT = {
 NO_BIAS = {
     named("pool"),
     named("resize"),
+    named("pixel_shuffle"),
+    named("grid_sample"),
     named("layout"),
     named("attention"),
     named("attention_sm90"),

@@ -81,6 +81,17 @@ enum class Rounding : int {
   kCeil = 3,
 };
 
+// How a grid samples, by the numbers that a node carries (ONNX, GridSample).
+enum class SampleMode : int {
+  kNearest = 0,
+  kLinear = 1,
+};
+enum class Outside : int {
+  kZeros = 0,
+  kBorder = 1,
+  kReflection = 2,
+};
+
 // Element types by their number in ONNX (TensorProto.DataType).
 constexpr int kTypeF16 = 10, kTypeBF16 = 16, kTypeF32 = 1;
 constexpr int kTypeBool = 9;  // masks have it

@@ -86,7 +86,8 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
     tensors.weight_shape = operation_->Weight(ort::ShapeOf(first), ort::ShapeOf(last));
     tensors.weight_data = buffers.Read(last, op_.element);
   }
-  tensors.y_shape = tensors.whole_y = operation_->Output(tensors.x_shape, tensors.weight_shape);
+  tensors.y_shape = tensors.whole_y =
+      operation_->OutputOfRun(tensors.x_shape, tensors.weight_shape, buffers);
   tensors.columns = operation_->Columns(tensors.y_shape);
   if (!kind_.reads_operands) tensors.epilogue = ReadEpilogue(buffers, tensors.y_shape);
   PlaceOutput(&tensors);

@@ -37,6 +37,7 @@ int InputType(const OrtCustomOp* self, size_t index) {
   const char letter = index >= first ? op.operands[index - first] : 't';
   if (letter == 'b') return kTypeBool;
   if (letter == 'n') return op.indices;
+  if (letter == 's') return kTypeI64;
   return letter == 'v' || letter == 'f' ? kTypeF32 : op.element;
 }
 int OutputType(const OrtCustomOp* self, size_t index) {
@@ -45,7 +46,13 @@ int OutputType(const OrtCustomOp* self, size_t index) {
 }
 
 int Required(const OrtCustomOp*, size_t) { return ort::kRequired; }
-int DeviceMemory(const OrtCustomOp*, size_t) { return ort::kDeviceMemory; }
+// Sizes are wanted before a kernel is launched.
+int InputMemory(const OrtCustomOp* self, size_t index) {
+  const Op& op = Of(self);
+  const bool own = index >= op.first_operand && index < InputCount(self);
+  return own && op.operands[index - op.first_operand] == 's' ? ort::kHostMemory
+                                                             : ort::kDeviceMemory;
+}
 int One(const OrtCustomOp*) { return 1; }
 int Forever(const OrtCustomOp*) { return INT_MAX; }
 
@@ -94,7 +101,7 @@ FusedOp::FusedOp(const Op& description, int ort_minor) : OrtCustomOp{}, op(descr
   GetOutputTypeCount = OutputCount;
   GetInputCharacteristic = Required;
   GetOutputCharacteristic = Required;
-  GetInputMemoryType = DeviceMemory;
+  GetInputMemoryType = InputMemory;
   GetVariadicInputMinArity = GetVariadicInputHomogeneity = One;
   GetVariadicOutputMinArity = GetVariadicOutputHomogeneity = One;
   CreateKernelV2 = Create;

@@ -24,6 +24,12 @@ class Operation {
   // The shape of y in NHWC. Throws ort::Error if ranks or channels do not fit.
   virtual ort::Shape Output(const ort::Shape& x, const ort::Shape& weight) const = 0;
 
+  // The shape of y of one run, for ops whose inputs behind x and the weight say it.
+  virtual ort::Shape OutputOfRun(const ort::Shape& x, const ort::Shape& weight,
+                                 const Buffers&) const {
+    return Output(x, weight);
+  }
+
   // Names of y's dimensions, from those of x's; those of known dimensions are not used.
   virtual Symbols Names(Symbols x, const ort::Shape& x_shape, const ort::Shape& weight) const = 0;
 

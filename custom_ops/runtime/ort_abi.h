@@ -74,7 +74,7 @@ constexpr int kCustomOpFields = 18;  // the newest `version` of OrtCustomOp that
 // ORT's EP_FAIL is left out: its Python API answers it by starting the session again without the
 // GPU.
 enum ErrorCode { kInvalidArgument = 2, kRuntimeException = 6, kNotImplemented = 9 };
-enum MemoryType { kDeviceMemory = 0 };
+enum MemoryType { kHostMemory = -2, kDeviceMemory = 0 };  // for inputs of nodes
 enum Characteristic { kRequired = 0 };
 enum AttributeType { kInt = 1, kInts = 2, kFloat = 3, kFloats = 4 };
 

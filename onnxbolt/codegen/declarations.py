@@ -93,6 +93,9 @@ def _resizing() -> Iterable[str]:
         + _words("Coordinates", sampling.COORDINATES)
         + _words("Rounding", [word.removeprefix("round_") for word in sampling.ROUNDINGS])
     )
+    yield "// How a grid samples, by the numbers that a node carries (ONNX, GridSample).\n" + (
+        _words("SampleMode", sampling.SAMPLE_MODES) + _words("Outside", sampling.OUTSIDE)
+    )
 
 
 def _elements() -> Iterable[str]:

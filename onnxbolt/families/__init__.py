@@ -38,10 +38,12 @@ from onnxbolt.families.gemm_norm_sm90 import GemmNormSm90
 from onnxbolt.families.gemm_rows_sm90 import GemmRowsSm90
 from onnxbolt.families.gemm_skinny import GemmSkinny
 from onnxbolt.families.gemm_sm90 import GemmSm90
+from onnxbolt.families.grid_sample import GridSample
 from onnxbolt.families.group_norm import GroupNorm
 from onnxbolt.families.halo_sm90 import HaloSm90
 from onnxbolt.families.layout import Layout
 from onnxbolt.families.norm import Norm
+from onnxbolt.families.pixel_shuffle import PixelShuffle
 from onnxbolt.families.pool import Pool
 from onnxbolt.families.resize import Resize
 from onnxbolt.families.squeeze_excite import SqueezeExcite
@@ -117,6 +119,8 @@ FAMILIES: Registry[int, Family[Any]] = _Families(
         GemmSkinny(),
         ConvTransposeSm90(),
         Conv3dSm90(),
+        PixelShuffle(),
+        GridSample(),
     ),
     "number",
     "name",
@@ -157,6 +161,14 @@ def only(kind: str, arch: int) -> KernelConfig:
 def kinds() -> frozenset[str]:
     """Every kind of op that some family computes."""
     return frozenset(kind for family in FAMILIES.values() for kind in family.kinds)
+
+
+def serves(kind: str, epilogue: bool = False) -> bool:
+    """True if a kind of op that is not planned has kernels, or such with an epilogue, that have run
+    on a GPU."""
+    return any(
+        family.measured and (family.measured_epilogues or not epilogue) for family in of_kind(kind)
+    )
 
 
 def problem_types() -> dict[str, type[Problem]]:

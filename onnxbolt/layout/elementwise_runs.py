@@ -2,8 +2,9 @@
 one kernel computes instead of one for each node.
 
 DenseNet's BatchNormalization and ReLU in front of a convolution are such a run. The nodes become
-the steps of an epilogue (patterns/); a BatchNormalization becomes a Scale and a Bias. assign.py has
-decided before which nodes work in NHWC.
+the steps of an epilogue (patterns/); a BatchNormalization becomes a Scale and a Bias. A node of
+ours that replaces an ordinary one may take a run behind it as its epilogue: a feature pyramid adds
+what it resizes to the next larger image. assign.py has decided before which nodes work in NHWC.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt import ops
+from onnxbolt import families, ops
 from onnxbolt.candidates import Anchor, Candidate, Link
 from onnxbolt.canonicalize.batchnorm import scale_and_shift
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import BIAS, SCALE, Step
 from onnxbolt.forms import Form
 from onnxbolt.layout.assignment import Assignment
-from onnxbolt.layout.rules import batchnorm, elementwise
+from onnxbolt.layout.rules import batchnorm, elementwise, own
 from onnxbolt.match.matcher import fits, links_over
 
 _LEAST_KERNELS = 2  # that a run replaces; fusing a single kernel gains nothing
@@ -40,6 +41,24 @@ def _from(
     node: gs.Node, graph: gs.Graph, assignment: Assignment, ending: set[str], taken: set[gs.Node]
 ) -> Candidate | None:
     """The run that begins at `node`; None if there is none that replaces several kernels."""
+    found = _beginning(node, assignment) or _behind_own(node, assignment)
+    if found is None:
+        return None
+    anchor, links, form = found
+    output = links[-1].output if links else anchor.output
+    while more := _behind(output, links, anchor, assignment, form, ending, taken):
+        links += more
+        output = links[-1].output
+    run = (
+        Candidate(anchor, tuple(links), graph.source_tensors).prefix(len(links)) if links else None
+    )
+    if run is None or not run.links:
+        return None
+    return run if sum(map(_kernels, run.nodes)) >= _LEAST_KERNELS else None
+
+
+def _beginning(node: gs.Node, assignment: Assignment) -> tuple[Anchor, list[Link], Form] | None:
+    """The anchor, first links and form of a run of elementwise nodes; None for another node."""
     form = _form(node, assignment)
     x = next(
         (
@@ -54,13 +73,18 @@ def _from(
         return None
     anchor = Anchor(ops.ALONE, node, x, None, dtype)
     links = _links(node, x, anchor, [], assignment, form)
-    while links and (more := _behind(links, anchor, assignment, form, ending, taken)):
-        links += more
-    run = (
-        Candidate(anchor, tuple(links), graph.source_tensors).prefix(len(links)) if links else None
-    )
-    kernels = sum(map(_kernels, run.nodes)) if run else 0
-    return run if kernels >= _LEAST_KERNELS else None
+    return (anchor, links, form) if links else None
+
+
+def _behind_own(node: gs.Node, assignment: Assignment) -> tuple[Anchor, list[Link], Form] | None:
+    """The anchor and form of a node of ours that replaces an ordinary one and takes an epilogue."""
+    carry, op = assignment.carries.get(node), own.replacing(node)
+    if carry is None or not carry.ours or op is None or not op.takes_epilogue:
+        return None
+    x, dtype = node.inputs[0], DType.of(node.inputs[0].dtype)
+    if dtype is None or not families.serves(op.name, epilogue=True):
+        return None
+    return Anchor(op, node, x, None, dtype), [], carry.writes[0]
 
 
 def _form(node: gs.Node, assignment: Assignment) -> Form | None:
@@ -71,6 +95,7 @@ def _form(node: gs.Node, assignment: Assignment) -> Form | None:
 
 
 def _behind(
+    tensor: gs.Tensor,
     links: list[Link],
     anchor: Anchor,
     assignment: Assignment,
@@ -78,9 +103,8 @@ def _behind(
     ending: set[str],
     taken: set[gs.Node],
 ) -> list[Link]:
-    """The links that the only reader of the run's result adds; none if there are several readers,
-    or another run has that node."""
-    tensor = links[-1].output
+    """The links that the only reader of the run's result `tensor` adds; none if there are several
+    readers, or another run has that node."""
     if tensor.name in ending or len(tensor.outputs) != 1:
         return []
     reader = tensor.outputs[0]

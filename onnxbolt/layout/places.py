@@ -32,6 +32,17 @@ class Read:
         )
 
 
+def without_padding(operation: Operation, form: Form) -> Operation:
+    """`operation`, whose x lies in `form`, reading the channels in front of the padding alone, if
+    its op does so."""
+    if form.channels is None or not operation.signature.op.skips_padding:
+        return operation
+    x, count = operation.inputs[0], sum(channel >= 0 for channel in form.channels)
+    begin = x.begin if isinstance(x, Read) else 0
+    read = Read(x.variable if isinstance(x, Read) else x, begin, begin + count)
+    return dataclasses.replace(operation, inputs=[read, *operation.inputs[1:]])
+
+
 @dataclass(frozen=True, eq=False)
 class Excerpt:
     """Channels `begin` to `end` of a tensor: the output of a Split or a Slice."""

@@ -16,6 +16,7 @@ from onnxbolt.ops.conv_transpose import ConvTranspose
 from onnxbolt.ops.elementwise import Elementwise
 from onnxbolt.ops.gemm import Gemm
 from onnxbolt.ops.glu import Glu
+from onnxbolt.ops.grid_sample import GridSample
 from onnxbolt.ops.group_norm import GroupNorm
 from onnxbolt.ops.layout import ToNchw, ToNhwc
 from onnxbolt.ops.norm import (
@@ -26,6 +27,7 @@ from onnxbolt.ops.norm import (
     TokenLayerNorm,
     TokenRmsNorm,
 )
+from onnxbolt.ops.pixel_shuffle import DepthToSpace, SpaceToDepth
 from onnxbolt.ops.pool import AveragePool, GlobalAveragePool, MaxPool
 from onnxbolt.ops.resize import Resize
 from onnxbolt.ops.rotary import Rotary
@@ -85,6 +87,9 @@ OPS: Registry[str, FusedOp] = _Ops(
         AveragePool(),
         GlobalAveragePool(),
         Resize(),
+        DepthToSpace(),
+        SpaceToDepth(),
+        GridSample(),
         ToNhwc(),
         ToNchw(),
     ),

@@ -125,6 +125,7 @@ class Replacement:
 
     attributes: Mapping[str, object] = field(default_factory=dict)
     variant: Hashable = None  # the signature's variant
+    inputs: tuple[gs.Tensor, ...] = ()  # behind x, as they are stored
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,10 @@ class Tensors(Protocol):
     def constant(self, base: str, values: np.ndarray) -> gs.Constant:
         """A new initializer; small equal ones are shared."""
 
+    def written_last(self, tensor: gs.Tensor) -> gs.Tensor | None:
+        """The variable in which `tensor` lies with its channels last; None if no node has written
+        it so yet."""
+
     def packed(
         self, weight: gs.Constant, key: Hashable, arrange: Callable[[], np.ndarray | Derived]
     ) -> gs.Constant:
@@ -200,6 +205,7 @@ class FusedOp:
     # ONNX operators whose nodes it replaces if their x [N, C, H, W] is stored as NHWC
     operators: ClassVar[tuple[str, ...]] = ()
     takes_cast: ClassVar[bool] = False  # such a replacement includes a Cast behind the node
+    skips_padding: ClassVar[bool] = False  # it reads the channels of x in front of its padding
     takes_windows: ClassVar[bool] = False  # it reads and writes windows of images within these
     any_order: ClassVar[bool] = False  # x's columns may be stored in any order, as its weight's are
     gates: ClassVar[int] = 0  # steps of its epilogue that multiply by other columns of its product
@@ -273,6 +279,12 @@ class FusedOp:
         """True if the result's channels are those of x, each by itself."""
         return False
 
+    def accepts(self, operand: gs.Tensor, tensor: gs.Tensor) -> bool:
+        """True if a step of the epilogue, whose result so far is `tensor`, can read `operand`: by
+        default one of the same shape."""
+        shape = operand.shape
+        return shape is not None and list(shape) == list(tensor.shape) and None not in tensor.shape
+
     def pointwise(self, anchor: Anchor) -> bool:
         """True if it is a product of rows as they lie."""
         return False
@@ -308,6 +320,11 @@ class FusedOp:
         """Its node in the place of one of `operators`; None where its kernels cannot do that."""
         return None
 
+    def forms_of(self, node: gs.Node, form: Form) -> tuple[Form, Form]:
+        """The forms in which it reads x, which lies in `form`, and writes the result: by default
+        that one."""
+        return form, form
+
     def configs(
         self, x: Sequence[int], y: Sequence[int], dtype: DType, archs: Sequence[int]
     ) -> list[KernelConfig]:
@@ -318,11 +335,15 @@ class FusedOp:
     # --- the node -------------------------------------------------------------------------------
 
     def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
-        """The node that takes the candidate's place: by default one that reads x alone."""
+        """The node that takes the candidate's place: by default one that reads x alone, or what
+        `replacement` says."""
+        anchor = candidate.anchor
+        found = (self.replacement(anchor.node) if self.operators else None) or Replacement()
+        rank = 4 if self.operators else 0
         return Operation(
-            Signature(self, candidate.anchor.dtype, 0, candidate.epilogue),
-            [tensors.get(candidate.anchor.x, stored.reads)],
-            candidate.parameters,
+            Signature(self, anchor.dtype, rank, candidate.epilogue, variant=found.variant),
+            [tensors.get(anchor.x, stored.reads), *found.inputs],
+            {**found.attributes, **candidate.parameters},
         )
 
     def body(self, body: Body, signature: Signature, opset: int) -> str:
@@ -352,7 +373,8 @@ class FusedOp:
     def letters(self, signature: Signature) -> str:
         """One letter for each input behind x that is neither weight nor an epilogue's: t, a tensor
         of the element type, i, one with a vector of it for each image, f, one of float32, b, one of
-        booleans, or n, one of indices, whose type is `indices`."""
+        booleans, n, one of indices, whose type is `indices`, or s, a list of sizes (int64) in the
+        host's memory."""
         return ""
 
     def indices(self, signature: Signature) -> IndexType | None:

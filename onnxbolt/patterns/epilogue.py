@@ -114,7 +114,7 @@ def _tensor(
     other = _other(node, tensor)
     if other is None or (isinstance(other, gs.Constant) and not _has_rows(other, tensor)):
         return None
-    if other.shape is None or list(other.shape) != list(tensor.shape) or None in tensor.shape:
+    if not anchor.op.accepts(other, tensor):
         return (
             f"its other operand's shape may differ from the result's: {other.name}"
             f" {other.shape} and {tensor.shape}"

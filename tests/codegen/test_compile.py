@@ -42,7 +42,9 @@ def _families(arch: int) -> list[Instance]:
     return [
         Instance(only("elementwise", arch), DType.F16, DType.F16, CHAIN),
         Instance(depthwise, DType.F16, DType.F16, CHAIN),
-        Instance(only("resize", arch), DType.F16, DType.F16),
+        Instance(only("resize", arch), DType.F16, DType.F16, CHAIN),
+        Instance(only("depth_to_space", arch), DType.F16, DType.F16, CHAIN),
+        Instance(only("grid_sample", arch), DType.F16, DType.F16),
         Instance(only("squeeze_excite", arch), DType.F16, DType.F16, ("Silu", "Sigmoid")),
     ]
 

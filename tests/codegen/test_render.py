@@ -260,6 +260,7 @@ UNITS = {
     "depthwise": (Instance(DEPTHWISE, DType.F16, DType.F16, ("Bias", "HardSwish")),),
     "squeeze_excite": (
         Instance(only("squeeze_excite", 90), DType.F16, DType.F16, ("Relu", "HardSigmoid")),
+        Instance(only("squeeze_excite", 90), DType.F16, DType.F16, ("Relu", "HardSigmoid", "Add")),
     ),
     "norm": (
         Instance(NORM, DType.F16, DType.F16, ("Add", STORE, "Scale", "Bias")),
@@ -351,7 +352,12 @@ UNITS = {
             B2B_CONV_2X, DType.F16, DType.F16, ("Bias", "Relu", "Gemm", "Bias", "Add", "Relu")
         ),
     ),
-    "resize": (Instance(only("resize", 80), DType.F16, DType.F16),),
+    "resize": (
+        Instance(only("resize", 80), DType.F16, DType.F16),
+        Instance(only("resize", 80), DType.F16, DType.F32, ("Add", "Relu")),
+    ),
+    "pixel_shuffle": (Instance(only("depth_to_space", 80), DType.F16, DType.F16, ("Bias",)),),
+    "grid_sample": (Instance(only("grid_sample", 80), DType.F16, DType.F32),),
     "elementwise": (
         Instance(only("elementwise", 80), DType.F16, DType.F16, ("Scale", "Bias", "Relu")),
     ),

@@ -240,6 +240,16 @@ CASES: dict[str, fx.Case] = {
         ),
         [(2, 3, 5, 6), (6, 4)],
     ),
+    "squeeze-excite and sum": (
+        fx.fused_model(
+            fx.SQUEEZE_EXCITE_ADD,
+            ["N", 3, "W", 6],
+            (4, 6),
+            [[4], [6, 4], [6], ["N", 3, "W", 6]],
+            epilogue_params=[0.25, 0.5],
+        ),
+        [(2, 3, 5, 6), (6, 4), (2, 3, 5, 6)],
+    ),
     "nearest resize": (
         fx.fused_model(fx.NEAREST, ["N", 5, "W", 3], sampling=[0, 2, 2], sizes=[7, 9]),
         [(2, 5, 4, 3)],
@@ -258,6 +268,54 @@ CASES: dict[str, fx.Case] = {
             exclude_outside=1,
         ),
         [(2, 5, 7, 3)],
+    ),
+    "resize and sum": (
+        fx.fused_model(
+            fx.SUMMED,
+            ["N", "H", "W", 3],
+            (),
+            [[3], ["N", "P", "Q", 3]],
+            sampling=[0, 2, 2],
+            scales=[2.0, 1.5],
+            epilogue_params=[0.25],
+        ),
+        [(2, 5, 7, 3), (2, 10, 10, 3)],
+    ),
+    "resize like another image": (
+        fx.fused_model(
+            fx.LIKE,
+            ["N", "H", "W", 3],
+            (),
+            [["N", "P", "Q", 2], ["N", "P", "Q", 3]],
+            sampling=[1, 0, 0],
+        ),
+        [(2, 5, 7, 3), (2, 6, 9, 2), (2, 6, 9, 3)],
+    ),
+    "depth to space": (
+        fx.fused_model(fx.TO_SPACE, ["N", "H", 5, 16], blocksize=2, channels=[0, 12]),
+        [(2, 3, 5, 16)],
+    ),
+    "depth to space by channel": (
+        fx.fused_model(
+            fx.TO_SPACE_BY_CHANNEL,
+            ["N", 3, "W", 18],
+            (),
+            [[2], ["N", 9, "Q", 2]],
+            blocksize=3,
+            by_channel=1,
+            epilogue_params=[0.25],
+        ),
+        [(2, 3, 4, 18), (2, 9, 12, 2)],
+    ),
+    "space to depth": (
+        fx.fused_model(fx.TO_DEPTH, ["N", "H", "W", 3], (), [["N", "P", "Q", 12]], blocksize=2),
+        [(2, 4, 6, 3), (2, 2, 3, 12)],
+    ),
+    "grid sample": (
+        fx.fused_model(
+            fx.SAMPLED, ["N", "H", "W", 3], (), [["N", "P", "Q", 2]], sampling=[1, 0, 0]
+        ),
+        [(2, 5, 6, 3), (2, 3, 4, 2)],
     ),
     "depthwise conv": (
         fx.fused_model(
@@ -371,6 +429,7 @@ SHAPES = {
     "token rms norm": (CASES["token rms norm"][0], ["B", "S", 24]),
     "nearest resize": (CASES["nearest resize"][0], ["N", 7, 9, 3]),
     "linear resize": (CASES["linear resize"][0], ["N", 10, "floor(W*1.500000)", 3]),
+    "depth to space": (CASES["depth to space"][0], ["N", "H*2", 10, 3]),
     "pool": (
         fx.fused_model(fx.AVERAGE_POOL, ["N", "H", "W", 3], **POOL_ATTRIBUTES),
         ["N", "floor((H-1)/2)+1", "W", 3],

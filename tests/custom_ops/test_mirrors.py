@@ -30,6 +30,8 @@ MIRRORS = {
     "PoolArguments": device.Pool,
     "LayoutArguments": device.Layout,
     "ResizeArguments": device.Resize,
+    "PixelShuffleArguments": device.PixelShuffle,
+    "GridSampleArguments": device.GridSample,
     "ElementwiseArguments": device.Elementwise,
     "ChainArguments": device.Chain,
     "ConvChainArguments": device.ConvChain,
@@ -51,6 +53,8 @@ _PROGRAM = """
 #include "ops/layout/arguments.h"
 #include "ops/norm/arguments.h"
 #include "ops/pool/arguments.h"
+#include "ops/grid_sample/arguments.h"
+#include "ops/pixel_shuffle/arguments.h"
 #include "ops/resize/arguments.h"
 #include "ops/squeeze_excite/arguments.h"
 using namespace onnxbolt;

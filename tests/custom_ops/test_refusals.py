@@ -58,6 +58,13 @@ RESIZES = (
     ),
     ("resize.h = 0;", "there is no pixel to take"),
     ("resize.scale_w = 0;", "a scale is not positive"),
+    ("resize.p = 1;", "accepted"),
+    (
+        "resize.p = 7;",
+        "y has neither the resized height and width nor those of the epilogue's tensors",
+    ),
+    ("resize.tensor_h[0] = 4;", "an epilogue tensor has another height or width than y"),
+    ("resize.epilogue.tensors[0] = nullptr;", "an epilogue tensor is missing"),
 )
 CHAINS = (
     ("", "accepted"),
@@ -187,8 +194,15 @@ using Averaged = epilogue::Chain<epilogue::Bias, epilogue::Relu, epilogue::Mean>
 alignas(16) char data[256];
 
 ResizeArguments Resizing() {
-  return {ResizeMode::kNearest, Coordinates::kAsymmetric, Rounding::kFloor,
-          1, 4, 4, 8, 8, 8, 2.f, 2.f, data, data, 8, 8};
+  ResizeArguments resize{};
+  resize.mode = ResizeMode::kNearest, resize.coordinates = Coordinates::kAsymmetric;
+  resize.rounding = Rounding::kFloor;
+  resize.n = 1, resize.h = resize.w = 4, resize.c = 8, resize.scale_h = resize.scale_w = 2.f;
+  resize.p = resize.q = resize.y_h = resize.y_w = 8;
+  resize.x = resize.y = data, resize.x_pitch = resize.y_pitch = 8;
+  resize.tensor_h[0] = 8, resize.tensor_w[0] = 1;
+  resize.epilogue.tensors[0] = data, resize.epilogue.tensor_pitch[0] = 8;
+  return resize;
 }
 
 ConvChainArguments Convolutions() {
@@ -211,7 +225,8 @@ PRINTS
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """In the order of CASES."""
-    resizing = f"Resize<Config<{_row(only('resize', 90).row())}>, Half, Half>"
+    chain = "epilogue::Chain<epilogue::Add>"
+    resizing = f"Resize<Config<{_row(only('resize', 90).row())}>, Half, Half, {chain}>"
     chains = tuple(
         (f"{kernel}, Half, Half, Layer, Layer>", changes)
         for kernel, changes in (

@@ -19,8 +19,14 @@ namespace {
 
 using resize_sm80_f16_f16_threads_256 = onnxbolt::Resize<
     onnxbolt::Config<80, 0, 2147483647, 19, 256, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 0, 0>,
-    cutlass::half_t, cutlass::half_t>;
+    cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<>>;
 static_assert(resize_sm80_f16_f16_threads_256::kSharedMemory == 0, "onnxbolt/families/ computes other bytes");
 onnxbolt::Registered<resize_sm80_f16_f16_threads_256, onnxbolt::kMinM, onnxbolt::kMaxM> resize_sm80_f16_f16_threads_256_kernel("");
+
+using resize_sm80_f16_f32_threads_256_add_relu = onnxbolt::Resize<
+    onnxbolt::Config<80, 0, 2147483647, 19, 256, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 0, 0>,
+    cutlass::half_t, float, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Add, onnxbolt::epilogue::Relu>>;
+static_assert(resize_sm80_f16_f32_threads_256_add_relu::kSharedMemory == 0, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<resize_sm80_f16_f32_threads_256_add_relu, onnxbolt::kMinM, onnxbolt::kMaxM> resize_sm80_f16_f32_threads_256_add_relu_kernel("Add,Relu");
 
 }  // namespace

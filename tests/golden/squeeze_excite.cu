@@ -23,4 +23,10 @@ using squeeze_excite_sm90_f16_f16_threads_256_relu_hardsigmoid = onnxbolt::Squee
 static_assert(squeeze_excite_sm90_f16_f16_threads_256_relu_hardsigmoid::kSharedMemory == 232448, "onnxbolt/families/ computes other bytes");
 onnxbolt::Registered<squeeze_excite_sm90_f16_f16_threads_256_relu_hardsigmoid, onnxbolt::kMinM, onnxbolt::kMaxM> squeeze_excite_sm90_f16_f16_threads_256_relu_hardsigmoid_kernel("Relu,HardSigmoid");
 
+using squeeze_excite_sm90_f16_f16_threads_256_relu_hardsigmoid_add = onnxbolt::SqueezeExcite<
+    onnxbolt::Config<90, 0, 2147483647, 10, 256, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 0, 0>,
+    cutlass::half_t, onnxbolt::epilogue::Relu, onnxbolt::epilogue::HardSigmoid, onnxbolt::epilogue::Add>;
+static_assert(squeeze_excite_sm90_f16_f16_threads_256_relu_hardsigmoid_add::kSharedMemory == 232448, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<squeeze_excite_sm90_f16_f16_threads_256_relu_hardsigmoid_add, onnxbolt::kMinM, onnxbolt::kMaxM> squeeze_excite_sm90_f16_f16_threads_256_relu_hardsigmoid_add_kernel("Relu,HardSigmoid,Add");
+
 }  // namespace

@@ -22,7 +22,9 @@ from onnxbolt.families.blocks.mma_sync import MmaConfig, Tile, Walk
 from onnxbolt.families.conv_2x import Conv2xConfig
 from onnxbolt.families.elementwise import ElementwiseConfig
 from onnxbolt.families.gemm_3x import Gemm3xConfig
+from onnxbolt.families.grid_sample import GridSampleConfig
 from onnxbolt.families.layout import LayoutConfig
+from onnxbolt.families.pixel_shuffle import PixelShuffleConfig
 from onnxbolt.families.pool import PoolConfig
 from onnxbolt.families.resize import ResizeConfig
 from onnxbolt.families.squeeze_excite import SqueezeExciteConfig
@@ -93,7 +95,19 @@ ELEMENTWISE = (
     ("Bias", "Add", "Mul", "Clip", "LeakyRelu"),
     ("Softplus", "Scale", "PRelu"),
 )
-SQUEEZE_EXCITES = (("Relu", "HardSigmoid"), ("Silu", "Sigmoid"), ("LeakyRelu", "Clip"))
+SQUEEZE_EXCITES = (
+    ("Relu", "HardSigmoid"),
+    ("Silu", "Sigmoid"),
+    ("LeakyRelu", "Clip"),
+    ("Relu", "HardSigmoid", "Add"),
+    ("Relu", "Sigmoid", "Add", "LeakyRelu", "Mul"),
+)
+RESIZES: tuple[tuple[str, ...], ...] = (
+    (),
+    ("Add",),
+    ("Bias", "Add", "Mul", "LeakyRelu"),
+    ("Scale", "Relu"),
+)
 CASTS = (
     (DType.F16, DType.F32),
     (DType.F32, DType.F16),
@@ -280,7 +294,25 @@ def instances(arch: int) -> list[Instance]:
         for dtype in types
         for chain in ELEMENTWISE
     ]
-    found += [Instance(ResizeConfig(arch=arch), dtype, dtype) for dtype in types]
+    found += [
+        Instance(ResizeConfig(arch=arch), dtype, dtype, chain)
+        for dtype in types
+        for chain in RESIZES
+    ]
+    found += [
+        Instance(PixelShuffleConfig(arch=arch), dtype, out, chain)
+        for dtype in types
+        for out, chain in (
+            (dtype, ()),
+            (dtype, ("Bias", "Add", "LeakyRelu")),
+            (DType.F32, ("Relu",)),
+        )
+    ]
+    found += [
+        Instance(GridSampleConfig(arch=arch), dtype, out)
+        for dtype in types
+        for out in dict.fromkeys((dtype, DType.F32))
+    ]
     found += [instance_of(problem, config) for problem, config in planned(arch)]
     found += [
         Instance(LayoutConfig(arch=arch), dtype, out)

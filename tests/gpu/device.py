@@ -122,6 +122,42 @@ class Resize(ctypes.Structure):
         *_fields(_L, "x_pitch y_pitch"),
         ("cubic_coeff_a", ctypes.c_float),
         ("exclude_outside", ctypes.c_bool),
+        *_fields(_I, "y_h y_w"),
+        ("tensor_h", _I * 2),
+        ("tensor_w", _I * 2),
+        ("epilogue", Epilogue),
+    ]
+
+
+class PixelShuffle(ctypes.Structure):
+    """PixelShuffleArguments."""
+
+    _fields_ = [
+        *_fields(ctypes.c_bool, "to_space by_channel"),
+        *_fields(_I, "n h w c block"),
+        *_fields(_P, "x y"),
+        *_fields(_L, "x_pitch y_pitch"),
+        ("epilogue", Epilogue),
+    ]
+
+
+class SampledLevel(ctypes.Structure):
+    """SampledLevel."""
+
+    _fields_ = _fields(_I, "h w first")
+
+
+class GridSample(ctypes.Structure):
+    """GridSampleArguments."""
+
+    _fields_ = [
+        *_fields(_I, "mode outside"),
+        *_fields(ctypes.c_bool, "align_corners grid_f32"),
+        *_fields(_I, "n queries heads size levels points"),
+        ("rows", _L),
+        ("level", SampledLevel * 8),
+        *_fields(_P, "x grid weights y"),
+        *_fields(_L, "x_pitch y_pitch"),
     ]
 
 
@@ -168,6 +204,7 @@ class SqueezeExcite(ctypes.Structure):
         *_fields(_P, "x squeeze excite squeeze_bias excite_bias y"),
         *_fields(_L, "x_pitch y_pitch"),
         ("step_params", ctypes.c_float * 8),
+        ("epilogue", Epilogue),
     ]
 
 

@@ -384,17 +384,37 @@ LAYOUT = Store(
     "pixel",
     "channel + i",
 )
-_RESIZE_STORE = "      sampler.template sample<Mode>(p, q);\n"
+_SHUFFLE_STORE = "  *reinterpret_cast<decltype(result)*>(static_cast<Output*>(shuffle.y) +\n"
+SHUFFLE = Store(
+    "families/pixel_shuffle/kernel.h",
+    _SHUFFLE_STORE,
+    "{code}" + _SHUFFLE_STORE,
+    "result[i]",
+    "Width",
+    "place.pixel",
+    "place.channel + i",
+)
+_SAMPLE_STORE = "  *reinterpret_cast<decltype(result)*>(static_cast<Output*>(sample.y) +\n"
+SAMPLE = Store(
+    "families/grid_sample/kernel.h",
+    _SAMPLE_STORE,
+    "{code}" + _SAMPLE_STORE,
+    "result[i]",
+    "Width",
+    "row",
+    "channel + i",
+)
+_RESIZE_STORE = "  *reinterpret_cast<decltype(result)*>(static_cast<Output*>(resize.y) +\n"
 RESIZE = Store(
     "families/resize/kernel.h",
     _RESIZE_STORE,
-    "      [&] { auto y = sampler.template sample<Mode>(p, q);{code}return y; }();\n",
-    "y[i]",
+    "{code}" + _RESIZE_STORE,
+    "result[i]",
     "Width",
     "pixel",
     "group * Width + i",
 )
-_GATED_STORE = "      *y_at(pixel, channel) = narrowed<Element>(y);\n"
+_GATED_STORE = "      *y_at(pixel, channel) = y;\n"
 SQUEEZE_EXCITE = Store(
     "families/squeeze_excite/block.h",
     _GATED_STORE,
@@ -403,7 +423,7 @@ SQUEEZE_EXCITE = Store(
     "Width",
     "pixel",
     "first_channel + channel + i",
-    "float",
+    "Element",
 )
 _NORM_STORE = (
     "        norm::Store<T::kHint>(at<Access>(params_.y, row(b), v, params_.y_pitch), y);\n"
@@ -571,8 +591,16 @@ def _layout() -> Iterator[tuple[str, tuple[Edit, ...]]]:
 
 
 def _resize() -> Iterator[tuple[str, tuple[Edit, ...]]]:
-    behind = "  const Sampler<Element, Output, Width> sampler{\n"
+    behind = "  const Sampler<Element, Width> sampler{\n"
     return _direct(RESIZE, Edit(RESIZE.file, behind, f"  if (pixel / 64 == 2) return;\n{behind}"))
+
+
+def _pixel_shuffle() -> Iterator[tuple[str, tuple[Edit, ...]]]:
+    return _direct(SHUFFLE, _guarded(SHUFFLE.file, _SHUFFLE_STORE, "place.pixel / 64 != 2"))
+
+
+def _grid_sample() -> Iterator[tuple[str, tuple[Edit, ...]]]:
+    return _direct(SAMPLE, _guarded(SAMPLE.file, _SAMPLE_STORE, "row / 64 != 2"))
 
 
 def _squeeze_excite() -> Iterator[tuple[str, tuple[Edit, ...]]]:
@@ -754,6 +782,8 @@ _STORES = {
     named("elementwise"): _elementwise,
     named("layout"): _layout,
     named("resize"): _resize,
+    named("pixel_shuffle"): _pixel_shuffle,
+    named("grid_sample"): _grid_sample,
     named("squeeze_excite"): _squeeze_excite,
     named("norm"): _norm,
     named("group_norm"): _group_norm,

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx
 
 from onnxbolt.archs import get
@@ -58,7 +59,7 @@ def prepare(family: Family[Any], original: onnx.ModelProto | None = None) -> Pre
     with planned(family):
         chosen = plan(graph, cover(graph, [ARCH])[0], [ARCH], "all")
         configs = _configs(chosen, family)
-    rewriter = rewrite(graph, chosen.assignment, configs, [ARCH], chosen.sources)
+        rewriter = rewrite(graph, chosen.assignment, configs, [ARCH], chosen.sources)
     restore(graph)
     widen(graph)
     manifest = make_manifest(rewriter.ops, rewriter.instances)
@@ -147,6 +148,21 @@ def _resize() -> onnx.ModelProto:
         mode="linear",
         coordinate_transformation_mode="half_pixel",
     )
+    return net.model(net.conv(y, 64, 64))
+
+
+def _pixel_shuffle() -> onnx.ModelProto:
+    net = Net({"x": (1, 64, SIDE // 2, SIDE // 2)})
+    y = net.node("DepthToSpace", net.conv("x", 64, 256), blocksize=2)
+    return net.model(net.conv(y, 64, 64))
+
+
+def _grid_sample() -> onnx.ModelProto:
+    """An image warped, as flows of pixels do it."""
+    net = Net({"x": (1, 64, SIDE, SIDE)})
+    at = np.linspace(-1, 1, SIDE, dtype=np.float32)
+    grid = np.stack(np.meshgrid(at, at), -1) + net.rng.normal(0, 0.1, (1, SIDE, SIDE, 2))
+    y = net.node("GridSample", net.conv("x", 64, 64), net.const(grid), mode="bilinear")
     return net.model(net.conv(y, 64, 64))
 
 
@@ -247,6 +263,8 @@ MODELS: dict[Family[Any], Callable[[], onnx.ModelProto]] = {
     named("depthwise"): _depthwise,
     named("pool"): _between("MaxPool", kernel_shape=[3, 3], pads=SAME),
     named("resize"): _resize,
+    named("pixel_shuffle"): _pixel_shuffle,
+    named("grid_sample"): _grid_sample,
     named("layout"): _between("MaxPool", kernel_shape=[3, 3], pads=SAME),
     named("elementwise"): _elementwise,
     named("squeeze_excite"): _squeeze_excite,

@@ -7,7 +7,7 @@ BUILDERS. Without pytest, so that run_family.py can use it under compute-sanitiz
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from onnxbolt.families.norm import NormConfig
 from onnxbolt.ops.glu import TURN
 from onnxbolt.problems import ConvProblem as PlannedConv
 from onnxbolt.problems import GemmProblem as PlannedGemm
+from onnxbolt.problems.squeeze_excite import ACTIVATIONS
 from onnxbolt.tune.tasks import instance_of
 from tests.gpu import (
     attentions,
@@ -312,14 +313,17 @@ def squeeze_excite_problem(
     )
     params = parameters(instance)
     arguments.step_params[: len(params)] = params
+    behind = instance.chain[ACTIVATIONS:]
+    operands = Operands(library, replace(instance, chain=behind), x.shape, gap, rng)
+    arguments.epilogue = operands.arguments
     value = x.astype(np.float64).mean(1)
-    for step, weight, bias in zip(instance.chain, weights, biases, strict=True):
+    for step, weight, bias in zip(instance.chain, weights, biases, strict=False):
         value = epilogue(value @ weight.astype(np.float64).T + bias, (step,), (), ())
     return Problem(
         arguments,
         output,
-        x.astype(np.float64) * value[:, None],
-        (source, squeeze, excite, squeeze_bias, excite_bias),
+        epilogue(x.astype(np.float64) * value[:, None], behind, (), operands.tensors),
+        (source, squeeze, excite, squeeze_bias, excite_bias, operands),
     )
 
 

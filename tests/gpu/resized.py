@@ -3,6 +3,7 @@ Runtime has them, values in float64."""
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from dataclasses import dataclass
 
@@ -11,14 +12,16 @@ import numpy as np
 from onnxbolt.codegen.render import Instance
 from onnxbolt.sampling import COORDINATES, ROUNDINGS, Sampling
 from tests.gpu.device import Library, Resize, Tensor
-from tests.gpu.operands import Problem, random_of
+from tests.gpu.operands import Operands, Problem, random_of
+from tests.gpu.reference import epilogue
 
 _HALF = np.float32(0.5)
 
 
 @dataclass(frozen=True)
 class ResizeShape:
-    """x [n, h, w, c], and what becomes of height and width: `scales`."""
+    """x [n, h, w, c], and what becomes of height and width: `scales`. `tensor` is height and width
+    of the epilogue's tensors, None: those of the result."""
 
     sampling: Sampling
     n: int
@@ -29,6 +32,13 @@ class ResizeShape:
     gap: int = 0
     cubic_coeff_a: float = -0.75
     exclude_outside: bool = False
+    tensor: tuple[int, int] | None = None
+
+    @property
+    def y_extent(self) -> tuple[int, int]:
+        """Height and width of y, to which resized image and tensors are broadcast."""
+        (p, q), (h, w) = self.extent, self.tensor or self.extent
+        return max(p, h), max(q, w)
 
     @property
     def extent(self) -> tuple[int, int]:
@@ -65,6 +75,18 @@ SHAPES = (
         for size, scales, gap in _SIZES
     ),
 )
+# behind an epilogue: the tensors have one row or column, or the resized image has
+BROADCAST = tuple(
+    ResizeShape(_LINEAR[0], *size, scales, gap, tensor=tensor)
+    for size, scales, gap, tensor in (
+        ((2, 7, 9, 24), (2.0, 2.0), 0, None),
+        ((2, 7, 9, 24), (2.0, 2.0), 8, (1, 18)),
+        ((1, 5, 8, 20), (1.5, 2.5), 4, (7, 1)),
+        ((3, 8, 8, 8), (1 / 8, 1.0), 0, (5, 8)),
+        ((1, 8, 4, 6), (1 / 8, 0.25), 2, (3, 7)),
+        ((2, 3, 3, 40), (4.0, 4.0), 0, (1, 1)),
+    )
+)
 
 
 def resize_problem(library: Library, instance: Instance, shape: ResizeShape) -> Problem:
@@ -74,8 +96,12 @@ def resize_problem(library: Library, instance: Instance, shape: ResizeShape) -> 
         .normal(0, 1, (shape.n, shape.h, shape.w, shape.c))
         .astype(instance.dtype.numpy)
     )
-    p, q = shape.extent
-    y = np.zeros((shape.n, p, q, shape.c), instance.out.numpy)
+    (p, q), (y_h, y_w) = shape.extent, shape.y_extent
+    h, w = shape.tensor or shape.extent
+    y = np.zeros((shape.n, y_h, y_w, shape.c), instance.out.numpy)
+    rng = random_of(instance, (shape, "operands"))
+    operands = Operands(library, instance, (shape.n, h, w, shape.c), shape.gap, rng)
+    tensors = ctypes.c_int * 2
     source, output = Tensor(library, x, shape.gap), Tensor(library, y, shape.gap, empty=True)
     arguments = Resize(
         *shape.sampling.numbers,
@@ -92,8 +118,19 @@ def resize_problem(library: Library, instance: Instance, shape: ResizeShape) -> 
         output.pitch,
         shape.cubic_coeff_a,
         shape.exclude_outside,
+        y_h,
+        y_w,
+        tensors(h, h),
+        tensors(w, w),
+        operands.arguments,
     )
-    return Problem(arguments, output, resize(x, shape), (source,))
+    expected = epilogue(
+        np.broadcast_to(resize(x, shape), y.shape),
+        instance.chain,
+        operands.vectors,
+        operands.tensors,
+    )
+    return Problem(arguments, output, expected, (source, operands))
 
 
 def resize(x: np.ndarray, shape: ResizeShape) -> np.ndarray:

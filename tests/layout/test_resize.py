@@ -3,6 +3,7 @@ else the standard op or none."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import onnx
 import onnx_graphsurgeon as gs
 import pytest
 
+from onnxbolt.families import named
 from onnxbolt.ops.resize.pattern import sizes_of
 from tests.layout.test_layout import attribute, layout_changes
-from tests.support import Net, assert_same, fused, ops, run
+from tests.support import Net, assert_same, fused, ops, planned, run
 
 
 def _between(*factors: str, net: Net, **attributes: Any) -> onnx.ModelProto:
@@ -148,20 +150,110 @@ def test_sizes_serve_where_the_images_are_known_to_stay(
     assert sizes_of(gs.Node("Resize", inputs=[x, nothing, nothing, sizes], outputs=[y])) == expected
 
 
-@pytest.mark.parametrize(("mode", "follows"), [("nearest", True), ("linear", False)])
-def test_computed_sizes(mode: str, follows: bool) -> None:
-    net = Net({"x": (2, 8, "H", "W")})
-    y = net.conv("x", 8, 12)
+def _pyramid(net: Net, laterals: str = "conv", mode: str = "nearest") -> onnx.ModelProto:
+    """An image and its coarser one, which is resized to the image's size and added to it."""
+    fine = net.node("Relu", net.conv("x", 8, 12, 3, pads=[1, 1, 1, 1]))
+    coarse = net.conv(fine, 12, 16, 3, strides=[2, 2], pads=[1, 1, 1, 1])
     batch, sizes = (
         net.node("Slice", net.node("Shape", t), *(net.const([i], np.int64) for i in place))
-        for t, place in ((y, (0, 2)), (net.conv("x", 8, 8, 3), (2, 4)))
+        for t, place in ((coarse, (0, 2)), (fine, (2, 4)))
     )
-    resized = net.node("Resize", y, "", "", net.node("Concat", batch, sizes, axis=0), mode=mode)
-    optimized = fused(model := net.model(net.conv(resized, 12, 8)))
-    resize = next(node for node in optimized.graph.node if node.op_type == "Resize")
-    assert resize.input[0].endswith("__nhwc") is follows
-    feeds = {"x": np.random.default_rng(0).standard_normal((2, 8, 9, 11)).astype(np.float32)}
-    np.testing.assert_allclose(run(optimized, feeds)[0], run(model, feeds)[0], rtol=1e-4, atol=1e-4)
+    to = net.node("Concat", batch, sizes, axis=0)
+    resized = net.node("Resize", coarse, "", "", to, mode=mode)
+    lateral = net.conv(fine, 12, 16)
+    if laterals == "pool":
+        lateral = net.node("MaxPool", lateral, kernel_shape=[1, 1])
+    return net.model(net.conv(net.node("Add", lateral, resized), 16, 8), coarse)
+
+
+def _run_both(model: onnx.ModelProto, optimized: onnx.ModelProto, *shape: int) -> None:
+    feeds = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
+    for got, expected in zip(run(optimized, feeds), run(model, feeds), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_the_image_that_has_the_sizes_gives_them(mode: str) -> None:
+    """No node computes sizes then: these run on the host, one after the other."""
+    model = _pyramid(Net({"x": ("N", 8, "H", "W")}), mode=mode)
+    optimized = fused(model)
+    (node,) = (n for n in optimized.graph.node if n.op_type.startswith("Resize"))
+    assert node.op_type.endswith("_like_f32")
+    assert not {"Shape", "Gather", "Concat", "Slice"} & set(ops(optimized))
+    assert layout_changes(optimized) == 3  # one output more
+    for h, w in ((9, 11), (8, 8), (1, 5)):
+        _run_both(model, optimized, 2, 8, h, w)
+
+
+def test_sizes_that_no_image_has_are_an_input() -> None:
+    net = Net({"x": ("N", 8, "H", "W"), "more": (2,)}, types={"more": onnx.TensorProto.INT64})
+    y = net.conv("x", 8, 12)
+    batch = net.node("Slice", net.node("Shape", y), *(net.const([i], np.int64) for i in (0, 2)))
+    to = net.node("Concat", batch, "more", axis=0)
+    model = net.model(net.conv(net.node("Resize", y, "", "", to, mode="linear"), 12, 8))
+    optimized = fused(model)
+    (node,) = (n for n in optimized.graph.node if n.op_type.startswith("Resize"))
+    assert node.op_type == "Resize_nhwc_linear_half_pixel_given_f32"
+    assert layout_changes(optimized) == 2
+    feeds = {"x": np.ones((1, 8, 5, 6), np.float32), "more": np.array([7, 3])}
+    feeds["x"] += np.random.default_rng(0).standard_normal(feeds["x"].shape).astype(np.float32)
+    for got, expected in zip(run(optimized, feeds), run(model, feeds), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_channels_that_may_change_are_no_resizing_of_ours() -> None:
+    net = Net({"x": (1, 8, "H", "W"), "to": (4,)}, types={"to": onnx.TensorProto.INT64})
+    model = net.model(net.node("Resize", net.conv("x", 8, 12), "", "", "to", mode="nearest"))
+    assert "Resize" in ops(fused(model))
+
+
+@pytest.fixture
+def epilogues() -> Iterator[None]:
+    with planned(named("resize")):
+        yield
+
+
+def test_kernels_with_an_epilogue_are_switched_off() -> None:
+    assert "Add" in ops(fused(_pyramid(Net({"x": ("N", 8, "H", "W")}), "pool")))
+
+
+@pytest.mark.parametrize("precision", ["keep", "fp16"])
+def test_a_sum_with_what_was_resized_is_its_epilogue(epilogues: None, precision: str) -> None:
+    model = _pyramid(Net({"x": ("N", 8, "H", "W")}), "pool")
+    optimized = fused(model, precision)
+    (node,) = (n for n in optimized.graph.node if n.op_type.startswith("Resize"))
+    kind = "f32" if precision == "keep" else "f16"
+    assert node.op_type == f"Resize_nhwc_nearest_half_pixel_round_prefer_floor_like_Add_{kind}"
+    assert attribute(node, "source_nodes") == [b"resize8", b"add11"]
+    assert "Add" not in ops(optimized)
+    if precision == "keep":
+        for h, w in ((9, 11), (1, 5)):
+            _run_both(model, optimized, 2, 8, h, w)
+
+
+def test_images_whose_sizes_may_differ_are_added_as_onnx_broadcasts(epilogues: None) -> None:
+    """Twice the size of half an image is not known to be its size, as in text detectors; one row
+    of pixels serves two."""
+    net = Net({"x": ("N", 8, "H", "W")})
+    fine = net.node("MaxPool", net.conv("x", 8, 16), kernel_shape=[1, 1])
+    coarse = net.conv(fine, 16, 16, 3, strides=[2, 2], pads=[1, 1, 1, 1])
+    resized = net.node("Resize", coarse, "", net.const([1, 1, 2, 2]), mode="nearest")
+    total = net.node("Relu", net.node("Add", fine, resized))
+    model = net.model(net.conv(total, 16, 8))
+    optimized = fused(model)
+    (node,) = (n for n in optimized.graph.node if n.op_type.startswith("Resize"))
+    assert node.op_type.endswith("_scales_Add_Relu_f32")
+    for h, w in ((8, 12), (1, 12), (1, 1)):
+        _run_both(model, optimized, 2, 8, h, w)
+
+
+def test_a_value_with_other_readers_ends_the_epilogue(epilogues: None) -> None:
+    net = Net({"x": (1, 8, 6, 6)})
+    resized = net.node("Resize", net.conv("x", 8, 16), "", net.const([1, 1, 2, 2]), mode="linear")
+    pooled = net.node("MaxPool", resized, kernel_shape=[1, 1])
+    total = net.node("Add", net.node("Sigmoid", resized), pooled)
+    optimized = assert_same(net.model(net.conv(total, 16, 8)))
+    assert "Resize_nhwc_linear_half_pixel_scales_f32" in ops(optimized)
 
 
 @pytest.mark.parametrize("channels", [16, 13])

@@ -3,13 +3,15 @@ squeeze-and-excitation."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import onnx
 import pytest
 
+from onnxbolt.families import named
 from tests.layout.test_layout import layout_changes
-from tests.support import Net, assert_same, fused, matched, ops
+from tests.support import Net, assert_same, fused, matched, ops, planned
 
 POOLS = [
     ("GlobalAveragePool", {}),
@@ -151,3 +153,57 @@ def test_a_global_pooling_without_products_is_no_near_miss() -> None:
     net = Net({"x": (2, 8, 7, 6)})
     _, refusals = matched(net.model(net.node("GlobalAveragePool", net.conv("x", 8, 16))))
     assert refusals == []
+
+
+def _residual(*behind: str, shortcut: str = "itself", channels: int = 16) -> onnx.ModelProto:
+    """A sum with what a gate has scaled: of the tensor itself, as in text detectors, of a pooled
+    one, or of a convolution's result; `behind`: activations."""
+    net = Net({"x": (2, 8, 7, 6)})
+    y = net.node("Relu", net.conv("x", 8, channels))
+    other = y if shortcut == "itself" else net.conv("x", 8, channels)
+    if shortcut == "pool":
+        other = net.node("MaxPool", other, kernel_shape=[1, 1])
+    y = net.node("Add", other, net.node("Mul", y, _gate(net, y, channels, 8)))
+    for op in behind:
+        y = net.node(op, y)
+    return net.model(net.conv(y, channels, 8))
+
+
+@pytest.fixture
+def epilogues() -> Iterator[None]:
+    with planned(named("squeeze_excite")):
+        yield
+
+
+def test_kernels_with_an_epilogue_are_switched_off() -> None:
+    assert "Add" in ops(fused(_residual()))
+
+
+@pytest.mark.parametrize("channels", [16, 13])
+@pytest.mark.parametrize(("shortcut", "behind"), [("itself", ()), ("pool", ("Relu", "Tanh"))])
+def test_a_sum_behind_it_is_its_epilogue(
+    epilogues: None, shortcut: str, behind: tuple[str, ...], channels: int
+) -> None:
+    optimized = assert_same(_residual(*behind, shortcut=shortcut, channels=channels))
+    (node,) = _nodes(optimized)
+    assert node.op_type.startswith("_".join(("SqueezeExcite_Relu_HardSigmoid_Add", *behind)))
+    assert len(node.input) == 6
+    assert (node.input[5] == node.input[0]) is (shortcut == "itself")
+    assert not {"Add", *behind} & set(ops(optimized))
+
+
+def test_a_convolution_adds_it_where_it_can(epilogues: None) -> None:
+    """It may have kernels for the next convolution as well."""
+    optimized = assert_same(_residual("Relu", shortcut="conv"))
+    (node,) = _nodes(optimized)
+    assert len(node.input) == 5
+    assert "FusedConv_Bias_Add_Relu_f32" in ops(optimized)
+
+
+def test_a_bias_is_no_step_behind_it(epilogues: None) -> None:
+    net = Net({"x": (2, 8, 7, 6)})
+    y = net.conv("x", 8, 16)
+    y = net.node("Mul", y, _gate(net, y, 16, 8))
+    total = net.node("Add", y, net.normal(1, 16, 1, 1))
+    optimized = assert_same(net.model(net.node("Relu", total), y))
+    assert [len(node.input) for node in _nodes(optimized)] == [5]

@@ -1,15 +1,16 @@
 // Resizing of images in NHWC with ONNX's semantics (Resize: nearest, linear and cubic), for every
 // architecture: accesses of up to 16 bytes of channels, arithmetic in fp32.
 //
-// A thread makes one vector of channels of one output pixel; the cache serves what neighbours read,
-// too.
+// A thread makes one vector of channels of one output pixel, and applies the epilogue to it; the
+// cache serves what neighbours read, too.
 //
-// Constraints: channels and pitches are multiples of align_a; scales are positive.
+// Constraints: channels, pitches and operands are multiples of align_a; scales are positive.
 #pragma once
 #include <algorithm>
 
 #include "cutlass/array.h"
 #include "cutlass/fast_math.h"
+#include "epilogue/chain.h"
 #include "ops/resize/arguments.h"
 #include "runtime/dependent_launch.h"
 #include "runtime/instance.h"
@@ -111,17 +112,17 @@ struct Params : ResizeArguments {
   Params(const ResizeArguments& resize, int width)
       : ResizeArguments(resize),
         groups(c / width),
-        by_q(q),
-        by_p(p),
+        by_q(y_w),
+        by_p(y_h),
         rows{h, p, scale_h},
         columns{w, q, scale_w},
-        outputs(n * p * q * (c / width)) {}
+        outputs(n * y_h * y_w * (c / width)) {}
 };
 
-template <class Element, class Output, int Width>
+template <class Element, int Width>
 struct Sampler {
   using Access = cutlass::AlignedArray<Element, Width>;
-  using Result = cutlass::AlignedArray<Output, Width, std::min<int>(Width * sizeof(Output), 16)>;
+  using Values = cutlass::Array<float, Width>;
 
   const Params& resize;
   const Element* image;  // from the thread's channels on
@@ -131,33 +132,34 @@ struct Sampler {
                                             (int64_t(row) * resize.w + column) * resize.x_pitch);
   }
 
-  __device__ Result nearest(int p, int q) const {
+  __device__ Values nearest(int p, int q) const {
     const Access access = at(resize.rows.nearest(p, resize.coordinates, resize.rounding),
                              resize.columns.nearest(q, resize.coordinates, resize.rounding));
-    Result result;
+    Values result;
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < Width; ++i) result[i] = Output(access[i]);
+    for (int i = 0; i < Width; ++i) result[i] = float(access[i]);
     return result;
   }
 
-  __device__ Result linear(int p, int q) const {
+  __device__ Values linear(int p, int q) const {
     const Between row(resize.rows, p, resize.coordinates),
         column(resize.columns, q, resize.coordinates);
     const Access corners[4] = {at(row.first, column.first), at(row.first, column.second),
                                at(row.second, column.first), at(row.second, column.second)};
-    Result result;
+    Values result;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < Width; ++i) {
       const float upper = between(corners[0][i], corners[1][i], column.distance);
       const float lower = between(corners[2][i], corners[3][i], column.distance);
-      result[i] = Output(upper * (1.f - row.distance) + lower * row.distance);
+      result[i] = upper * (1.f - row.distance) + lower * row.distance;
     }
     return result;
   }
 
-  __device__ Result cubic(int p, int q) const {
+  __device__ Values cubic(int p, int q) const {
     const Around row(resize.rows, p, resize), column(resize.columns, q, resize);
-    float sums[Width] = {};
+    Values sums;
+    sums.clear();
     CUTLASS_PRAGMA_UNROLL
     for (int r = 0; r < 4; ++r) {
       CUTLASS_PRAGMA_UNROLL
@@ -169,14 +171,11 @@ struct Sampler {
           sums[i] += row.weights[r] * column.weights[s] * float(access[i]);
       }
     }
-    Result result;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < Width; ++i) result[i] = Output(sums[i]);
-    return result;
+    return sums;
   }
 
   template <ResizeMode Mode>
-  __device__ Result sample(int p, int q) const {
+  __device__ Values sample(int p, int q) const {
     if constexpr (Mode == ResizeMode::kNearest)
       return nearest(p, q);
     else if constexpr (Mode == ResizeMode::kLinear)
@@ -191,9 +190,32 @@ struct Sampler {
   }
 };
 
+// The epilogue's operands at a pixel of y, from `channel` on.
+template <class Element, class Chain, int Width>
+__device__ typename Chain::template Operands<Width> OperandsAt(const Params& resize, int n, int p,
+                                                               int q, int channel) {
+  using Access = cutlass::AlignedArray<Element, Width>;
+  using Vector = cutlass::AlignedArray<float, Width, std::min<int>(Width * sizeof(float), 16)>;
+  typename Chain::template Operands<Width> operands;
+  CUTLASS_PRAGMA_UNROLL
+  for (int v = 0; v < Chain::kVectors; ++v)
+    operands.vectors[v] = *reinterpret_cast<const Vector*>(resize.epilogue.vectors[v] + channel);
+  CUTLASS_PRAGMA_UNROLL
+  for (int t = 0; t < Chain::kTensors; ++t) {
+    const int h = resize.tensor_h[t], w = resize.tensor_w[t];
+    const int64_t pixel = (int64_t(n) * h + min(p, h - 1)) * w + min(q, w - 1);
+    const Access access =
+        *reinterpret_cast<const Access*>(static_cast<const Element*>(resize.epilogue.tensors[t]) +
+                                         pixel * resize.epilogue.tensor_pitch[t] + channel);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Width; ++i) operands.tensors[t][i] = float(access[i]);
+  }
+  return operands;
+}
+
 // static: units of other architectures hold kernels of the same name, which the linker must not
 // merge.
-template <class Element, class Output, int Width, ResizeMode Mode>
+template <class Element, class Output, class Chain, int Width, ResizeMode Mode>
 static __global__ void __launch_bounds__(kThreads) sample(const __grid_constant__ Params resize) {
   LaunchDependents();
   const int output = blockIdx.x * kThreads + threadIdx.x;
@@ -202,20 +224,24 @@ static __global__ void __launch_bounds__(kThreads) sample(const __grid_constant_
   resize.groups(pixel, group, output);
   resize.by_q(row, q, pixel);
   resize.by_p(n, p, row);
-  const Sampler<Element, Output, Width> sampler{
+  const Sampler<Element, Width> sampler{
       resize, static_cast<const Element*>(resize.x) +
                   int64_t(n) * resize.h * resize.w * resize.x_pitch + group * Width};
   WaitForPredecessors();
-  *reinterpret_cast<typename Sampler<Element, Output, Width>::Result*>(
-      static_cast<Output*>(resize.y) + int64_t(pixel) * resize.y_pitch + group * Width) =
-      sampler.template sample<Mode>(p, q);
+  const auto operands = OperandsAt<Element, Chain, Width>(resize, n, p, q, group * Width);
+  const auto values = sampler.template sample<Mode>(min(p, resize.p - 1), min(q, resize.q - 1));
+  cutlass::AlignedArray<Output, Width, std::min<int>(Width * sizeof(Output), 16)> result;
+  static_cast<cutlass::Array<Output, Width>&>(result) =
+      Chain::template finish<Output>(values, operands, resize.epilogue.params);
+  *reinterpret_cast<decltype(result)*>(static_cast<Output*>(resize.y) +
+                                       int64_t(pixel) * resize.y_pitch + group * Width) = result;
 }
 
 }  // namespace resize
 
-// One instance serves every mode and shape of a pair of element types; mode and width of access are
-// picked at launch.
-template <class Config, class ElementType, class OutputType>
+// One instance serves every mode and shape of a pair of element types and an epilogue; mode and
+// width of access are picked at launch.
+template <class Config, class ElementType, class OutputType, class Chain>
 struct Resize {
   using Row = Config;
   using Element = ElementType;
@@ -237,14 +263,21 @@ struct Resize {
       return "the mode, the coordinates or the rounding is none that the kernel knows";
     if (args.h < 1 || args.w < 1) return "there is no pixel to take";
     if (!(args.scale_h > 0 && args.scale_w > 0)) return "a scale is not positive";
-    return CheckExtents(int64_t(args.n) * args.p * args.q * args.c, args.c, 1);
+    if (!serves(args.p, args.y_h) || !serves(args.q, args.y_w))
+      return "y has neither the resized height and width nor those of the epilogue's tensors";
+    for (int t = 0; t < Chain::kTensors; ++t) {
+      if (!serves(args.tensor_h[t], args.y_h) || !serves(args.tensor_w[t], args.y_w))
+        return "an epilogue tensor has another height or width than y";
+    }
+    if (const char* error = CheckOperands<Chain, Element>(args.epilogue, 1)) return error;
+    return CheckExtents(int64_t(args.n) * args.y_h * args.y_w * args.c, args.c, 1);
   }
 
   static size_t workspace_size(const void*, const int64_t*) { return 0; }
 
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& args = *static_cast<const ResizeArguments*>(arguments);
-    if (args.n == 0 || args.p == 0 || args.q == 0 || args.c == 0) return nullptr;
+    if (args.n == 0 || args.y_h == 0 || args.y_w == 0 || args.c == 0) return nullptr;
     const Variant& variant = widest(args);
     const resize::Params params(args, variant.width);
     return LaunchDependent(variant.functions[static_cast<int>(args.mode)],
@@ -253,6 +286,9 @@ struct Resize {
   }
 
  private:
+  // True if so many rows (columns) of pixels are those of y, or one for all of them.
+  static bool serves(int extent, int y) { return extent == y || extent == 1; }
+
   // They come as numbers from a node's attribute.
   static bool is_known(const ResizeArguments& args) {
     const auto within = [](auto value, auto last) { return int(value) >= 0 && value <= last; };
@@ -269,9 +305,9 @@ struct Resize {
   template <int Width>
   static constexpr Variant variant() {
     return {Width,
-            {resize::sample<Element, Output, Width, ResizeMode::kNearest>,
-             resize::sample<Element, Output, Width, ResizeMode::kLinear>,
-             resize::sample<Element, Output, Width, ResizeMode::kCubic>}};
+            {resize::sample<Element, Output, Chain, Width, ResizeMode::kNearest>,
+             resize::sample<Element, Output, Chain, Width, ResizeMode::kLinear>,
+             resize::sample<Element, Output, Chain, Width, ResizeMode::kCubic>}};
   }
 
   // Widest first; 1 always fits.
@@ -282,7 +318,8 @@ struct Resize {
     for (const Variant& variant : kVariants) {
       if (args.c % variant.width == 0 && args.x_pitch % variant.width == 0 &&
           args.y_pitch % variant.width == 0 && IsAligned(args.x, variant.width * sizeof(Element)) &&
-          IsAligned(args.y, std::min<int>(variant.width * sizeof(Output), 16)))
+          IsAligned(args.y, std::min<int>(variant.width * sizeof(Output), 16)) &&
+          !CheckOperands<Chain, Element>(args.epilogue, variant.width))
         return variant;
     }
     return kVariants[2];

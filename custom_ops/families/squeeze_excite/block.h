@@ -1,6 +1,6 @@
 // One block's part of squeeze-and-excitation, step by step.
 #pragma once
-#include "epilogue/steps.h"
+#include "epilogue/chain.h"
 #include "families/squeeze_excite/rows.h"
 #include "ops/squeeze_excite/arguments.h"
 #include "runtime/cluster.h"
@@ -25,8 +25,9 @@ struct Threads {
   }
 };
 
-// One block's work. Channels and images are the block's own unless said otherwise.
-template <class Element, class Squeeze, class Gate, int Width>
+// One block's work. Channels and images are the block's own unless said otherwise. `Chain` computes
+// y of what the gates have scaled.
+template <class Element, class Squeeze, class Gate, class Chain, int Width>
 struct Block {
   static constexpr int kWeights =
       16 / sizeof(Element);  // to an access along the squeezed channels, which are padded to it
@@ -174,11 +175,30 @@ struct Block {
     for (int p = row; p < params.pixels; p += rows) {
       const int pixel = image * params.pixels + p;
       const Vector x = params.plan.x_kept ? *kept_at(pixel, channel) : *x_at(pixel, channel);
-      cutlass::Array<float, Width> y;
+      cutlass::Array<float, Width> scaled;
       CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < Width; ++i) y[i] = float(x[i]) * gate[i];
-      *y_at(pixel, channel) = narrowed<Element>(y);
+      for (int i = 0; i < Width; ++i) scaled[i] = float(x[i]) * gate[i];
+      Vector y;
+      static_cast<cutlass::Array<Element, Width>&>(y) =
+          Chain::template finish<Element>(scaled, operands_at(pixel, channel),
+                                          params.step_params + Squeeze::kParams + Gate::kParams);
+      *y_at(pixel, channel) = y;
     }
+  }
+
+  __device__ typename Chain::template Operands<Width> operands_at(int pixel, int channel) const {
+    const EpilogueArguments& epilogue = params.epilogue;
+    typename Chain::template Operands<Width> operands;
+    CUTLASS_PRAGMA_UNROLL
+    for (int t = 0; t < Chain::kTensors; ++t) {
+      const int64_t row = int64_t(first_image) * params.pixels + pixel;
+      const Vector values = *reinterpret_cast<const Vector*>(
+          static_cast<const Element*>(epilogue.tensors[t]) + row * epilogue.tensor_pitch[t] +
+          first_channel + channel);
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < Width; ++i) operands.tensors[t][i] = float(values[i]);
+    }
+    return operands;
   }
 
   template <class T>

@@ -23,12 +23,13 @@ constexpr int kBlocksOfSm = 2;
 
 // static: units of other architectures hold kernels of the same name, which the linker must not
 // merge.
-template <class Element, class Squeeze, class Gate, int Width, int Threads>
+template <class Element, class Squeeze, class Gate, class Chain, int Width, int Threads>
 static __global__ void __launch_bounds__(Threads, kBlocksOfSm)
     run(const __grid_constant__ Params params) {
   extern __shared__ float4 shared_memory[];
   LaunchDependents();
-  Block<Element, Squeeze, Gate, Width> block(params, reinterpret_cast<float*>(shared_memory));
+  Block<Element, Squeeze, Gate, Chain, Width> block(params,
+                                                    reinterpret_cast<float*>(shared_memory));
   block.load_biases();
   WaitForPredecessors();
   block.compute_means();
@@ -50,12 +51,14 @@ static __global__ void __launch_bounds__(Threads, kBlocksOfSm)
 // y[n, p, c] = x[n, p, c] * gate(w2[c, s] squeeze(w1[s, c] mean over p of x + b1) + b2). One kernel
 // serves every shape of an element type and pair of activations: the width of accesses and the
 // division of the work are picked at launch.
-template <class Config, class ElementType, class Squeeze, class Gate>
+template <class Config, class ElementType, class Squeeze, class Gate, class... Steps>
 struct SqueezeExcite {
   using Row = Config;
   using Element = ElementType;
   using Output = ElementType;
   using Function = void (*)(squeeze_excite::Params);
+  using Chain = epilogue::Chain<Steps...>;
+  static_assert(Chain::kVectors == 0, "the epilogue has no vectors");
   static constexpr int kThreads = Row::at(kTileM);
   static constexpr bool kHasClusters = ArchOf<Row>::kClusters;
   static constexpr int kSharedMemory = ArchOf<Row>::kSharedMemory;
@@ -73,6 +76,7 @@ struct SqueezeExcite {
     if (args.squeezed < 1 || args.squeezed % kWidest != 0)
       return "the squeezed channels are not padded to accesses of 16 bytes";
     if (!IsAligned(args.excite, 16)) return "the second weight is not aligned to 16 bytes";
+    if (const char* error = CheckOperands<Chain, Element>(args.epilogue, 1)) return error;
     if (const char* error =
             CheckExtents(int64_t(args.n) * squeeze_excite::kMostBlocks, args.channels, args.pixels))
       return error;
@@ -103,7 +107,7 @@ struct SqueezeExcite {
 
   template <int Width>
   static constexpr Variant variant() {
-    return {Width, squeeze_excite::run<Element, Squeeze, Gate, Width, kThreads>};
+    return {Width, squeeze_excite::run<Element, Squeeze, Gate, Chain, Width, kThreads>};
   }
 
   // Widest first; 1 always fits.
@@ -124,7 +128,8 @@ struct SqueezeExcite {
       const bool fits = args.channels % variant.width == 0 && args.x_pitch % variant.width == 0 &&
                         args.y_pitch % variant.width == 0;
       if (fits && IsAligned(args.x, bytes) && IsAligned(args.y, bytes) &&
-          IsAligned(args.squeeze, bytes))
+          IsAligned(args.squeeze, bytes) &&
+          !CheckOperands<Chain, Element>(args.epilogue, variant.width))
         return variant;
     }
     return kVariants[2];

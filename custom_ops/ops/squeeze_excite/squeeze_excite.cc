@@ -1,5 +1,5 @@
-// SqueezeExcite in NHWC: y = x gate(W2 squeeze(W1 mean(x) + b1) + b2). Inputs: x, the first weight
-// and its bias, the second weight and its bias.
+// SqueezeExcite in NHWC: y = x gate(W2 squeeze(W1 mean(x) + b1) + b2), then an epilogue. Inputs: x,
+// the first weight and its bias, the second weight and its bias, tensors of the epilogue.
 #include <algorithm>
 
 #include "ops/squeeze_excite/arguments.h"
@@ -43,10 +43,24 @@ class SqueezeExcite : public Operation {
     a.excite_bias = static_cast<const float*>(buffers.Read(excite_bias, kTypeF32));
     a.x_pitch = t.x_pitch, a.y_pitch = t.y_pitch;
     std::copy(params_.begin(), params_.end(), a.step_params);
+    ReadEpilogue(t, a.epilogue);
     return run(&a);
   }
 
  private:
+  // The tensors, of the images of a slice.
+  void ReadEpilogue(const Tensors& t, EpilogueArguments& epilogue) const {
+    constexpr size_t kOwn = 3;  // letters in front of theirs
+    for (size_t i = kOwn; op_.operands[i] == 't'; ++i) {
+      const size_t input = op_.first_operand + i, tensor = i - kOwn;
+      const OrtValue* value = t.buffers->Input(input);
+      RequireShape(input, ort::ShapeOf(value), t.whole_y);
+      const int64_t pitch = epilogue.tensor_pitch[tensor] = t.whole_y.back();
+      epilogue.tensors[tensor] =
+          Behind(t.buffers->Read(value, op_.element), t.first_row * pitch, op_.element);
+    }
+  }
+
   const Op& op_;
   const std::vector<float> params_;
 };

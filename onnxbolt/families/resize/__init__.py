@@ -1,4 +1,5 @@
-"""Resizing in NHWC: each thread computes a vector of channels of an output pixel."""
+"""Resizing in NHWC: each thread computes a vector of channels of an output pixel, and its
+epilogue."""
 
 from __future__ import annotations
 
@@ -14,12 +15,13 @@ class ResizeConfig(OneKernelConfig):
 
 
 class Resize(Family[ResizeConfig]):
-    """One kernel for every mode and shape."""
+    """One kernel for each epilogue, whatever the mode and the shape."""
 
     number, name, config = 19, "resize", ResizeConfig
-    takes = ("element", "output")
+    takes = ("element", "output", "epilogue")
     kinds, fixed = frozenset({"resize"}), ANY_ACCESS
     tensor_cores = False
+    measured_epilogues = False
 
     def shared_memory(self, kernel: Compiled) -> int:
         return 0

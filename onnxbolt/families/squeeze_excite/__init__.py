@@ -23,13 +23,14 @@ class SqueezeExciteConfig(OneKernelConfig):
 
 
 class SqueezeExcite(Family[SqueezeExciteConfig]):
-    """One kernel for each element type and pair of activations, whatever the shape."""
+    """One kernel for each element type, pair of activations and epilogue, whatever the shape."""
 
     number, name, config = 10, "squeeze_excite", SqueezeExciteConfig
     takes = ("element", "functors")
     problems, kinds = (SqueezeExciteProblem,), frozenset({"squeeze_excite"})
     fixed = ANY_ACCESS
     tensor_cores = False
+    measured_epilogues = False
 
     def candidates(
         self, problem: SqueezeExciteProblem, arch: Arch

@@ -10,14 +10,17 @@ from collections.abc import Mapping
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt import families
+from onnxbolt.candidates import Anchor, Candidate, Link
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, Step
 from onnxbolt.forms import Form, stored_shape
 from onnxbolt.graph.edit import sole_use
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Kernels, Origin, Result, Writer
+from onnxbolt.layout.places import without_padding
 from onnxbolt.ops import OPS, FusedOp
-from onnxbolt.ops.base import Operation, Replacement, Signature
+from onnxbolt.ops.base import Stored
 from onnxbolt.registry import cached
 
 
@@ -30,10 +33,11 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     x = node.inputs[0]
     if not channels_last(x, state) or len(x.shape) != 4 or DType.of(x.dtype) is None:
         return None
-    if _found(node) is None:
+    op = replacing(node)
+    if op is None:
         return None
-    form = state.form(x)
-    return Carry((form, *(None for _ in node.inputs[1:])), (form,), _emit, ours=True)
+    reads, writes = op.forms_of(node, state.form(x))
+    return Carry((reads, *(None for _ in node.inputs[1:])), (writes,), _emit, ours=True)
 
 
 @cached(1)
@@ -41,31 +45,31 @@ def _by_operator() -> Mapping[str, FusedOp]:
     return {operator: op for op in OPS.values() for operator in op.operators}
 
 
-def _found(node: gs.Node) -> tuple[FusedOp, Replacement] | None:
-    """The fused op that replaces the node, and its attributes; None if there is none."""
-    op = _by_operator()[node.op]
-    replacement = op.replacement(node)
-    return None if replacement is None else (op, replacement)
+def replacing(node: gs.Node) -> FusedOp | None:
+    """The fused op that replaces the node where it works in NHWC; None if there is none."""
+    op = None if node.domain else _by_operator().get(node.op)
+    found = op is not None and families.serves(op.name) and op.replacement(node) is not None
+    return op if found else None
 
 
 def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
-    form = carry.writes[0]
+    (reads, *_), (form,) = carry.reads, carry.writes
     x, y = node.inputs[0], node.outputs[0]
-    dtype, found = DType.of(x.dtype), _found(node)
+    assert reads is not None  # the rule has set it
+    dtype, op = DType.of(x.dtype), replacing(node)
     assert dtype is not None  # the rule has looked,
-    assert found is not None  # at both
-    op, replacement = found
-    configs = op.configs(_sizes(x, form), _sizes(y, form), dtype, writer.archs)
-    covered: tuple[gs.Node, ...] = (node,)
-    steps: tuple[Step, ...] = ()
+    assert op is not None  # at both
+    configs = op.configs(_sizes(x, reads), _sizes(y, form), dtype, writer.archs)
+    links: tuple[Link, ...] = ()
     if op.takes_cast and (cast := _cast_behind(writer, y, form)) is not None:
-        covered, y = (node, cast), cast.outputs[0]
-        steps = (Step(CASTS[DType.of(y.dtype) or DType.F32]),)
-    signature = Signature(op, dtype, 4, steps, variant=replacement.variant)
+        y = cast.outputs[0]
+        links = (Link(Step(CASTS[DType.of(y.dtype) or DType.F32]), None, (cast,), y),)
+    candidate = Candidate(Anchor(op, node, x, None, dtype), links, frozenset())
+    operation = op.operation(candidate, Stored(reads, form), writer)
     writer.own(
-        Operation(signature, [writer.get(x, form)], replacement.attributes),
+        without_padding(operation, reads),
         Result(y, form),
-        Origin(f"{node.op} in NHWC", node, covered),
+        Origin(f"{node.op} in NHWC", node, candidate.nodes),
         Kernels(configs),
     )
 

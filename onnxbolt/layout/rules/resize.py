@@ -1,5 +1,5 @@
 """Resize of height and width in NHWC that our kernels do not have (own.py): by nearest neighbour,
-with constant scales or sizes, or with sizes computed at run time.
+with constant scales or sizes.
 
 The node stays and works on NHWC, for which ONNX Runtime's kernel for nearest neighbours can be
 used, since it resizes any axes.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.forms import CHANNELS_LAST, FIRST_TO_LAST
+from onnxbolt.forms import FIRST_TO_LAST
 from onnxbolt.graph.edit import constant_integers
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Writer
@@ -24,13 +24,7 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
         return None
     form = state.form(x)
     reads = (form, *(None for _ in node.inputs[1:]))
-    if _is_standard(node):
-        return Carry(reads, (form,), _emit_standard)
-    return (
-        Carry((CHANNELS_LAST, *reads[1:]), (CHANNELS_LAST,), _emit_computed)
-        if _is_computed(node)
-        else None
-    )
+    return Carry(reads, (form,), _emit) if _is_standard(node) else None
 
 
 def _is_nearest(node: gs.Node) -> bool:
@@ -40,19 +34,6 @@ def _is_nearest(node: gs.Node) -> bool:
         node.attrs.get("mode", "nearest") == "nearest"
         and "axes" not in node.attrs
         and coordinates != "tf_crop_and_resize"
-    )
-
-
-def _is_computed(node: gs.Node) -> bool:
-    """True if the node can work on NHWC with sizes computed at run time, as feature pyramids for
-    images of any size have them."""
-    x, y = node.inputs[0].shape, node.outputs[0].shape
-    return (
-        _is_nearest(node)
-        and len(node.inputs) == 4
-        and y is not None
-        and len(y) == 4
-        and x[1] == y[1]
     )
 
 
@@ -72,7 +53,7 @@ def _factors(node: gs.Node) -> int | None:
     return next((i for i in (2, 3) if len(constant_integers(node, i) or ()) == 4), None)
 
 
-def _emit_standard(writer: Writer, node: gs.Node, carry: Carry) -> None:
+def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
     form = carry.writes[0]
     index = _factors(node)
     assert index is not None  # the rule has looked
@@ -84,17 +65,3 @@ def _emit_standard(writer: Writer, node: gs.Node, carry: Carry) -> None:
     inputs[0] = writer.get(node.inputs[0], form)
     inputs[index] = writer.constant(node.inputs[index].name, np.ascontiguousarray(values))
     writer.replace(node, inputs, form)
-
-
-def _emit_computed(writer: Writer, node: gs.Node, carry: Carry) -> None:
-    sizes, order = (
-        node.inputs[3],
-        writer.constant(node.outputs[0].name + ".order", np.array(FIRST_TO_LAST[4], np.int64)),
-    )
-    turned = writer.scratch(sizes, np.int64)
-    writer.add("Gather", [sizes, order], [turned], {"axis": 0}, node.outputs[0], node)
-    writer.replace(
-        node,
-        [writer.get(node.inputs[0], carry.reads[0]), *node.inputs[1:3], turned],
-        carry.writes[0],
-    )

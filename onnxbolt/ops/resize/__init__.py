@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import onnx_graphsurgeon as gs
 from onnx import AttributeProto
 
+from onnxbolt.candidates import Candidate
 from onnxbolt.forms import FIRST_TO_LAST, LAST_TO_FIRST
-from onnxbolt.ops.base import FusedOp, Replacement, Signature
+from onnxbolt.ops.base import FusedOp, Operation, Replacement, Signature, Stored, Tensors
 from onnxbolt.ops.body import AttributeType, Body, epilogue
-from onnxbolt.ops.resize.pattern import sampling_of, scales_of, sizes_of
+from onnxbolt.ops.products import operands
+from onnxbolt.ops.resize.pattern import given_sizes, like, sampling_of, scales_of, sizes_of
 from onnxbolt.sampling import Sampling
 
 _CUBIC = {"cubic_coeff_a": AttributeProto.FLOAT, "exclude_outside": AttributeProto.INT}
 _DEFAULTS = {"cubic_coeff_a": -0.75, "exclude_outside": 0}  # ONNX's defaults
+_GIVEN = {"like": "image", "given": "given_sizes"}  # inputs that say what becomes of them
 _FACTORS = {"scales": AttributeProto.FLOATS, "sizes": AttributeProto.INTS}
 
 
 class Resize(FusedOp):
-    """x [N, H, W, C] to y [N, P, Q, C]; variants are `Sampling`s."""
+    """x [N, H, W, C] to y [N, P, Q, C], and an epilogue, whose tensors may broadcast along height
+    and width; variants are `Sampling`s."""
 
     name, op_type = "resize", "Resize_nhwc"
     channels_last = True
+    takes_epilogue = True
     operators = ("Resize",)
 
     def replacement(self, node: gs.Node) -> Replacement | None:
@@ -30,11 +36,50 @@ class Resize(FusedOp):
         sampling = sampling_of(node)
         if sampling is None:
             return None
-        factors = scales_of(node) if sampling.by == "scales" else sizes_of(node)
-        attributes: dict[str, object] = {"sampling": sampling.numbers, sampling.by: factors}
+        attributes: dict[str, object] = {"sampling": sampling.numbers}
+        if sampling.by in _FACTORS:
+            factors = scales_of(node) if sampling.by == "scales" else sizes_of(node)
+            attributes[sampling.by] = factors
         if sampling.mode == "cubic":
             attributes |= {name: node.attrs.get(name, value) for name, value in _DEFAULTS.items()}
-        return Replacement(attributes, sampling)
+        sizes = given_sizes(node) if sampling.by == "given" else None
+        return Replacement(attributes, sampling, () if sizes is None else (sizes,))
+
+    def accepts(self, operand: gs.Tensor, tensor: gs.Tensor) -> bool:
+        """True if both have the same images and channels; the library compares the rest."""
+        ours, theirs = tensor.shape, operand.shape
+        return (
+            theirs is not None
+            and len(theirs) == len(ours) == 4
+            and None not in ours[:2]
+            and list(theirs[:2]) == list(ours[:2])
+        )
+
+    def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
+        """The sizes are read from a tensor that has them where one is at hand: the host need not
+        compute them then."""
+        node = candidate.anchor.node
+        found = super().operation(candidate, stored, tensors)
+        x, *given = found.inputs
+        signature = found.signature
+        if given and (image := like(node, tensors.written_last)) is not None:
+            given = [image]
+            variant = dataclasses.replace(_sampling(signature), by="like")
+            signature = dataclasses.replace(signature, variant=variant)
+        return Operation(
+            signature,
+            [x, *given, *operands(candidate, (stored.writes,), tensors)],
+            found.attributes,
+        )
+
+    def inputs(self, signature: Signature) -> list[str]:
+        """The input that gives the sizes, and the operands of the epilogue."""
+        own = [_GIVEN[by]] if (by := _sampling(signature).by) in _GIVEN else []
+        return [*own, *super().inputs(signature)]
+
+    def letters(self, signature: Signature) -> str:
+        """An image, or a list of sizes."""
+        return {"like": "t", "given": "s"}.get(_sampling(signature).by, "")
 
     def words(self, signature: Signature) -> Sequence[str]:
         """How it samples."""
@@ -43,7 +88,8 @@ class Resize(FusedOp):
     def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
         """The factors of height and width, and those of cubic weights."""
         sampling = _sampling(signature)
-        return {sampling.by: _FACTORS[sampling.by], **_others(sampling)}
+        given = {sampling.by: _FACTORS[sampling.by]} if sampling.by in _FACTORS else {}
+        return {**given, **_others(sampling)}
 
     def body(self, body: Body, signature: Signature, opset: int) -> str:
         """Resize of NCHW; the node says what becomes of height and width, images and channels
@@ -56,7 +102,7 @@ class Resize(FusedOp):
             inputs = [x, "", scales]
         else:
             kept = body("Slice", [body("Shape", [x]), body.ints(0), body.ints(2)])
-            inputs = [x, "", "", body("Concat", [kept, body.given("sizes")], axis=0)]
+            inputs = [x, "", "", body("Concat", [kept, _sizes(body, sampling)], axis=0)]
         result = body(
             "Resize",
             inputs,
@@ -66,7 +112,17 @@ class Resize(FusedOp):
         )
         body.refer(_others(sampling))
         result = body("Transpose", [result], perm=FIRST_TO_LAST[4])
-        return epilogue(body, signature.steps, opset, result)
+        names = super().inputs(signature)
+        return epilogue(body, signature.steps, opset, result, names)
+
+
+def _sizes(body: Body, sampling: Sampling) -> str:
+    """Height and width of the result."""
+    if sampling.by == "sizes":
+        return body.given("sizes")
+    if sampling.by == "given":
+        return body("Slice", [_GIVEN["given"], body.ints(2), body.ints(4)])
+    return body("Slice", [body("Shape", [_GIVEN["like"]]), body.ints(1), body.ints(3)])
 
 
 def _sampling(signature: Signature) -> Sampling:

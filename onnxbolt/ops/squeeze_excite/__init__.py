@@ -1,5 +1,6 @@
 """Squeeze-and-excitation (Hu et al. 2018): x times a gate per channel, which two small products
-make of the mean over the image (ONNX GlobalAveragePool or ReduceMean, Conv, Conv, Mul)."""
+make of the mean over the image (ONNX GlobalAveragePool or ReduceMean, Conv, Conv, Mul), and steps
+behind it, such as the addition of x itself in text detectors."""
 
 from __future__ import annotations
 
@@ -19,16 +20,17 @@ from onnxbolt.ops.base import (
     Surroundings,
     Tensors,
 )
-from onnxbolt.ops.body import Body
+from onnxbolt.ops.body import Body, epilogue
 from onnxbolt.ops.squeeze_excite import pattern, weights
 from onnxbolt.patterns.types import AnchorPattern
 from onnxbolt.problems import SqueezeExciteProblem
+from onnxbolt.problems.squeeze_excite import ACTIVATIONS
 
 
 class SqueezeExcite(FusedOp):
     """x [N, H, W, C], weights [S, C] and [C, S] with their biases to y [N, H, W, C]. The anchor's
-    links are the two activations; its constants are the first bias, the second weight, and its
-    bias, None where there is none."""
+    first links are the two activations; its constants are the first bias, the second weight, and
+    its bias, None where there is none."""
 
     name, op_type = "squeeze_excite", "SqueezeExcite"
     problem_type = SqueezeExciteProblem
@@ -77,24 +79,25 @@ class SqueezeExcite(FusedOp):
             [
                 tensors.get(anchor.x, stored.reads),
                 *(tensors.constant(name, values) for name, values in constants),
+                *(tensors.get(tensor, stored.writes) for tensor in candidate.tensors),
             ],
             candidate.parameters,
         )
 
     def inputs(self, signature: Signature) -> list[str]:
-        """Both weights and their biases."""
-        return ["weight", "squeeze_bias", "excite", "excite_bias"]
+        """Both weights and their biases, and the tensors of the epilogue."""
+        return ["weight", "squeeze_bias", "excite", "excite_bias", *_operands(signature)]
 
     def operands(self, chain: Sequence[str]) -> str:
-        """The bias, the second weight and its bias."""
-        return "vwv"
+        """The bias, the second weight and its bias, and those of the epilogue."""
+        return "vwv" + super().operands(chain[ACTIVATIONS:])
 
     def positions(self, node: Described) -> list[Any]:
         """Each image has one gate."""
         return [node.output[0]]
 
     def body(self, body: Body, signature: Signature, opset: int) -> str:
-        """x [N, H, W, C] times a gate [N, 1, 1, C]."""
+        """x [N, H, W, C] times a gate [N, 1, 1, C], and the epilogue."""
         x = body.load("x")
         result = (
             body("ReduceMean", [x, body.ints(1, 2)], keepdims=0)
@@ -102,10 +105,20 @@ class SqueezeExcite(FusedOp):
             else body("ReduceMean", [x], axes=[1, 2], keepdims=0)
         )
         for step, weight, bias in zip(
-            signature.steps, ("weight", "excite"), ("squeeze_bias", "excite_bias"), strict=True
+            signature.steps[:ACTIVATIONS],
+            ("weight", "excite"),
+            ("squeeze_bias", "excite_bias"),
+            strict=True,
         ):
             product = body("MatMul", [result, body("Transpose", [body.load(weight)], perm=[1, 0])])
             biased = body("Add", [product, body.convert(bias, DType.F32, body.dtype)])
             result = step.row.body(body, opset, biased, "", step.params)
         gate = body("Unsqueeze", [result, body.ints(1, 2)])
-        return body("Mul", [x, gate])
+        steps = signature.steps[ACTIVATIONS:]
+        return epilogue(body, steps, opset, body("Mul", [x, gate]), _operands(signature))
+
+
+def _operands(signature: Signature) -> list[str]:
+    """Names of the epilogue's tensors."""
+    tensors = [step for step in signature.steps if step.row.operand]
+    return [f"operand{i}" for i in range(len(tensors))]

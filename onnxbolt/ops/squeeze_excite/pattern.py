@@ -3,7 +3,9 @@
     Mul(x, gate(Conv(squeeze(Conv(mean(x))))))
 
 The mean is a GlobalAveragePool, or a ReduceMean over height and width; both convolutions are 1x1
-with constant weights; behind each is an activation of the epilogue table.
+with constant weights; behind each is an activation of the epilogue table. Additions of tensors and
+activations behind the Mul belong to it, too, except sums with a convolution's result, which that
+convolution can make.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ from functools import partial
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt import families
 from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.dtypes import DType
-from onnxbolt.graph.edit import MEANS, is_mean
+from onnxbolt.epilogues import MAX_PARAMS, MAX_TENSORS
+from onnxbolt.graph.edit import MEANS, is_mean, producer
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.epilogue import step_patterns
 from onnxbolt.patterns.types import AnchorPattern, Match
@@ -68,7 +72,42 @@ def _match(op: FusedOp, node: gs.Node) -> Match:
     constants = (squeeze.bias, excite.weight, excite.bias)
     anchor = Anchor(op, node, x, squeeze.weight, dtype, constants)
     last = Link(excite.link.step, None, (*excite.link.nodes, mul), mul.outputs[0])
-    return anchor, (squeeze.link, last)
+    return anchor, _with_epilogue(anchor, (squeeze.link, last))
+
+
+def _with_epilogue(anchor: Anchor, links: tuple[Link, ...]) -> tuple[Link, ...]:
+    """The links, and those of additions and activations, one behind the other, that alone read
+    their result."""
+    while families.serves(anchor.op.name, epilogue=True):
+        tensor = links[-1].output
+        node = _reader(tensor)
+        found = None if node is None or _sums_product(node, tensor) else _step(anchor, node, tensor)
+        if found is None or not _fits((*links, found)):
+            break
+        links = (*links, found)
+    return links
+
+
+def _fits(links: tuple[Link, ...]) -> bool:
+    """True if a kernel's arguments have room for the links' tensors and parameters."""
+    tensors = sum(link.step.row.operand == "tensor" for link in links)
+    return tensors <= MAX_TENSORS and sum(len(link.step.params) for link in links) <= MAX_PARAMS
+
+
+def _step(anchor: Anchor, node: gs.Node, tensor: gs.Tensor) -> Link | None:
+    """The link by which `node` continues an epilogue that has no vectors."""
+    for pattern in step_patterns().get((node.domain or "", node.op), ()):
+        link = pattern.match(node, tensor, anchor)
+        if isinstance(link, Link) and link.step.row.cast is None:
+            return link if link.step.row.operand in ("", "tensor") else None
+    return None
+
+
+def _sums_product(node: gs.Node, tensor: gs.Tensor) -> bool:
+    """True if a convolution whose result nothing else reads can add `tensor` to it."""
+    others = [other for other in node.inputs if other is not tensor]
+    producers = [producer(other) for other in others if len(other.outputs) == 1]
+    return any(p is not None and p.op in ("Conv", "ConvTranspose") for p in producers)
 
 
 def _reader(tensor: gs.Tensor) -> gs.Node | None:

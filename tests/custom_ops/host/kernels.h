@@ -13,10 +13,12 @@
 #include "ops/conv_chain/arguments.h"
 #include "ops/elementwise/arguments.h"
 #include "ops/gemm/arguments.h"
+#include "ops/grid_sample/arguments.h"
 #include "ops/group_norm/arguments.h"
 #include "ops/layout/arguments.h"
 #include "ops/norm/arguments.h"
 #include "ops/pool/arguments.h"
+#include "ops/pixel_shuffle/arguments.h"
 #include "ops/resize/arguments.h"
 #include "ops/squeeze_excite/arguments.h"
 #include "runtime/kernel.h"
@@ -282,7 +284,7 @@ inline void Compute(const LayoutArguments& c) {
 }
 
 // Half-pixel or asymmetric coordinates; of nearest, those that are rounded down; of cubic, those
-// without pixels outside.
+// without pixels outside. One row or column of pixels serves all of y.
 inline void Compute(const ResizeArguments& c) {
   const bool half = c.coordinates == Coordinates::kHalfPixel;
   const auto cubic = [&](float at, int input) {
@@ -302,18 +304,71 @@ inline void Compute(const ResizeArguments& c) {
     return c.mode == ResizeMode::kNearest ? float(input == std::floor(inside))
                                           : std::max(0.f, 1 - std::abs(inside - input));
   };
-  for (int64_t row = 0; row < int64_t{c.n} * c.p * c.q; ++row) {
-    const int n = row / (c.p * c.q), p = row / c.q % c.p, q = row % c.q;
+  for (int64_t row = 0; row < int64_t{c.n} * c.y_h * c.y_w; ++row) {
+    const int n = row / (c.y_h * c.y_w), p = row / c.y_w % c.y_h, q = row % c.y_w;
+    const int64_t other =
+        (int64_t{n} * c.tensor_h[0] + std::min(p, c.tensor_h[0] - 1)) * c.tensor_w[0] +
+        std::min(q, c.tensor_w[0] - 1);
     for (int channel = 0; channel < c.c; ++channel) {
       float sum = 0;
       for (int h = 0; h < c.h; ++h) {
         for (int w = 0; w < c.w; ++w) {
           const float x = static_cast<const float*>(
               c.x)[((int64_t{n} * c.h + h) * c.w + w) * c.x_pitch + channel];
-          sum += weight(p, c.scale_h, c.h, h) * weight(q, c.scale_w, c.w, w) * x;
+          sum += weight(std::min(p, c.p - 1), c.scale_h, c.h, h) *
+                 weight(std::min(q, c.q - 1), c.scale_w, c.w, w) * x;
         }
       }
-      static_cast<float*>(c.y)[row * c.y_pitch + channel] = sum;
+      static_cast<float*>(c.y)[row * c.y_pitch + channel] =
+          c.epilogue.tensors[0] ? Finish(c.epilogue, sum, other, channel) : sum;
+    }
+  }
+}
+
+// Elements of y in its order; with an epilogue's vector and tensor where it has one.
+inline void Compute(const PixelShuffleArguments& c) {
+  const int b = c.block, h = c.to_space ? c.h * b : c.h, w = c.to_space ? c.w * b : c.w,
+            channels = c.to_space ? c.c : c.c * b * b;
+  for (int64_t row = 0; row < int64_t{c.n} * h * w; ++row) {
+    const int64_t n = row / (h * w);
+    const int p = row / w % h, q = row % w;
+    for (int k = 0; k < channels; ++k) {
+      int64_t pixel = (n * c.h + p / b) * c.w + q / b;
+      int channel = c.by_channel ? (k * b + p % b) * b + q % b : (p % b * b + q % b) * c.c + k;
+      if (!c.to_space) {
+        const int of_block = c.by_channel ? k % (b * b) : k / c.c;
+        pixel = ((n * c.h + p) * b + of_block / b) * c.w * b + q * b + of_block % b;
+        channel = c.by_channel ? k / (b * b) : k % c.c;
+      }
+      const float x = static_cast<const float*>(c.x)[pixel * c.x_pitch + channel];
+      static_cast<float*>(c.y)[row * c.y_pitch + k] =
+          c.epilogue.tensors[0] ? Finish(c.epilogue, x, row, k) : x;
+    }
+  }
+}
+
+// Bilinear, without aligned corners, zeros outside.
+inline void Compute(const GridSampleArguments& c) {
+  const auto *x = static_cast<const float*>(c.x), *grid = static_cast<const float*>(c.grid);
+  const auto* weights = static_cast<const float*>(c.weights);
+  const int points = c.levels * c.points;
+  for (int64_t unit = 0; unit < int64_t{c.n} * c.queries * c.heads; ++unit) {
+    const int64_t row = unit / c.heads, n = row / c.queries, head = unit % c.heads * c.size;
+    for (int k = 0; k < c.size; ++k) {
+      float sum = 0;
+      for (int i = 0; i < points; ++i) {
+        const SampledLevel& level = c.level[i / c.points];
+        const float *at = grid + 2 * (unit * points + i), w = ((at[0] + 1) * level.w - 1) / 2,
+                    h = ((at[1] + 1) * level.h - 1) / 2;
+        for (int corner = 0; corner < 4; ++corner) {
+          const float r = std::floor(h) + corner / 2, s = std::floor(w) + corner % 2;
+          if (r < 0 || s < 0 || r >= level.h || s >= level.w) continue;
+          const int64_t pixel = n * c.rows + level.first + int64_t(r) * level.w + int64_t(s);
+          sum += (1 - std::abs(h - r)) * (1 - std::abs(w - s)) *
+                 (weights ? weights[unit * points + i] : 1) * x[pixel * c.x_pitch + head + k];
+        }
+      }
+      static_cast<float*>(c.y)[row * c.y_pitch + head + k] = sum;
     }
   }
 }
@@ -327,7 +382,7 @@ inline void Compute(const ElementwiseArguments& c) {
   }
 }
 
-// Both activations are LeakyReLU, with slopes of their own.
+// Both activations are LeakyReLU, with slopes of their own; a tensor is added behind them.
 inline void Compute(const SqueezeExciteArguments& a) {
   const auto *x = static_cast<const float*>(a.x), *squeeze = static_cast<const float*>(a.squeeze);
   const auto* excite = static_cast<const float*>(a.excite);
@@ -347,8 +402,11 @@ inline void Compute(const SqueezeExciteArguments& a) {
       for (int s = 0; s < a.squeezed; ++s) gate += excite[c * a.squeezed + s] * squeezed[s];
       gate = leaky(gate, a.step_params[1]);
       for (int p = 0; p < a.pixels; ++p) {
-        static_cast<float*>(a.y)[(int64_t{n} * a.pixels + p) * a.y_pitch + c] =
-            gate * image[p * a.x_pitch + c];
+        const int64_t pixel = int64_t{n} * a.pixels + p;
+        const auto* sum = static_cast<const float*>(a.epilogue.tensors[0]);
+        static_cast<float*>(a.y)[pixel * a.y_pitch + c] =
+            gate * image[p * a.x_pitch + c] +
+            (sum ? sum[pixel * a.epilogue.tensor_pitch[0] + c] : 0);
       }
     }
   }
