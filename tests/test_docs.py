@@ -90,6 +90,17 @@ def test_options_exist(page: Path) -> None:
     assert named <= known
 
 
+def test_each_page_is_in_the_site_s_navigation() -> None:
+    """`make lint` builds the site, which takes longer."""
+    named = re.findall(r"^ +- (?:\w+: )?(\S+)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = (
+        page.relative_to(ROOT / "docs") for page in PAGES if page.is_relative_to(ROOT / "docs")
+    )
+    assert [str(page) for page in pages if not {str(page), str(page.parent)} & {*named}] == [], (
+        "add it to nav in mkdocs.yml"
+    )
+
+
 def test_each_command_is_in_the_readme() -> None:
     text = (ROOT / "README.md").read_text()
     assert [name for name in commands.commands if f"`onnxbolt {name} " not in text] == []

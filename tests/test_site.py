@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
 
 import onnxbolt
 from tests.conftest import ROOT
@@ -66,9 +65,10 @@ def test_warnings_are_errors() -> None:
 
 def test_omitted_pages_and_broken_anchors_are_warnings() -> None:
     text = (ROOT / "mkdocs.yml").read_text()
-    checks = yaml.safe_load(text)["validation"]
+    (block,) = re.findall(r"^validation:\n((?:  .*\n)+)", text, re.MULTILINE)
+    checks = dict(line.split(": ") for line in block.split("\n") if line)
     assert set(checks.values()) == {"warn"}
-    assert {"omitted_files", "anchors", "unrecognized_links"} <= checks.keys()
+    assert {"  omitted_files", "  anchors", "  unrecognized_links"} <= checks.keys()
 
 
 def test_the_reference_has_every_public_name() -> None:
