@@ -162,11 +162,25 @@ TASKS = (
         for name in ("resnet50", "db_text_detector", "unet")
     ),
     *(Task("serving_memory", 130, f"{name} --append") for name in ("db_text_detector", "hifigan")),
-    Task(
-        "variants",
-        150,
-        "repvgg_a0_deploy_hard_swish repvgg_a0_deploy_gelu repvgg_a0_deploy_softplus"
-        " repvggaug_a0_deploy --tune --budget 25s --append",
+    *(
+        Task("variants", seconds, f"{models} --tune --budget 25s --append")
+        for seconds, models in (
+            (
+                150,
+                "repvgg_a0_deploy_hard_swish repvgg_a0_deploy_gelu repvgg_a0_deploy_softplus"
+                " repvggaug_a0_deploy",
+            ),
+            (110, "repvggaug_a0_deploy_hard_swish repvggaug3_a0_deploy_hard_swish"),
+            (130, "repvggaug_a1_deploy repvggaug_a1_deploy_hard_swish"),
+            (130, "repvggaug_b0_deploy repvggaug_b0_deploy_hard_swish"),
+        )
+    ),
+    *(
+        Task("advice", seconds, f"{models} --tune --budget 25s --append")
+        for seconds, models in (
+            (240, "three_channel_stem channels_46 softplus_everywhere"),
+            (240, "heads_of_72 opset_11_reshapes vit_b16 dlrm_mlp"),
+        )
     ),
     Task("chains", 60, "--budget 40s --append"),
     *(

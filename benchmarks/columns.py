@@ -68,6 +68,23 @@ def _tried(result: float | str | None) -> str:
     return f"{result / 1e3:.3f}" if isinstance(result, float) else text(result, "")
 
 
+def _papers_times(row: dict[str, Any]) -> str:
+    """The paper's time of a variant as a multiple of the plain one's."""
+    paper = row["values"].get("paper")
+    return f"{paper['plain'][1] / paper['images']:.3f}" if paper else ""
+
+
+def _papers_accuracy(row: dict[str, Any]) -> str:
+    """The paper's accuracies of the plain model and of the variant."""
+    paper = row["values"].get("paper")
+    return f"{paper['plain'][0]:.2f} to {paper['top1']:.2f}" if paper else ""
+
+
+def _retraining(row: dict[str, Any]) -> str:
+    needed = row["values"].get("needs_retraining")
+    return "" if needed is None else "needed" if needed else "not needed"
+
+
 def _target(row: dict[str, Any]) -> int:
     """A model's position in the tables."""
     places = [(target.model, target.batch) for target in TARGETS]
@@ -450,10 +467,30 @@ TABLES = {
             **_MODEL,
             "configurations": _value("configurations"),
             "us": _field("ours_us", ".1f"),
-            "plain RepVGG-A0, us": _field("peer_us", ".1f"),
+            "plain one, us": _field("peer_us", ".1f"),
             "times the plain one": _value("times_plain", ".3f"),
+            "as planned": _value("planned_times_plain", ".3f"),
+            "Bolt, T4": _papers_times,
+            "Bolt's top-1, %": _papers_accuracy,
             "spread": _percent,
             "error": _field("error", ".1e"),
+        },
+        compares=False,
+    ),
+    "advice": Table(
+        "advice",
+        {
+            "model, advice": _field("name"),
+            "batch": _field("batch"),
+            "configurations": _value("configurations"),
+            "as it is, us": _field("peer_us", ".1f"),
+            "as planned, us": _value("planned_before_us", ".1f"),
+            "changed, us": _field("ours_us", ".1f"),
+            "planned, us": _value("planned_us", ".1f"),
+            "times as fast": _field("ratio", ".3f"),
+            "predicted": _value("predicted_ratio", ".3f"),
+            "retraining": _retraining,
+            "spread": _percent,
         },
         compares=False,
     ),

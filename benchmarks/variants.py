@@ -1,23 +1,26 @@
-"""RepVGG-A0 with other activations, and deepened by 1x1 convolutions, against the plain one: Bolt's
-tables 4 and 5, in one run.
+"""RepVGG with other activations, and deepened by 1x1 convolutions, against the plain one: Bolt's
+tables 4, 5 and 6, in one run. Times are measured here; accuracies are the paper's.
 
     # all of VARIANTS; writes results/variants-<gpu>.json
     python -m benchmarks.variants
     python -m benchmarks.variants repvggaug_a0_deploy --tune --budget 40s --cache DIR --append
 
-All models are optimized alike and run by ONNX Runtime in a CUDA graph each, in turns. Where a
-session's buffers lie in memory changes a model's time by up to 2%: sessions are opened several
-times, and the times of all count. Answers are checked against the fp32 model without TF32. The
-ratio is the plain model's time over the variant's; `values.of_sessions` has its reciprocal for each
-opening.
+Each variant is compared with the plain RepVGG of its size. All models are optimized alike and run
+by ONNX Runtime in a CUDA graph each, in turns. Where a session's buffers lie in memory changes a
+model's time by up to 2%: sessions are opened several times, and the times of all count. Answers are
+checked against the fp32 model without TF32. The ratio is the plain model's time over the variant's;
+`values.of_sessions` has its reciprocal for each opening, and `planned` times are those that the
+plan of each model sums up.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnxbolt
@@ -35,14 +38,33 @@ from onnxbolt import gpu
 from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.sessions import Sample, Session, Setting, Source, interleave
 
+
+@dataclass(frozen=True)
+class Paper:
+    """A row of Bolt's tables 4 to 6 (Xing et al. 2022, section 4.3): top-1 accuracy in percent, and
+    images per second on a Tesla T4 at batch 32; `plain` has those of the same table's plain RepVGG
+    of this size. The models of a table were trained alike, those of two tables were not."""
+
+    table: int  # 0: named in the text behind table 6
+    top1: float
+    images: int
+    plain: tuple[float, int]
+
+
 PLAIN = "repvgg_a0_deploy"
-VARIANTS = (
-    "repvgg_a0_deploy_hard_swish",
-    "repvgg_a0_deploy_gelu",
-    "repvgg_a0_deploy_softplus",
-    "repvggaug_a0_deploy",
-    "repvggaug_a0_deploy_hard_swish",
-)
+PAPER = {
+    "repvgg_a0_deploy_gelu": Paper(4, 72.38, 5645, (72.31, 5909)),
+    "repvgg_a0_deploy_hard_swish": Paper(4, 72.98, 5713, (72.31, 5909)),
+    "repvgg_a0_deploy_softplus": Paper(4, 72.57, 5453, (72.31, 5909)),
+    "repvggaug_a0_deploy": Paper(5, 73.87, 6716, (73.05, 7861)),
+    "repvggaug_a1_deploy": Paper(5, 75.52, 5241, (74.75, 6253)),
+    "repvggaug_b0_deploy": Paper(5, 76.02, 4145, (75.28, 4888)),
+    "repvggaug_a0_deploy_hard_swish": Paper(6, 74.54, 6338, (73.41, 7861)),
+    "repvggaug_a1_deploy_hard_swish": Paper(6, 76.72, 4868, (74.89, 6253)),
+    "repvggaug_b0_deploy_hard_swish": Paper(6, 77.22, 3842, (75.89, 4888)),
+    "repvggaug3_a0_deploy_hard_swish": Paper(0, 74.02, 7288, (73.41, 7861)),
+}
+VARIANTS = tuple(PAPER)
 _OPENINGS, _ROUNDS, _RUNS = 5, 10, 20
 
 
@@ -53,18 +75,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := set(names) - set(VARIANTS):
         parser.error(f"no variant {', '.join(sorted(unknown))}: choose from {', '.join(VARIANTS)}")
     stream = stream_for(chosen, parser)
-    write_results("variants", measured(names, chosen, stream), chosen.out, chosen.append)
+    rows = list[Row]()
+    for plain in dict.fromkeys(map(plain_of, names)):
+        group = [name for name in names if plain_of(name) == plain]
+        rows += measured(plain, group, chosen, stream)
+    write_results("variants", rows, chosen.out, chosen.append)
     return 0
 
 
-def measured(names: Sequence[str], chosen: argparse.Namespace, stream: Stream | None) -> list[Row]:
+def plain_of(name: str) -> str:
+    """The plain RepVGG of the variant's size."""
+    return f"repvgg_{name.split('_')[1]}_deploy"
+
+
+def measured(
+    plain: str, names: Sequence[str], chosen: argparse.Namespace, stream: Stream | None
+) -> list[Row]:
     """A row for each variant. Raises RuntimeError where an answer is wrong."""
-    feeds = seeded_feeds(build(PLAIN, chosen.batch))
+    feeds = seeded_feeds(build(plain, chosen.batch))
     with tempfile.TemporaryDirectory() as scratch:
-        sources = {
+        found = {
             name: _optimized(name, Path(scratch), chosen, stream is not None)
-            for name in (PLAIN, *names)
+            for name in (plain, *names)
         }
+        sources = {name: source for name, (source, _) in found.items()}
         exact = {name: exact_outputs(build(name, chosen.batch), feeds, stream) for name in sources}
         openings: list[dict[str, Sample]] = []
         for _ in range(_OPENINGS):
@@ -88,15 +122,20 @@ def measured(names: Sequence[str], chosen: argparse.Namespace, stream: Stream | 
         name: Sample(tuple(time for opening in openings for time in opening[name].times))
         for name in sources
     }
-    plain, rows = samples[PLAIN].median, []
+    peer_us, rows = samples[plain].median, []
+    planned = {name: us for name, (_, us) in found.items()}
     for name in names:
         mine = samples[name]
         values = {
             "configurations": "measured" if chosen.tune else "predicted",
-            "times_plain": round(mine.median / plain, 3),
+            "times_plain": round(mine.median / peer_us, 3),
             "of_sessions": [
-                round(opening[name].median / opening[PLAIN].median, 3) for opening in openings
+                round(opening[name].median / opening[plain].median, 3) for opening in openings
             ],
+            "planned_us": round(planned[name], 2),
+            "planned_times_plain": round(planned[name] / planned[plain], 3),
+            "images_per_s": round(chosen.batch / mine.median * 1e6),
+            "paper": dataclasses.asdict(PAPER[name]),
         }
         rows.append(
             Row(
@@ -104,9 +143,9 @@ def measured(names: Sequence[str], chosen: argparse.Namespace, stream: Stream | 
                 chosen.batch,
                 "fp16",
                 round(mine.median, 2),
-                PLAIN,
-                round(plain, 2),
-                round(plain / mine.median, 3),
+                plain,
+                round(peer_us, 2),
+                round(peer_us / mine.median, 3),
                 spread=round(mine.spread, 4),
                 error=float(f"{errors[name]:.3e}"),
                 clock_mhz=clock.mhz,
@@ -114,17 +153,21 @@ def measured(names: Sequence[str], chosen: argparse.Namespace, stream: Stream | 
             )
         )
         print(
-            f"{name}: {mine.median:.1f} us, {values['times_plain']} times {PLAIN}'s {plain:.1f} us",
+            f"{name}: {mine.median:.1f} us, {values['times_plain']} times {plain}'s"
+            f" {peer_us:.1f} us",
             flush=True,
         )
     return rows
 
 
-def _optimized(name: str, directory: Path, chosen: argparse.Namespace, measures: bool) -> Source:
+def _optimized(
+    name: str, directory: Path, chosen: argparse.Namespace, measures: bool
+) -> tuple[Source, float]:
+    """The optimized model, and the microseconds that its plan takes."""
     out = directory / f"{name}.onnx"
     tuning = {"tune": True, "budget": chosen.budget} if chosen.tune else {}
     arch = gpu.local_arch() or "sm_90a"
-    onnxbolt.optimize(
+    report = onnxbolt.optimize(
         build(name, chosen.batch, "fp16"),
         out,
         verify=False,
@@ -132,7 +175,8 @@ def _optimized(name: str, directory: Path, chosen: argparse.Namespace, measures:
         library=measures,
         **tuning,
     )
-    return Source(name, out.read_bytes(), onnxbolt.get_library_path(out) if measures else None)
+    library = onnxbolt.get_library_path(out) if measures else None
+    return Source(name, out.read_bytes(), library), report.whole[0].ours_us
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,7 +4,7 @@
 BatchNormalization folded, except resnet18 and repvgg_* (training form), which keep it, and
 densenet121, where it stands before a convolution. repvgg_*_deploy is the same function as repvgg_*,
 re-parameterized. The variations of the deploy form are Bolt's: repvgg_a0_deploy_* by activation
-(table 4), repvggaug_* deeper by 1x1 convolutions (tables 5 and 6).
+(table 4), repvggaug_* deeper by 1x1 convolutions (tables 5 and 6), repvggaug3_* by three of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from models.builder import Builder
 from models.concatenating import densenet121, squeezenet1_1
 from models.mobilenet import mobilenet_v3_large
 from models.recommender import dcn_v2, mlp
-from models.repvgg import repvgg
+from models.repvgg import EVERY, repvgg
 from models.resnet import resnet
 from models.transformer import bert_base, vit_b16
 from models.vgg import vgg
@@ -37,15 +37,18 @@ _BUILDERS: dict[str, Callable[[Builder], None]] = {
         for a in ("gelu", "hard_swish", "softplus")
     },
     **{
-        f"repvggaug_{v}_deploy": partial(repvgg, variant=v, deploy=True, augmented=True)
+        f"repvggaug_{v}_deploy": partial(repvgg, variant=v, deploy=True, augmented=EVERY)
         for v in _REPVGG
     },
     **{
         f"repvggaug_{v}_deploy_hard_swish": partial(
-            repvgg, variant=v, deploy=True, activation="hard_swish", augmented=True
+            repvgg, variant=v, deploy=True, activation="hard_swish", augmented=EVERY
         )
         for v in _REPVGG
     },
+    "repvggaug3_a0_deploy_hard_swish": partial(
+        repvgg, variant="a0", deploy=True, activation="hard_swish", augmented=3
+    ),
     "mobilenet_v3_large": mobilenet_v3_large,
     "squeezenet1_1": squeezenet1_1,
     "densenet121": densenet121,

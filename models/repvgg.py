@@ -3,7 +3,8 @@ form they fold into.
 
 Both forms draw the same branches, so the same seed gives two models of the same function. Bolt
 (Xing et al. 2022, section 4.3) varies the deploy form: other activations (table 4), and RepVGGAug,
-where a 1x1 convolution as wide follows each 3x3 but the last (tables 5 and 6).
+where a 1x1 convolution as wide follows each 3x3 but the last (tables 5 and 6), or each of the first
+three alone.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ VARIANTS = {
 }
 # it keeps a larger share of a larger variance: what is above one would grow with each of 54 layers
 _GAIN = GAIN | {"hard_swish": 1.5}
+EVERY = 99  # more layers than any variant has
 _IDENTITY = 0.2  # scale of the identity branch: the sum over many blocks keeps its variance
 
 
@@ -47,10 +49,10 @@ class _Branches:
 
 
 def repvgg(
-    g: Builder, variant: str, deploy: bool, activation: str = "relu", augmented: bool = False
+    g: Builder, variant: str, deploy: bool, activation: str = "relu", augmented: int = 0
 ) -> None:
-    """x[N, 3, 224, 224] -> logits[N, 1000]; `augmented` adds the 1x1 convolutions of RepVGGAug,
-    without branches of their own."""
+    """x[N, 3, 224, 224] -> logits[N, 1000]; behind each of the first `augmented` layers, but never
+    the last one, follows a 1x1 convolution of RepVGGAug, without branches of its own."""
     spec, gain = VARIANTS[variant], _GAIN[activation]
     block = _deployed if deploy else _training
     x, c = g.input("x", 3, 224, 224), 3
@@ -65,7 +67,7 @@ def repvgg(
         x = g.activation(
             block(g, x, scope, _draw(g, c, k, stride, gain), stride), scope, activation
         )
-        if augmented and index < len(widths) - 1:
+        if index < min(augmented, len(widths) - 1):
             x = g.activation(
                 g.conv(x, f"{scope}.aug", k, k, 1, gain=gain), f"{scope}.aug", activation
             )

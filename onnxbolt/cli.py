@@ -35,6 +35,7 @@ from onnxbolt.cli_base import (
 )
 from onnxbolt.cli_bench import bench
 from onnxbolt.cli_cache import cache
+from onnxbolt.cli_explain import explain
 from onnxbolt.cli_options import TIME, comparison, once, planning, sized
 from onnxbolt.cli_repair import bisect, doctor, undo
 from onnxbolt.cli_report import report_commands
@@ -380,6 +381,7 @@ commands.add_command(bench)
 commands.add_command(bisect)
 commands.add_command(cache)
 commands.add_command(doctor)
+commands.add_command(explain)
 commands.add_command(report_commands)
 commands.add_command(tune)
 commands.add_command(undo)

@@ -1,0 +1,164 @@
+"""`onnxbolt explain` held to its word: models that are unfriendly on purpose, and two that nothing
+helps, each as it is and with every advice followed, on one GPU, in one run.
+
+    # explain, build, measure; writes results/advice-<gpu>.json
+    python -m benchmarks.advice --tune --budget 40s --cache DIR
+    python -m benchmarks.advice channels_46 --provider cpu --out FILE
+
+Each advice is a row: ours is the model with the advice followed, the peer is the model as it is,
+both optimized alike and run in turns with the fastest settings of ONNX Runtime. `predicted` times
+are from before anything of the model was measured, unless the cache knew its kernels (`known`).
+With --tune, kernels are measured, and `planned` times are sums of measured kernels and of predicted
+times of all else. Errors of these sums are `off`: 0.05 is a prediction that is 5% too short.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+
+import onnx
+
+from benchmarks.common import ClockSampler, Row, time_argument
+from benchmarks.documents import write_results
+from benchmarks.whole_models import add_options, stream_for
+from models import build
+from models.unfriendly import UNFRIENDLY, unfriendly
+from onnxbolt import gpu
+from onnxbolt.advice import Advice, Explanation, explain, explained
+from onnxbolt.options import Choices, Options
+from onnxbolt.tune.cuda import Stream
+
+_BATCHES = {"heads_of_72": 8, "opset_11_reshapes": 8}
+FRIENDLY = {"vit_b16": 32, "dlrm_mlp": 16384}  # with their batches
+MODELS = (*UNFRIENDLY, *FRIENDLY)
+_BATCH = 32
+AS_IS = "as it is"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    chosen = parser.parse_args(arguments)
+    names = tuple(chosen.models) or MODELS
+    if unknown := set(names) - set(MODELS):
+        parser.error(f"no model {', '.join(sorted(unknown))}: choose from {', '.join(MODELS)}")
+    stream = stream_for(chosen, parser)
+    rows = [row for name in names for row in measured(name, chosen, stream)]
+    write_results("advice", rows, chosen.out, chosen.append)
+    return 0
+
+
+def built(name: str) -> tuple[onnx.ModelProto, int]:
+    """The model in fp16, and its batch; one of an open batch is planned for that one."""
+    if name in UNFRIENDLY:
+        batch = _BATCHES.get(name, _BATCH)
+        return unfriendly(name, batch), batch
+    return build(name, FRIENDLY[name], "fp16"), FRIENDLY[name]
+
+
+def measured(name: str, chosen: argparse.Namespace, stream: Stream | None) -> list[Row]:
+    """A row for each advice; one without a second time where there is none."""
+    model, batch = built(name)
+    tuning = Choices(tune=True, budget=chosen.budget) if chosen.tune else Choices()
+    options = Options(archs=(gpu.local_arch() or "sm_90a",), verify=stream is not None)
+    with ClockSampler() as clock:
+        found = explained(
+            model,
+            (),
+            True,
+            None,
+            dataclasses.replace(options, **tuning),
+            stream,
+            lambda line: print(f"{name}: {line}", flush=True),
+        )
+    planned = explain(model, options=options) if chosen.tune else found
+    advices = list(found.advices)
+    if found.total is not None:
+        advices.append(found.total)
+    rows = [_row(name, batch, found, planned, advice) for advice in advices]
+    if not rows:
+        rows = [_row(name, batch, found, planned, None)]
+    for row in rows:
+        print(f"{row.name}: {row.peer_us} us as it is, {row.ours_us} us changed", flush=True)
+    return [dataclasses.replace(row, clock_mhz=clock.mhz) for row in rows]
+
+
+def _row(
+    name: str, batch: int, found: Explanation, planned: Explanation, advice: Advice | None
+) -> Row:
+    assert found.measured is not None
+    before = found.measured.ms * 1000
+    values = {
+        "known": found.measured_times,
+        "configurations": "measured" if planned.measured_times else "predicted",
+        "advice": advice.words if advice else "",
+        "needs_retraining": advice.needs_retraining if advice else None,
+        "predicted_before_us": round(found.ms[0] * 1000, 2),
+        "planned_before_us": round(planned.ms[0] * 1000, 2),
+        "off_before": round(before / (planned.ms[0] * 1000) - 1, 4),
+        "deepening": _deepening(found),
+    }
+    if advice is None or advice.measured is None:
+        return Row(name, batch, "fp16", None, AS_IS, round(before, 2), values=values)
+    after = advice.measured.ms * 1000
+    again = _again(planned, advice)
+    values |= {
+        "predicted_us": round(advice.after_ms[0] * 1000, 2),
+        "predicted_ratio": round(advice.before_ms[0] / advice.after_ms[0], 3),
+        "planned_us": round(again.after_ms[0] * 1000, 2),
+        "planned_ratio": round(again.before_ms[0] / again.after_ms[0], 3),
+        "off": round(after / (again.after_ms[0] * 1000) - 1, 4),
+    }
+    return Row(
+        f"{name}, {advice.key}",
+        batch,
+        "fp16",
+        round(after, 2),
+        AS_IS,
+        round(before, 2),
+        round(before / after, 3),
+        spread=round(advice.measured.spread, 4),
+        values=values,
+    )
+
+
+def _again(planned: Explanation, advice: Advice) -> Advice:
+    """The same advice with the times that were known at the end; the advice itself where measured
+    times make it none any more."""
+    found = [*planned.advices, *planned.tried, *filter(None, [planned.total])]
+    return next((each for each in found if each.key == advice.key), advice)
+
+
+def _deepening(found: Explanation) -> dict[str, float | str]:
+    """The layers that cost almost nothing: predicted and measured times of the model with them;
+    empty if there are none."""
+    free = found.free
+    if free is None or free.measured is None:
+        return {}
+    return {
+        "advice": free.words,
+        "predicted_us": round(free.after_ms[0] * 1000, 2),
+        "us": round(free.measured.ms * 1000, 2),
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default: {' '.join(MODELS)}")
+    parser.add_argument(
+        "--tune", action="store_true", help="measure kernels instead of predicting them"
+    )
+    parser.add_argument(
+        "--budget",
+        type=time_argument,
+        metavar="TIME",
+        help="with --tune: at most so long for each model, e.g. 2m",
+    )
+    add_options(parser, "advice")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""`onnxbolt explain`: why parts of a model are not fused or not at their best, and which changes of
+the model would make it faster.
+
+Each advice is a what-if: a copy of the model is changed, planned again by the stages of `optimize`,
+and both predicted times of the whole model are compared. Whatever saves less than THRESHOLD is no
+advice. This is Bolt's third level, system-friendly models (Xing et al. 2022, section 3.3).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Unpack
+
+from onnx import ModelProto
+
+from onnxbolt import extensions
+from onnxbolt.advice import measuring
+from onnxbolt.advice.change import Change, Obstacle
+from onnxbolt.advice.deepening import Deepening
+from onnxbolt.advice.draft import Draft
+from onnxbolt.advice.explanation import Advice, Explanation
+from onnxbolt.advice.findings import UNALIGNED, Finding, all_findings
+from onnxbolt.advice.forecast import Forecast, Forecaster
+from onnxbolt.advice.kinds import FASTER
+from onnxbolt.advice.trials import Trials, Tried
+from onnxbolt.archs import by_name
+from onnxbolt.errors import InputError
+from onnxbolt.extra_ops import registered
+from onnxbolt.graph.source import Source, opened
+from onnxbolt.options import Choices, Options, takes_options
+from onnxbolt.output import Output
+from onnxbolt.pipeline import default_archs, promised
+from onnxbolt.precision.kernel_table import kernels_of
+from onnxbolt.skips import near
+from onnxbolt.spelling import option
+from onnxbolt.tune import lockfile
+from onnxbolt.tune.cuda import Stream
+
+__all__ = ["THRESHOLD", "Advice", "Explanation", "Finding", "explain", "explained"]
+
+THRESHOLD = 0.03  # a share of the whole model's time
+_AS_IS = "the model as it is"
+
+
+@takes_options
+def explain(
+    source: Source,
+    *,
+    nodes: str | Sequence[str] = (),
+    measure: bool = False,
+    write_model: str | Path | None = None,
+    options: Options | None = None,
+    progress: Callable[[str], None] | None = None,
+    **choices: Unpack[Choices],
+) -> Explanation:
+    """Explain how `optimize` would plan `source`, and try changes of it.
+
+    `nodes`: only findings and advices that concern these source nodes. `measure`: time every advice
+    on the local GPU as well; Options.tune and verify hold for these models. `write_model`: write
+    the model with the changes of `total`, or of the only advice, there. The other keywords are
+    fields of `Options`.
+
+    Raises InputError if the model, a name or an option cannot be used as given, if there is no GPU
+    to measure on, and if there is no advice to write; and with `measure` what `optimize` raises.
+    """
+    options = dataclasses.replace(options or Options(), **choices)
+    stream = measuring.require_gpu() if measure else None
+    say = progress or (lambda message: None)
+    return explained(source, nodes, measure, write_model, options, stream, say)
+
+
+def explained(
+    source: Source,
+    nodes: str | Sequence[str],
+    measure: bool,
+    write_model: str | Path | None,
+    options: Options,
+    stream: Stream | None,
+    say: Callable[[str], None],
+) -> Explanation:
+    """As `explain`, with times of the GPU of `stream`; without one of the CPU, with function bodies
+    instead of kernels."""
+    extensions.load()
+    with (
+        registered(options.custom_ops),
+        Output(source, write_model) as output,
+        opened(source) as given,
+    ):
+        model, _ = promised(given, options)
+        say(f"planning {_AS_IS}")
+        trials = Trials(model, _forecaster(options), THRESHOLD)
+        outcome = _Outcome(trials, _wanted(nodes, trials.base), say)
+        name = str(source) if isinstance(source, str | Path) else ""
+        found = outcome.explanation(name, options)
+        if measure:
+            found = outcome.measured(found, options, stream)
+        if write_model is not None:
+            output.write(outcome.model(write_model), {}, options.save_as_external_data)
+            output.commit()
+    return found
+
+
+def _forecaster(options: Options) -> Forecaster:
+    lock = lockfile.open_for(options)
+    archs = [by_name(name).number for name in options.archs or default_archs()]
+    kernels = kernels_of(options.ort_version)
+    untuned = dataclasses.replace(options, tune=False, budget=None, strategy="")
+    return Forecaster(untuned, archs, kernels, lock.timings(options.frozen))
+
+
+def _wanted(nodes: str | Sequence[str], base: Forecast) -> frozenset[str]:
+    """The source nodes that are asked for. Raises InputError for a name that is none."""
+    wanted = frozenset([nodes] if isinstance(nodes, str) else nodes)
+    known = {
+        name for part in base.parts for node in part.account.graph.nodes for name in node.provenance
+    }
+    known |= {
+        name for part in base.parts for row in part.account.fused for name in row.source_nodes
+    }
+    problems = [
+        f"{option('node', name)}: the model has no such node{near(name, known)}"
+        for name in sorted(wanted - known)
+    ]
+    if problems:
+        raise InputError("; ".join(problems))
+    return wanted
+
+
+class _Outcome:
+    """All trials of a model, and what they come to."""
+
+    def __init__(self, trials: Trials, wanted: frozenset[str], say: Callable[[str], None]) -> None:
+        self._trials, self._wanted, self._say = trials, wanted, say
+        draft = Draft(trials.model, trials.base.point)
+        self._obstacles, self._tried = list[Obstacle](), list[Tried]()
+        for kind in FASTER:
+            for change in filter(self._concerns, kind.find(draft)):
+                if isinstance(change, Change):
+                    say(f"trying to {change.words}")
+                self._note(change)
+        self._advised = [t for t in self._tried if t.advice.gain >= THRESHOLD]
+        self._total = trials.together(self._advised)
+        deeper = [c for c in Deepening.find(draft) if isinstance(c, Deepening)]
+        self._free = trials.deepened([change for change in deeper if self._concerns(change)])
+
+    def _concerns(self, found: Change | Obstacle) -> bool:
+        return not self._wanted or not self._wanted.isdisjoint(found.nodes)
+
+    def _note(self, found: Change | Obstacle) -> None:
+        tried = self._trials.of(found) if isinstance(found, Change) else found
+        if isinstance(tried, Tried):
+            self._tried.append(tried)
+        else:
+            self._obstacles.append(tried)
+
+    def explanation(self, name: str, options: Options) -> Explanation:
+        base = self._trials.base
+        archs = self._trials.archs
+        several = self._total if self._total and self._total.count > 1 else None
+        return Explanation(
+            name,
+            options.precision,
+            archs,
+            base.uses_measurements,
+            base.ms,
+            THRESHOLD,
+            tuple(self._findings()),
+            tuple(tried.advice for tried in self._by_gain(self._advised)),
+            several.advice if several else None,
+            self._free.advice if self._free else None,
+            tuple(t.advice for t in self._by_gain(self._tried) if t not in self._advised),
+            tuple(self._obstacles),
+        )
+
+    def _findings(self) -> Iterator[Finding]:
+        """The findings with their advices; padding is one only where less of it would be faster."""
+        advices = [tried.advice for tried in self._advised]
+        for finding in all_findings(self._trials.base.parts, self._trials.archs):
+            if self._wanted and finding.node not in self._wanted:
+                continue
+            keys = tuple(advice.key for advice in advices if finding.node in advice.nodes)
+            if keys or finding.state != UNALIGNED:
+                yield dataclasses.replace(finding, advices=keys)
+
+    def _by_gain(self, tried: Sequence[Tried]) -> list[Tried]:
+        return sorted(tried, key=lambda each: -each.advice.gain)
+
+    def model(self, path: str | Path) -> ModelProto:
+        """The model with all changes that go together. Raises InputError if there are none."""
+        if self._total is None:
+            raise InputError(
+                f"{option('write_model', path)}: there is no advice to follow, so nothing is"
+                " written"
+            )
+        return self._total.model
+
+    def measured(self, found: Explanation, options: Options, stream: Stream | None) -> Explanation:
+        """The explanation with measured times of all advices."""
+        base = self._trials.base
+        models = {_AS_IS: (self._trials.model, base.point)}
+        for each in (*self._advised, self._total, self._free):
+            if each is not None:
+                models[each.advice.key] = (each.model, each.forecast.point)
+        times = measuring.measure(models, options, stream, self._say)
+
+        def timed(advice: Advice | None) -> Advice | None:
+            return advice and dataclasses.replace(advice, measured=times[advice.key])
+
+        return dataclasses.replace(
+            found,
+            measured=times[_AS_IS],
+            advices=tuple(filter(None, map(timed, found.advices))),
+            total=timed(found.total),
+            free=timed(found.free),
+        )

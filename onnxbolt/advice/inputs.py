@@ -1,0 +1,101 @@
+"""Inputs that keep weights and sizes open: initializers that callers may override, and symbolic
+dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from onnx import ModelProto
+
+from onnxbolt.advice.change import Change, Obstacle
+from onnxbolt.advice.draft import Draft
+from onnxbolt.graph.overridable import frozen
+from onnxbolt.graph.sizes import size_of
+from onnxbolt.spelling import option
+
+
+@dataclass(frozen=True)
+class Initializers(Change):
+    """Initializers that are graph inputs, as constants."""
+
+    kind: ClassVar[str] = "initializers"
+
+    names: tuple[str, ...]
+    places: tuple[str, ...]
+
+    @classmethod
+    def find(cls, draft: Draft) -> Iterator[Change | Obstacle]:
+        graph = draft.source.graph
+        names = {t.name for t in graph.initializer} & {value.name for value in graph.input}
+        if draft.source.ir_version >= 4 and names:
+            reads = (n for n in draft.graph.nodes if any(t.name in names for t in n.inputs))
+            places = dict.fromkeys(name for node in reads for name in node.provenance)
+            yield cls(tuple(sorted(names)), tuple(places))
+
+    @property
+    def key(self) -> str:
+        return self.kind
+
+    @property
+    def words(self) -> str:
+        return (
+            f"make constants of {len(self.names)} initializers that are also graph inputs, by"
+            f" {option('freeze_initializers', True)}"
+        )
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return self.places
+
+    def edit(self, draft: Draft) -> None:
+        raise NotImplementedError("inputs are changed before import")
+
+    def applied(self, model: ModelProto) -> ModelProto:
+        return frozen(model, True)[0]
+
+
+@dataclass(frozen=True)
+class FixedSize(Change):
+    """A symbolic dimension, as a number."""
+
+    kind: ClassVar[str] = "sizes"
+
+    symbol: str
+    size: int  # at the point that decides what is fused
+
+    @classmethod
+    def find(cls, draft: Draft) -> Iterator[Change | Obstacle]:
+        found = dict[str, int]()
+        for value in draft.source.graph.input:
+            sizes = map(size_of, value.type.tensor_type.shape.dim)
+            for symbol, size in zip(sizes, draft.point.get(value.name, ()), strict=False):
+                if isinstance(symbol, str) and isinstance(size, int):
+                    found.setdefault(symbol, size)
+        yield from (cls(symbol, size) for symbol, size in found.items())
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}/{self.symbol}"
+
+    @property
+    def words(self) -> str:
+        return f"fix the size {self.symbol}, to {self.size} say, if it does not vary"
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return ()
+
+    def edit(self, draft: Draft) -> None:
+        raise NotImplementedError("inputs are changed before import")
+
+    def applied(self, model: ModelProto) -> ModelProto:
+        result = ModelProto()
+        result.CopyFrom(model)
+        for value in (*result.graph.input, *result.graph.output):
+            for dim in value.type.tensor_type.shape.dim:
+                if size_of(dim) == self.symbol:
+                    dim.dim_value = self.size
+        del result.graph.value_info[:]
+        return result

@@ -1,0 +1,223 @@
+"""`explain` as a whole: combined advice, one node alone, what is written, and its forms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from models.unfriendly import unfriendly
+from onnxbolt.advice import explain, explained, measuring, words
+from onnxbolt.advice.draft import Draft
+from onnxbolt.advice.explanation import FORMAT, Explanation
+from onnxbolt.advice.findings import APART, LAYOUT, UNALIGNED, UNFUSED
+from onnxbolt.cli import main
+from onnxbolt.errors import InputError
+from onnxbolt.options import Options
+from tests.support import Net, feeds_of, run
+
+ARCH = "sm_90a"
+
+
+def odd() -> onnx.ModelProto:
+    """46 channels in two groups, and Softplus: two advices that go together."""
+    net = Net({"x": [32, 16, 56, 56]})
+    y = net.node("Softplus", net.conv("x", 16, 46, 3, pads=[1, 1, 1, 1]))
+    for group in (2, 46, 2, 46, 46):
+        y = net.node("Softplus", net.conv(y, 46, 46, 3, group=group, pads=[1, 1, 1, 1]))
+        y = net.node("Softplus", net.conv(y, 46, 46, 1))
+    return net.model(net.conv(y, 46, 16, 1))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("explain") / "odd.onnx"
+    onnx.save(odd(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(path: Path) -> Explanation:
+    return explain(path, archs=ARCH)
+
+
+def test_advices_that_go_together_are_combined(whole: Explanation) -> None:
+    keys = {advice.key: advice for advice in whole.advices}
+    assert whole.total is not None
+    first, second = whole.total.key.split(" + ")
+    assert first == whole.advices[0].key == "channels/8"
+    assert second.startswith("activation/Softplus/")
+    assert whole.total.gain > keys["channels/8"].gain > 0
+    assert whole.total.needs_retraining
+    assert whole.total.words == f"{keys[first].words}; {keys[second].words}"
+
+
+def test_findings_name_their_advices(whole: Explanation) -> None:
+    grouped = [f for f in whole.findings if f.state == UNFUSED and f.op == "Conv"]
+    assert len(grouped) == 2
+    for finding in grouped:
+        assert finding.reason == "grouped convolutions of such widths stay with ONNX Runtime"
+        assert finding.remedy.startswith("groups whose channels are multiples of 8")
+        assert "channels/8" in finding.advices
+        assert finding.ms[0] > 0
+    assert {finding.state for finding in whole.findings} <= {UNFUSED, APART, LAYOUT, UNALIGNED}
+
+
+def test_one_node_alone(path: Path, whole: Explanation) -> None:
+    node = next(f.node for f in whole.findings if f.state == UNFUSED)
+    alone = explain(path, archs=ARCH, nodes=node)
+    assert {finding.node for finding in alone.findings} == {node}
+    assert {advice.kind for advice in alone.advices} == {"channels"}
+    with pytest.raises(InputError, match=r"node='conv'.*no such node. Near: conv"):
+        explain(path, archs=ARCH, nodes="conv")
+
+
+def test_the_written_model_follows_the_advice(tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    net = Net({"x": [32, 16, 28, 28]})
+    y = net.node("Relu", net.conv("x", 16, 46, 3, pads=[1, 1, 1, 1]))
+    y = net.node("Relu", net.conv(y, 46, 46, 3, group=2, pads=[1, 1, 1, 1]))
+    model = net.model(net.conv(y, 46, 16, 1))
+    found = explain(model, archs=ARCH, write_model=out)
+    assert found.advices[0].key == "channels/8"
+    feeds = feeds_of(model)
+    np.testing.assert_allclose(run(out, feeds)[0], run(model, feeds)[0], rtol=1e-3, atol=1e-4)
+    assert explain(out, archs=ARCH).advices == ()
+    nothing = Net({"x": [4, 64]})
+    with pytest.raises(InputError, match="there is no advice to follow"):
+        explain(nothing.model(nothing.linear("x", 64, 64)), write_model=tmp_path / "none.onnx")
+    assert not (tmp_path / "none.onnx").exists()
+
+
+def test_the_original_is_not_overwritten(path: Path) -> None:
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="never overwritten"):
+        explain(path, archs=ARCH, write_model=path)
+    assert path.read_bytes() == before
+
+
+def test_a_draft_that_contradicts_itself_is_no_model() -> None:
+    net = Net({"x": [4, 16]})
+    draft = Draft(net.model(net.node("Relu", net.linear("x", 16, 8))))
+    constant = draft.tensor("c0")
+    constant.values = constant.values[:12]
+    with pytest.raises(InputError, match="the changed model contradicts itself"):
+        draft.model()
+
+
+def test_changed_models_are_measured_beside_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "_ROUNDS", 1)
+    monkeypatch.setattr(measuring, "_RUNS", 2)
+    monkeypatch.setattr(measuring, "_SEARCH_RUNS", 1)
+    model = unfriendly("three_channel_stem", 4)
+    options = Options(archs=(ARCH,), verify=False)
+    found = explained(model, (), True, None, options, None, lambda line: None)
+    (advice,) = found.advices
+    before, after = found.measured, advice.measured
+    assert before is not None
+    assert after is not None
+    assert {before.gpu, after.gpu} == {"CPU"}
+    assert min(before.ms, after.ms) > 0
+    text = words.text(found)
+    assert "measured on CPU: " in text
+    assert f"    measured: {after.ms:.4f} ms instead of {before.ms:.4f}" in text
+
+
+def test_measuring_needs_a_gpu(path: Path) -> None:
+    with pytest.raises(Exception, match=r"[Cc][Uu][Dd][Aa]|GPU"):
+        explain(path, archs=ARCH, measure=True)
+
+
+def test_open_sizes_are_measured_where_they_are_planned() -> None:
+    model = unfriendly("opset_11_reshapes", 1)
+    found = measuring._numbers({"x": [8, 256, 512], "y": ["n", 3]})
+    assert found == {"x": (8, 256, 512)}
+    assert Draft(model).tensor("x").shape == ["batch", 256, 512]
+
+
+# --- forms ----------------------------------------------------------------------------------------
+
+
+def test_the_text_has_advices_first(whole: Explanation) -> None:
+    lines = words.text(whole).splitlines()
+    assert lines[0].startswith(whole.model)
+    assert "fp16 (predicted)" in lines[0]
+    assert lines[2:4] == ["advice:", f"  {whole.advices[0].words}"]
+    assert "needs no retraining: results stay the same" in lines[4]
+    assert "together:" in lines
+    assert "not fused, or not at its best:" in lines
+
+
+def test_the_text_says_that_there_is_no_advice() -> None:
+    net = Net({"x": [512, 256]})
+    text = words.text(explain(net.model(net.linear("x", 256, 256)), archs=ARCH))
+    assert "no advice: no change that was tried saves 3% of the time" in text
+
+
+def test_json_has_all_fields_and_its_format(whole: Explanation) -> None:
+    found = json.loads(words.as_json(whole))
+    assert found["format"] == FORMAT
+    assert [advice["key"] for advice in found["advices"]] == [a.key for a in whole.advices]
+    assert found["ms"] == list(whole.ms)
+
+
+def test_sarif_has_the_essentials_of_its_schema(whole: Explanation) -> None:
+    log = json.loads(words.sarif(whole))
+    assert log["version"] == "2.1.0"
+    assert log["$schema"].endswith("sarif-schema-2.1.0.json")
+    (run,) = log["runs"]
+    driver = run["tool"]["driver"]
+    assert driver["name"] == "onnxbolt"
+    rules = [rule["id"] for rule in driver["rules"]]
+    assert len(set(rules)) == len(rules)
+    assert all(rule["shortDescription"]["text"] for rule in driver["rules"])
+    assert len(run["results"]) == len(whole.findings) + len(whole.advices)
+    for result in run["results"]:
+        assert set(result) == {"ruleId", "level", "message", "locations"}
+        assert result["ruleId"] in rules
+        assert result["level"] in ("none", "note", "warning", "error")
+        assert result["message"]["text"]
+        (location,) = result["locations"]
+        assert location["physicalLocation"]["artifactLocation"]["uri"].startswith("file:///")
+        for logical in location["logicalLocations"]:
+            assert logical["fullyQualifiedName"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "read"),
+    [
+        ([], lambda text: "advice:" in text),
+        (["--json"], lambda text: json.loads(text)["format"] == FORMAT),
+        (["--sarif"], lambda text: json.loads(text)["version"] == "2.1.0"),
+        (["--log-format", "json"], lambda text: json.loads(text)["event"] == "explanation"),
+        (["--quiet"], lambda text: text == ""),
+    ],
+)
+def test_the_command_prints_each_form(
+    flags: list[str],
+    read: Callable[[str], Any],
+    path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    node = ["--node", "conv2"]
+    assert main(["explain", str(path), "--arch", ARCH, *node, *flags]) == 0
+    assert read(capfd.readouterr().out)
+
+
+def test_wrong_usage(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(path), "--json", "--sarif"]) == 2
+    assert "give one of them" in capfd.readouterr().err
+    assert main(["explain", str(path), "--frozen"]) != 0
+    assert main(["explain", str(path), "--arch", ARCH, "--node", "nothing"]) == 1
+    assert "--node nothing: the model has no such node" in capfd.readouterr().err
+
+
+def test_options_are_those_of_optimize(path: Path) -> None:
+    kept = explain(path, options=Options(archs=(ARCH, "sm_80"), precision="keep"))
+    assert (kept.precision, kept.archs) == ("keep", (90, 80))
+    assert all(len(advice.after_ms) == 2 for advice in (*kept.advices, *kept.tried))
