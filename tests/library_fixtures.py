@@ -262,6 +262,9 @@ MAX_POOL, AVERAGE_POOL, GLOBAL_POOL = (
     Fused("average_pool"),
     Fused("global_average_pool"),
 )
+MAX_POOL_3D, AVERAGE_POOL_3D, GLOBAL_POOL_3D = (
+    Fused(kind, rank=5) for kind in ("max_pool", "average_pool", "global_average_pool")
+)
 TO_NHWC, TO_NCHW = (
     Fused(kind, rank=4, family=named("layout"), padding=3) for kind in ("to_nhwc", "to_nchw")
 )
@@ -523,7 +526,8 @@ class HostLibrary:
 
     @property
     def last_slices(self) -> int:
-        """Slices of a volume of y, of the last convolution; 0 if that was one of images."""
+        """Slices of a volume of y, of the last convolution or pooling; 0 if that was one of
+        images."""
         return int(self._library.host_last_slices())
 
     @property

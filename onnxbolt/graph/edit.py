@@ -359,15 +359,17 @@ MEANS = ("GlobalAveragePool", "ReduceMean")  # operators that may average images
 
 
 def is_mean(node: gs.Node) -> bool:
-    """True if the node is the mean over height and width of [N, C, H, W] that keeps these as 1."""
+    """True if the node is the mean over all spatial axes of [N, C, H, W] or [N, C, D, H, W] that
+    keeps these as 1."""
     if node.domain or node.op not in MEANS:
         return False
     if node.op == "GlobalAveragePool":
         return True
-    axes = reduced_axes(node)
+    axes, shape = reduced_axes(node), node.inputs[0].shape
+    rank = 5 if shape is not None and len(shape) == 5 else 4
     return (
         bool(axes)
-        and sorted(axis % 4 for axis in axes or ()) == [2, 3]
+        and sorted(axis % rank for axis in axes or ()) == list(range(2, rank))
         and bool(node.attrs.get("keepdims", 1))
     )
 

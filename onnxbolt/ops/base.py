@@ -204,6 +204,7 @@ class FusedOp:
     channels_last: ClassVar[bool] = False  # kernels read and write tensors as NHWC
     # ONNX operators whose nodes it replaces if their x [N, C, H, W] is stored as NHWC
     operators: ClassVar[tuple[str, ...]] = ()
+    ranks: ClassVar[tuple[int, ...]] = (4,)  # ranks of x, of such nodes
     takes_cast: ClassVar[bool] = False  # such a replacement includes a Cast behind the node
     skips_padding: ClassVar[bool] = False  # it reads the channels of x in front of its padding
     takes_windows: ClassVar[bool] = False  # it reads and writes windows of images within these
@@ -339,7 +340,7 @@ class FusedOp:
         `replacement` says."""
         anchor = candidate.anchor
         found = (self.replacement(anchor.node) if self.operators else None) or Replacement()
-        rank = 4 if self.operators else 0
+        rank = len(anchor.x.shape) if self.operators else 0
         return Operation(
             Signature(self, anchor.dtype, rank, candidate.epilogue, variant=found.variant),
             [tensors.get(anchor.x, stored.reads), *found.inputs],

@@ -21,7 +21,7 @@ from onnxbolt.problems.norm import (
     NormProblem,
     TokenNormProblem,
 )
-from onnxbolt.problems.pool import PoolProblem
+from onnxbolt.problems.pool import PoolProblem, VolumePoolProblem
 from onnxbolt.problems.product import Product
 from onnxbolt.problems.squeeze_excite import SqueezeExciteProblem
 
@@ -46,6 +46,7 @@ __all__ = [
     "RotaryProblem",
     "SqueezeExciteProblem",
     "TokenNormProblem",
+    "VolumePoolProblem",
 ]
 
 UNBOUNDED = 2**31 - 1  # rows: as many as there are

@@ -91,7 +91,7 @@ class Conv(ctypes.Structure):
 
 
 class Pool(ctypes.Structure):
-    """PoolArguments."""
+    """PoolArguments; images have no depth."""
 
     _fields_ = [
         *_fields(
@@ -102,6 +102,7 @@ class Pool(ctypes.Structure):
         *_fields(_I, "count_include_pad"),
         *_fields(_P, "x y"),
         *_fields(_L, "x_pitch y_pitch"),
+        ("depth", DepthAxis),
     ]
 
 

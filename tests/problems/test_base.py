@@ -19,7 +19,14 @@ from onnxbolt.measurements.timings import NOTHING
 from onnxbolt.onnxruntime_time import elementwise_us
 from onnxbolt.plan.cost import floor_us, ort_us, predict, supports
 from onnxbolt.plan.kernel_times import KernelTimes
-from onnxbolt.problems import ConvProblem, GemmProblem, PoolProblem, Problem, SqueezeExciteProblem
+from onnxbolt.problems import (
+    ConvProblem,
+    GemmProblem,
+    PoolProblem,
+    Problem,
+    SqueezeExciteProblem,
+    VolumePoolProblem,
+)
 from onnxbolt.problems.base import Computed
 from onnxbolt.tune.soundness import check_problem
 from onnxbolt.tune.tasks import tasks_of
@@ -92,6 +99,7 @@ CONV = ConvProblem(
 GEMM = GemmProblem(64, 32, 16, F16, F32, ("Bias",))
 GATE = SqueezeExciteProblem(2, 14, 15, 64, 16, F16, F16, ("Relu", "Sigmoid"))
 POOL = PoolProblem(2, 9, 8, 64, 5, 4, F16, F16)
+VOLUME_POOL = VolumePoolProblem(2, (7, 9, 8), 64, (3, 5, 4), F16, F16)
 
 
 @pytest.fixture
@@ -211,6 +219,7 @@ def test_two_classes_of_one_name_are_refused() -> None:
             ),
         ),
         (POOL, ("pool 2x9x8x64 to 5x4, f16", 40, 64, 0)),
+        (VOLUME_POOL, ("pool 2x7x9x8x64 to 3x5x4, f16", 120, 64, 0)),
     ],
     ids=lambda value: value.description if isinstance(value, Problem) else "",
 )
@@ -228,6 +237,7 @@ def test_description_and_sizes(problem: Problem, expected: tuple[Any, ...]) -> N
         (replace(CONV, groups=4), 2 * 9 * 8 * 16 + 32 * 9 * 4 + 40 * 32),
         (GATE, 2 * 420 * 64),
         (POOL, 2 * 9 * 8 * 64 + 40 * 64),
+        (VOLUME_POOL, 2 * 504 * 64 + 120 * 64),
     ],
     ids=lambda value: value.description if isinstance(value, Problem) else "",
 )

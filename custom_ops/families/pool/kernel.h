@@ -1,9 +1,9 @@
 // Max and average pooling in NHWC with ONNX's semantics, for every architecture: accesses of up to
 // 16 bytes of channels, arithmetic in fp32.
 //
-// Two kernels: usually a thread computes one vector of channels of one output pixel; where windows
-// are large and outputs few, as in global pooling, the threads of a block share a window and add up
-// through shared memory.
+// Three kernels: usually a thread computes one vector of channels of one output pixel; where
+// windows are large and outputs few, as in global pooling, the threads of a block share a window
+// and add up through shared memory; in volumes a thread goes through the slices of its window.
 //
 // Constraints: channels and pitches are multiples of align_a; windows, strides and dilations are
 // positive.
@@ -26,6 +26,7 @@ constexpr int kLargeWindow = 32;     // positions
 struct Params : PoolArguments {
   cutlass::FastDivmod groups, by_q, by_p, by_window_w;  // groups: vectors of channels
   int outputs;
+  cutlass::FastDivmod by_slice;  // slices of y in a volume
 
   Params(const PoolArguments& pool, int width)
       : PoolArguments(pool),
@@ -33,7 +34,10 @@ struct Params : PoolArguments {
         by_q(pool.q),
         by_p(pool.p),
         by_window_w(pool.window_w),
-        outputs(pool.n * pool.p * pool.q * (pool.c / width)) {}
+        outputs(pool.n * slices(pool) * pool.p * pool.q * (pool.c / width)),
+        by_slice(slices(pool)) {}
+
+  static int slices(const PoolArguments& pool) { return pool.depth.exists() ? pool.depth.y : 1; }
 };
 
 // The window of one output pixel, which may reach beyond the image.
@@ -59,7 +63,6 @@ struct Window {
     return float(rows) * float(columns);
   }
 
- private:
   // The number of start, start + dilation, .. (`window` of them) in [begin, end).
   __device__ static int positions(int start, int window, int dilation, int begin, int end) {
     int first = start < begin ? (begin - start + dilation - 1) / dilation : 0;
@@ -138,8 +141,10 @@ struct Accumulator {
     }
   }
 
-  __device__ void store(const Params& pool, const Window& window, int group) const {
-    float scale = Kind == PoolKind::kAverage ? 1.f / window.count(pool) : 1.f;
+  // slices: of the window, as `Window::count` counts its pixels.
+  __device__ void store(const Params& pool, const Window& window, int group,
+                        float slices = 1.f) const {
+    float scale = Kind == PoolKind::kAverage ? 1.f / (window.count(pool) * slices) : 1.f;
     Result result;
     CUTLASS_PRAGMA_UNROLL
     for (int channel = 0; channel < Width; ++channel)
@@ -166,6 +171,33 @@ static __global__ void __launch_bounds__(kThreads) by_thread(const __grid_consta
   else
     sum.scan(pool, window, group, 0, 1);
   sum.store(pool, window, group);
+}
+
+// Windows of several slices, each of which is scanned as an image's window is.
+template <class Element, class Output, int Width, PoolKind Kind>
+static __global__ void __launch_bounds__(kThreads) of_volumes(const __grid_constant__ Params pool) {
+  LaunchDependents();
+  int output = blockIdx.x * kThreads + threadIdx.x;
+  if (output >= pool.outputs) return;
+  int pixel, group, volume, slice;
+  pool.groups(pixel, group, output);
+  Window window(pool, pixel);
+  pool.by_slice(volume, slice, window.n);
+  const DepthAxis& depth = pool.depth;
+  const int front = slice * depth.stride - depth.pad_front;
+  Accumulator<Element, Output, Width, Kind> sum;
+  WaitForPredecessors();
+  for (int t = 0; t < depth.filter; ++t) {
+    const int d = front + t * depth.dilation;
+    if (d < 0 || d >= depth.x) continue;
+    window.n = volume * depth.x + d;
+    sum.scan(pool, window, group, 0, 1);
+  }
+  const bool padded = pool.count_include_pad;
+  const int slices =
+      Window::positions(front, depth.filter, depth.dilation, padded ? -depth.pad_front : 0,
+                        depth.x + (padded ? depth.pad_back : 0));
+  sum.store(pool, window, group, float(slices));
 }
 
 // Block (x, y): x neighbouring groups of channels, so that accesses coalesce, times y shares of the
@@ -214,6 +246,9 @@ struct Pool {
       for (Function function : variant.functions) {
         if (const char* error = ReserveSharedMemory(function, 0)) return error;
       }
+      for (Function function : variant.of_volumes) {
+        if (const char* error = ReserveSharedMemory(function, 0)) return error;
+      }
     }
     return nullptr;
   }
@@ -223,8 +258,12 @@ struct Pool {
     if (args.window_h < 1 || args.window_w < 1) return "an extent of the window is not positive";
     if (args.stride_h < 1 || args.stride_w < 1 || args.dilation_h < 1 || args.dilation_w < 1)
       return "a stride or dilation is not positive";
-    return CheckExtents(int64_t(args.n) * args.p * args.q * args.c, args.c,
-                        int64_t(args.window_h) * args.window_w);
+    const DepthAxis& depth = args.depth;
+    if (depth.exists() && (depth.filter < 1 || depth.stride < 1 || depth.dilation < 1))
+      return "the window's depth, or a stride or dilation along it, is not positive";
+    const int64_t window = int64_t(args.window_h) * args.window_w;
+    return CheckExtents(int64_t(args.n) * pool::Params::slices(args) * args.p * args.q * args.c,
+                        args.c, depth.exists() ? depth.filter * window : window);
   }
 
   static size_t workspace_size(const void*, const int64_t*) { return 0; }
@@ -235,6 +274,10 @@ struct Pool {
     const Variant& variant = widest(args);
     pool::Params params(args, variant.width);
     int pixels = args.n * args.p * args.q, kind = static_cast<int>(args.kind);
+    int blocks = (params.outputs + pool::kThreads - 1) / pool::kThreads;
+    if (args.depth.exists())
+      return LaunchDependent(variant.of_volumes[kind], blocks, pool::kThreads, launch.stream,
+                             params, ArchOf<Row>::kDependentLaunch);
     if (args.window_h * args.window_w >= pool::kLargeWindow &&
         params.outputs < 2048 * launch.sm_count) {
       int groups = params.groups.divisor,
@@ -244,7 +287,6 @@ struct Pool {
       return LaunchDependent(variant.functions[kind], grid, block, launch.stream, params,
                              ArchOf<Row>::kDependentLaunch);
     }
-    int blocks = (params.outputs + pool::kThreads - 1) / pool::kThreads;
     int known = args.window_h != args.window_w || args.window_h < 2 || args.window_h > 3
                     ? 1
                     : args.window_h;
@@ -257,6 +299,7 @@ struct Pool {
     int width;  // channels of an access
     Function
         functions[8];  // max and average: by block; by thread for any window, for 2x2 and for 3x3
+    Function of_volumes[2];
   };
 
   template <int Width>
@@ -270,7 +313,9 @@ struct Pool {
              pool::by_thread<Element, Output, Width, kMax, 2, 2>,
              pool::by_thread<Element, Output, Width, kAverage, 2, 2>,
              pool::by_thread<Element, Output, Width, kMax, 3, 3>,
-             pool::by_thread<Element, Output, Width, kAverage, 3, 3>}};
+             pool::by_thread<Element, Output, Width, kAverage, 3, 3>},
+            {pool::of_volumes<Element, Output, Width, kMax>,
+             pool::of_volumes<Element, Output, Width, kAverage>}};
   }
 
   // Widest first; 1 always fits.

@@ -1,5 +1,6 @@
 // The arguments of a convolution, from the op to its kernels.
 #pragma once
+#include "ops/shared/depth.h"
 #include "runtime/kernel.h"
 
 namespace onnxbolt {
@@ -16,14 +17,6 @@ struct PhasedPixels {
   constexpr bool apart() const { return h * w > 1 || height > 0; }
   // True if all phases of a row of `q` outputs are y's row as it lies.
   constexpr bool lie_in_rows(int q) const { return h == 1 && left == 0 && w * q == width; }
-};
-
-// The third axis of a convolution of volumes, in front of height and width: extents of x, of the
-// filter and of y, pads, stride, dilation. An image has none.
-struct DepthAxis {
-  int x = 0, filter = 1, y = 0, pad_front = 0, pad_back = 0, stride = 1, dilation = 1;
-
-  constexpr bool exists() const { return y > 0; }
 };
 
 // y[n, p, q, k] = epilogue(x[n, h, w, c] * w[k, r, s, c]), cross-correlation. A pitch is elements

@@ -1,5 +1,6 @@
 // The arguments of a pooling, from the op to its kernels.
 #pragma once
+#include "ops/shared/depth.h"
 #include "runtime/kernel.h"
 
 namespace onnxbolt {
@@ -7,7 +8,7 @@ namespace onnxbolt {
 enum class PoolKind : int { kMax = 0, kAverage = 1 };
 
 // y[n, p, q, c] = max or mean over windows of x[n, h, w, c]; a global pooling is a window of the
-// whole image.
+// whole image. With depth, x is [n, depth.x, h, w, c], and y is [n, depth.y, p, q, c].
 struct PoolArguments {
   PoolKind kind;
   int n, h, w, c, p, q;
@@ -17,6 +18,7 @@ struct PoolArguments {
   const void* x;
   void* y;
   int64_t x_pitch, y_pitch;
+  DepthAxis depth{};  // exists() for windows of several slices alone
 };
 
 }  // namespace onnxbolt

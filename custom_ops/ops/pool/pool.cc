@@ -1,4 +1,4 @@
-// MaxPool, AveragePool and GlobalAveragePool in NHWC.
+// MaxPool, AveragePool and GlobalAveragePool in NHWC and NDHWC.
 #include "ops/pool/arguments.h"
 #include "ops/shared/window.h"
 #include "runtime/operation.h"
@@ -8,16 +8,45 @@ namespace {
 
 using ort::Shape;
 
+// The depth of a window. Where it has one slice, slices are images. Where it has one pixel of each
+// slice, or all of them, the pixels of a slice are a row of an image whose height is the depth.
+void AddDepth(const Window& window, const Image& x, const Image& y, PoolArguments& a) {
+  if (window.IsPoint(kDepth)) {
+    a.n = AsInt(x.n * x.d);
+    return;
+  }
+  const bool one = window.IsPoint(kHeight) && window.IsPoint(kWidth);
+  if (!one && !(window.Covers(kHeight, x.h) && window.Covers(kWidth, x.w))) {
+    a.depth = {AsInt(x.d),
+               AsInt(window.kernel[kDepth]),
+               AsInt(y.d),
+               AsInt(window.begin[kDepth]),
+               AsInt(window.end[kDepth]),
+               AsInt(window.stride[kDepth]),
+               AsInt(window.dilation[kDepth])};
+    return;
+  }
+  a.w = AsInt(x.h * x.w), a.q = AsInt(y.h * y.w);
+  a.window_w = AsInt(window.kernel[kHeight] * window.kernel[kWidth]);
+  a.h = AsInt(x.d), a.p = AsInt(y.d), a.window_h = AsInt(window.kernel[kDepth]);
+  a.pad_top = AsInt(window.begin[kDepth]), a.pad_bottom = AsInt(window.end[kDepth]);
+  a.stride_h = AsInt(window.stride[kDepth]), a.dilation_h = AsInt(window.dilation[kDepth]);
+}
+
 template <PoolKind Kind>
 class Pool : public Operation {
  public:
   Pool(const Op&, const Attributes& attributes)
-      : window_(attributes), count_include_pad_(attributes.Int("count_include_pad", 0) != 0) {}
+      : window_(attributes),
+        count_include_pad_(attributes.Int("count_include_pad", 0) != 0),
+        rank_(attributes.Ints("kernel_shape").size() + 2) {}
 
   Shape Output(const Shape& x, const Shape&) const override {
     const Window over = Over(x);
-    const Image image(x);
-    return {image.n, over.Extent(kHeight, image.h), over.Extent(kWidth, image.w), image.c};
+    Shape y = x;
+    for (size_t i = 1; i + 1 < x.size(); ++i)
+      y[i] = over.Extent(static_cast<int>(kAxes + i + 1 - x.size()), x[i]);
+    return y;
   }
 
   Symbols Names(Symbols x, const Shape& x_shape, const Shape&) const override {
@@ -36,6 +65,7 @@ class Pool : public Operation {
     a.pad_bottom = AsInt(window.end[kHeight]), a.pad_right = AsInt(window.end[kWidth]);
     a.stride_h = AsInt(window.stride[kHeight]), a.stride_w = AsInt(window.stride[kWidth]);
     a.dilation_h = AsInt(window.dilation[kHeight]), a.dilation_w = AsInt(window.dilation[kWidth]);
+    AddDepth(window, x, y, a);
     a.count_include_pad = count_include_pad_;
     a.x = t.x_data, a.y = t.y_data;
     a.x_pitch = t.x_pitch, a.y_pitch = t.y_pitch;
@@ -44,7 +74,7 @@ class Pool : public Operation {
 
  protected:
   virtual Window Over(const Shape& x) const {
-    RequireRank("x", x, 4);
+    RequireRank("x", x, rank_ == 5 ? 5 : 4);
     return window_;
   }
 
@@ -52,23 +82,29 @@ class Pool : public Operation {
 
  private:
   const bool count_include_pad_;
+  const size_t rank_;
 };
 
-// One window of the whole image.
+// One window of the whole image or volume.
 class GlobalAveragePool : public Pool<PoolKind::kAverage> {
  public:
   using Pool::Pool;
 
   Shape Output(const Shape& x, const Shape&) const override {
-    RequireRank("x", x, 4);
-    return {x[0], 1, 1, x[3]};
+    RequireImages(x);
+    Shape y(x.size(), 1);
+    y.front() = x.front(), y.back() = x.back();
+    return y;
   }
 
  protected:
   Window Over(const Shape& x) const override {
-    RequireRank("x", x, 4);
+    RequireImages(x);
     return window_.Over("x", x);
   }
+
+ private:
+  static void RequireImages(const Shape& x) { RequireRank("x", x, x.size() == 5 ? 5 : 4); }
 };
 
 const RegisteredKind<Pool<PoolKind::kMax>> kMaxPool("max_pool");

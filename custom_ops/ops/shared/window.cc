@@ -74,6 +74,10 @@ bool Window::IsPoint(int axis) const {
   return kernel[axis] == 1 && stride[axis] == 1 && begin[axis] == 0 && end[axis] == 0;
 }
 
+bool Window::Covers(int axis, int64_t input) const {
+  return kernel[axis] == input && dilation[axis] == 1 && begin[axis] == 0 && end[axis] == 0;
+}
+
 Symbols Window::Names(Symbols x) const {
   for (size_t i = 1; i + 1 < x.size(); ++i)
     x[i] = ExtentName(*this, static_cast<int>(kAxes + i + 1 - x.size()), x[i]);

@@ -19,6 +19,7 @@ struct Window {
   int64_t Extent(int axis, int64_t input) const;
   bool Keeps(int axis) const;    // the output's extent is the input's, whatever that is
   bool IsPoint(int axis) const;  // an output reads the one element of the input at its own place
+  bool Covers(int axis, int64_t input) const;  // the one output reads all elements of the input
 
   // Names of the output's spatial dimensions in place of x's.
   Symbols Names(Symbols x) const;

@@ -1,5 +1,5 @@
-"""Pooling in NHWC, on any architecture: one kernel for every window; each thread computes a vector
-of channels of an output pixel."""
+"""Pooling in NHWC and NDHWC, on any architecture: one kernel for every window; each thread computes
+a vector of channels of an output pixel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnxbolt.families.base import Compiled, Family, KernelConfig, access, tile_
 from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.row import at
 from onnxbolt.onnxruntime_time import pool_us
-from onnxbolt.problems import PoolProblem
+from onnxbolt.problems import PoolProblem, VolumePoolProblem
 
 _THREADS = 256
 
@@ -28,17 +28,22 @@ class Pool(Family[PoolConfig]):
 
     number, name, config = 4, "pool", PoolConfig
     takes = ("element", "output")
-    problems = (PoolProblem,)
+    problems = (PoolProblem, VolumePoolProblem)
+    unmeasured = (VolumePoolProblem,)
     kinds = frozenset({"max_pool", "average_pool", "global_average_pool"})
     tensor_cores = False
 
-    def candidates(self, problem: PoolProblem, arch: Arch) -> tuple[PoolConfig, ...]:
+    def candidates(
+        self, problem: PoolProblem | VolumePoolProblem, arch: Arch
+    ) -> tuple[PoolConfig, ...]:
         """The one configuration."""
         return (PoolConfig(arch=arch.number, access=alignment(problem.c, problem.dtype)),)
 
     def shared_memory(self, kernel: Compiled) -> int:
         return 0
 
-    def predicted_us(self, problem: PoolProblem, config: PoolConfig, arch: Arch) -> float:
+    def predicted_us(
+        self, problem: PoolProblem | VolumePoolProblem, config: PoolConfig, arch: Arch
+    ) -> float:
         read, written = problem.x_elements, problem.rows * problem.columns
         return pool_us(read, written, problem.dtype, arch)

@@ -1,5 +1,5 @@
-"""Ordinary nodes that fused ops replace if their x is an NHWC image (FusedOp.operators): poolings
-and resizing, which ONNX Runtime does not have for NHWC in fp16.
+"""Ordinary nodes that fused ops replace if their x is an NHWC image or an NDHWC volume
+(FusedOp.operators): poolings and resizing, which ONNX Runtime does not have for NHWC in fp16.
 
 The kernel may include a Cast behind the node.
 """
@@ -31,7 +31,7 @@ def takes(op: str) -> bool:
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
     x = node.inputs[0]
-    if not channels_last(x, state) or len(x.shape) != 4 or DType.of(x.dtype) is None:
+    if not channels_last(x, state) or DType.of(x.dtype) is None:
         return None
     op = replacing(node)
     if op is None:
@@ -48,8 +48,10 @@ def _by_operator() -> Mapping[str, FusedOp]:
 def replacing(node: gs.Node) -> FusedOp | None:
     """The fused op that replaces the node where it works in NHWC; None if there is none."""
     op = None if node.domain else _by_operator().get(node.op)
-    found = op is not None and families.serves(op.name) and op.replacement(node) is not None
-    return op if found else None
+    if op is None or not families.serves(op.name):
+        return None
+    serves = len(node.inputs[0].shape or ()) in op.ranks and op.replacement(node) is not None
+    return op if serves else None
 
 
 def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
@@ -89,7 +91,7 @@ def _cast_behind(writer: Writer, y: gs.Tensor, form: Form) -> gs.Node | None:
 
 
 def _sizes(tensor: gs.Tensor, form: Form) -> list[int]:
-    """The stored shape, with 1 for unknown dimensions."""
+    """The stored shape, with 1 for unknown dimensions; that of an image if even the rank is."""
     return [
         size if isinstance(size, int) else 1
         for size in stored_shape(tensor.shape, form) or (1, 1, 1, 1)

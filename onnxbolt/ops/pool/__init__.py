@@ -1,5 +1,9 @@
-"""Poolings of images in NHWC (ONNX MaxPool, AveragePool, GlobalAveragePool, and ReduceMean over
-height and width)."""
+"""Poolings of images in NHWC and of volumes in NDHWC (ONNX MaxPool, AveragePool,
+GlobalAveragePool, and ReduceMean over all spatial axes).
+
+A window of one slice, of one pixel of each slice or of whole slices is one of an image
+(custom_ops/ops/pool/pool.cc). Other windows of volumes have a kernel of their own.
+"""
 
 from __future__ import annotations
 
@@ -11,31 +15,35 @@ from onnx import AttributeProto
 
 from onnxbolt.archs import ARCHS
 from onnxbolt.dtypes import DType
-from onnxbolt.families import KernelConfig, candidates
+from onnxbolt.families import KernelConfig, candidates, problem_types
 from onnxbolt.forms import FIRST_TO_LAST, LAST_TO_FIRST
 from onnxbolt.graph.edit import MEANS, auto_pad, is_mean
 from onnxbolt.ops.base import FusedOp, Replacement, Signature
 from onnxbolt.ops.body import AttributeType, Body, epilogue
-from onnxbolt.problems import PoolProblem, Problem
+from onnxbolt.problems import PoolProblem, Problem, VolumePoolProblem
 
-# ONNX's defaults; kernel_shape has none
-_DEFAULTS = {
-    "kernel_shape": None,
-    "strides": [1, 1],
-    "pads": [0, 0, 0, 0],
-    "ceil_mode": 0,
-    "dilations": [1, 1],
-    "count_include_pad": 0,
-}
+
+def _defaults(axes: int) -> dict[str, Any]:
+    """ONNX's defaults for so many spatial axes; kernel_shape has none."""
+    return {
+        "kernel_shape": None,
+        "strides": [1] * axes,
+        "pads": [0] * 2 * axes,
+        "ceil_mode": 0,
+        "dilations": [1] * axes,
+        "count_include_pad": 0,
+    }
 
 
 class Pooling(FusedOp):
-    """x [N, H, W, C] to y [N, P, Q, C]; a Cast may be the only step behind it."""
+    """x [N, H, W, C] to y [N, P, Q, C], or x [N, D, H, W, C] to y [N, O, P, Q, C]; a Cast may be
+    the only step behind it."""
 
     operator: ClassVar[str]  # ONNX's operator
     taken: ClassVar[Mapping[str, AttributeType]] = {}  # the attributes that the operator has
     problem_type: ClassVar[type[Problem]] = PoolProblem
     channels_last = True
+    ranks = (4, 5)
     takes_cast = True
 
     def replacement(self, node: gs.Node) -> Replacement | None:
@@ -45,8 +53,11 @@ class Pooling(FusedOp):
             return None
         if attributes.get("storage_order", 0) or self._skips(attributes):
             return None
-        written = {name: attributes.get(name, default) for name, default in _DEFAULTS.items()}
-        return Replacement({name: written[name] for name in _DEFAULTS if name in self.taken})
+        defaults = _defaults(len(node.inputs[0].shape) - 2)
+        written = {name: attributes.get(name, default) for name, default in defaults.items()}
+        if not _is_of_images(written) and VolumePoolProblem.__name__ not in problem_types():
+            return None
+        return Replacement({name: written[name] for name in defaults if name in self.taken})
 
     def _skips(self, attributes: Mapping[str, Any]) -> bool:
         """True if windows have gaps that kernels cannot have."""
@@ -57,7 +68,7 @@ class Pooling(FusedOp):
         self, x: Sequence[int], y: Sequence[int], dtype: DType, archs: Sequence[int]
     ) -> list[KernelConfig]:
         """One for the width of accesses that the channels allow."""
-        (n, h, w, c), (_, p, q, _) = x, y
+        (n, *_, h, w, c), (*_, p, q, _) = x, y
         problem = PoolProblem(n, h, w, c, p, q, dtype, dtype)
         return [candidates(problem, ARCHS[number])[0] for number in archs]
 
@@ -66,12 +77,27 @@ class Pooling(FusedOp):
         return self.taken
 
     def body(self, body: Body, signature: Signature, opset: int) -> str:
-        """The operator on NCHW."""
-        x = body("Transpose", [body.load("x")], perm=LAST_TO_FIRST[4])
+        """The operator on NCHW or NCDHW."""
+        rank = signature.rank or 4
+        x = body("Transpose", [body.load("x")], perm=LAST_TO_FIRST[rank])
         result = body(self.operator, [x])
         body.refer(self.taken)
-        result = body("Transpose", [result], perm=FIRST_TO_LAST[4])
+        result = body("Transpose", [result], perm=FIRST_TO_LAST[rank])
         return epilogue(body, signature.steps, opset, result)
+
+
+def _is_of_images(window: Mapping[str, Any]) -> bool:
+    """True for windows of images, and of volumes those of one slice or of one pixel of each
+    slice."""
+
+    def is_point(axis: int) -> bool:
+        begin, end = window["pads"][axis], window["pads"][axis + axes]
+        return (
+            window["kernel_shape"][axis] == window["strides"][axis] == 1 and not begin and not end
+        )
+
+    axes = len(window["strides"])
+    return axes < 3 or is_point(0) or (is_point(1) and is_point(2))
 
 
 class MaxPool(Pooling):
@@ -103,11 +129,11 @@ class AveragePool(Pooling):
 
 
 class GlobalAveragePool(Pooling):
-    """The mean of each image."""
+    """The mean of each image or volume."""
 
     name, op_type = "global_average_pool", "GlobalAveragePool_nhwc"
     operator, operators = "GlobalAveragePool", MEANS
 
     def replacement(self, node: gs.Node) -> Replacement | None:
-        """GlobalAveragePool, or ReduceMean over height and width."""
+        """GlobalAveragePool, or ReduceMean over all spatial axes."""
         return Replacement() if is_mean(node) else None

@@ -27,7 +27,7 @@
 
 inline std::atomic<int64_t> launches{0}, last_max_m{0};
 inline int last_pads[4] = {};  // top, left, bottom, right, of the last convolution or pooling
-inline int last_slices = 0;    // slices of y of the last convolution of volumes, 0 of images
+inline int last_slices = 0;    // slices of y of the last one of volumes, 0 of images
 inline int64_t most_rows = INT64_MAX;  // that a kernel takes
 inline const char* prepare_error = nullptr;
 inline const char* launch_error = nullptr;
@@ -253,16 +253,24 @@ inline void Compute(const ConvChainArguments& c) {
 inline void Compute(const PoolArguments& c) {
   RememberPads(c);
   const auto* x = static_cast<const float*>(c.x);
-  for (int64_t row = 0; row < int64_t{c.n} * c.p * c.q; ++row) {
-    const int n = row / (c.p * c.q), p = row / c.q % c.p, q = row % c.q;
+  const DepthAxis depth = c.depth.exists() ? c.depth : DepthAxis{1, 1, 1};
+  last_slices = c.depth.y;
+  for (int64_t row = 0; row < int64_t{c.n} * depth.y * c.p * c.q; ++row) {
+    const int o = row / (c.p * c.q) % depth.y, n = row / (c.p * c.q) / depth.y, p = row / c.q % c.p,
+              q = row % c.q;
     for (int channel = 0; channel < c.c; ++channel) {
       float sum = 0, largest = -std::numeric_limits<float>::infinity();
       int count = 0;
-      ForEachTap(c, c.window_h, c.window_w, p, q, [&](int h, int w, int, int) {
-        const float value = x[((int64_t{n} * c.h + h) * c.w + w) * c.x_pitch + channel];
-        sum += value, largest = std::max(largest, value), ++count;
-      });
-      if (c.count_include_pad) count = c.window_h * c.window_w;
+      for (int t = 0; t < depth.filter; ++t) {
+        const int d = o * depth.stride - depth.pad_front + t * depth.dilation;
+        if (d < 0 || d >= depth.x) continue;
+        ForEachTap(c, c.window_h, c.window_w, p, q, [&](int h, int w, int, int) {
+          const int64_t slice = int64_t{n} * depth.x + d;
+          const float value = x[((slice * c.h + h) * c.w + w) * c.x_pitch + channel];
+          sum += value, largest = std::max(largest, value), ++count;
+        });
+      }
+      if (c.count_include_pad) count = depth.filter * c.window_h * c.window_w;
       static_cast<float*>(c.y)[row * c.y_pitch + channel] =
           c.kind == PoolKind::kMax ? largest : sum / count;
     }

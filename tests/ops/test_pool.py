@@ -1,0 +1,96 @@
+"""Poolings of volumes: which ones kernels compute, and that their function bodies answer alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import pytest
+
+from onnxbolt.families import named
+from tests.support import Net, assert_same, ops
+
+SIZES = (2, 16, 5, 6, 7)
+
+
+def _conv(net: Net, x: str, k: int) -> str:
+    return net.node("Conv", x, net.normal(k, 16, 1, 1, 1, scale=0.1), net.normal(k))
+
+
+def _model(
+    op: str, shape: tuple[int | str, ...] = SIZES, opset: int = 17, **attributes: Any
+) -> onnx.ModelProto:
+    """A pooling between convolutions of volumes."""
+    net = Net({"x": shape}, opset=opset)
+    y = net.node(op, net.node("Relu", _conv(net, "x", 16)), **attributes)
+    return net.model(_conv(net, y, 8))
+
+
+OF_IMAGES = [
+    ("MaxPool", {"kernel_shape": [1, 2, 2], "strides": [1, 2, 2]}),
+    ("MaxPool", {"kernel_shape": [1, 3, 2], "pads": [0, 1, 0, 0, 1, 1], "dilations": [1, 2, 1]}),
+    ("MaxPool", {"kernel_shape": [3, 1, 1], "strides": [2, 1, 1], "pads": [1, 0, 0, 1, 0, 0]}),
+    ("MaxPool", {"kernel_shape": [1, 3, 3], "strides": [1, 2, 2], "ceil_mode": 1}),
+    ("AveragePool", {"kernel_shape": [1, 3, 3], "pads": [0, 1, 1, 0, 1, 1]}),
+    (
+        "AveragePool",
+        {"kernel_shape": [2, 1, 1], "pads": [1, 0, 0, 0, 0, 0], "count_include_pad": 1},
+    ),
+    ("GlobalAveragePool", {}),
+    ("ReduceMean", {"axes": [-1, 2, 3], "keepdims": 1}),
+]
+OF_VOLUMES = [
+    ("MaxPool", {"kernel_shape": [2, 2, 2], "strides": [2, 2, 2]}),
+    ("MaxPool", {"kernel_shape": [3, 3, 3], "strides": [2] * 3, "pads": [1] * 6, "ceil_mode": 1}),
+    ("MaxPool", {"kernel_shape": [2, 1, 2], "dilations": [3, 1, 2]}),
+    ("AveragePool", {"kernel_shape": [3, 2, 3], "pads": [1, 0, 1, 1, 1, 0]}),
+    ("AveragePool", {"kernel_shape": [3, 3, 3], "pads": [1] * 6, "count_include_pad": 1}),
+]
+
+
+@pytest.mark.parametrize(("op", "attributes"), OF_IMAGES)
+def test_windows_of_images_have_kernels(op: str, attributes: dict[str, Any]) -> None:
+    found = ops(assert_same(_model(op, **attributes), arch=80))
+    name = "GlobalAveragePool" if op == "ReduceMean" else op
+    assert f"{name}_nhwc_f32_3d" in found
+    assert not {"Transpose", op} & {*found}
+
+
+@pytest.mark.parametrize(("op", "attributes"), OF_VOLUMES)
+def test_windows_of_volumes_stay_until_their_kernel_was_measured(
+    op: str, attributes: dict[str, Any]
+) -> None:
+    assert op in ops(assert_same(_model(op, **attributes)))
+
+
+@pytest.mark.parametrize(("op", "attributes"), OF_VOLUMES)
+def test_windows_of_volumes(
+    op: str, attributes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(named("pool")), "unmeasured", ())
+    assert f"{op}_nhwc_f32_3d" in ops(assert_same(_model(op, **attributes)))
+    half = assert_same(_model(op, **attributes), 4e-2, "fp16")
+    assert f"{op}_nhwc_f16_3d" in ops(half)
+    assert not {"Transpose", op} & {*ops(half)}
+
+
+@pytest.mark.parametrize("opset", [13, 18, 22])
+@pytest.mark.parametrize("op", ["MaxPool", "GlobalAveragePool"])
+def test_open_sizes(op: str, opset: int) -> None:
+    window = {"kernel_shape": [1, 2, 2], "strides": [1, 2, 2]} if op == "MaxPool" else {}
+    model = _model(op, ("n", 16, "d", "h", "w"), opset, **window)
+    assert f"{op}_nhwc_f32_3d" in ops(assert_same(model))
+
+
+def test_means_over_some_axes_are_no_poolings() -> None:
+    for axes in ([2, 3], [3, 4], [2, 3, 4, 1]):
+        found = ops(assert_same(_between(axes)))
+        assert "ReduceMean" in found
+        assert not any(name.startswith("Global") for name in found)
+
+
+def _between(axes: list[int]) -> onnx.ModelProto:
+    net = Net({"x": SIZES})
+    y = net.node("Relu", _conv(net, "x", 16))
+    mean = net.node("ReduceMean", y, axes=axes, keepdims=1)
+    return net.model(_conv(net, net.node("Add", y, mean), 8))
