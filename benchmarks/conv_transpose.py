@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import statistics
 import sys
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ from onnxbolt.ops.conv_transpose.geometry import Axis
 from onnxbolt.ops.conv_transpose.packing import by_phases
 from onnxbolt.ops.conv_transpose.problem import by_axes
 from onnxbolt.plan.cost import floor_us, ranked
-from onnxbolt.problems import ConvProblem, ConvTransposeProblem, Problem
+from onnxbolt.problems import ConvProblem, ConvTranspose3dProblem, ConvTransposeProblem, Problem
 from tests.gpu.device import Conv, PhasedPixels
 
 _CHAIN = ("Bias", "Relu")
@@ -48,7 +49,7 @@ _PIXELS, _ROWS = "pixels of phases", "rows"
 @dataclass(frozen=True)
 class Shape:
     """Images, or lines of height 1, with the filter, stride, pads and output padding of each axis
-    but a line's height."""
+    but a line's height. With a `depth`, volumes of so many slices, whose stride is the filter."""
 
     name: str
     n: int
@@ -59,6 +60,12 @@ class Shape:
     stride: int
     pad: int = 0
     padding: int = 0
+    depth: int = 0
+
+    @property
+    def volumes(self) -> tuple[int, ...]:
+        """The first axes of x: the batch, and of volumes the depth."""
+        return (self.n, self.depth) if self.depth else (self.n,)
 
     def axes(self, in_rows: bool = False) -> tuple[Axis, Axis]:
         """Both axes; `in_rows`: zeros in front of a line's filter make its phases whole."""
@@ -69,23 +76,30 @@ class Shape:
         front = -self.pad % self.stride if in_rows else 0
         return Axis(1, 1, 1, (0, 0), 0), dataclasses.replace(axis, front=front)
 
-    def transposed(self, in_rows: bool = False) -> ConvTransposeProblem:
+    def axes_of_filter(self, in_rows: bool = False) -> tuple[Axis, ...]:
+        """Those of `axes`, behind the depth of volumes."""
+        depth = (Axis(self.stride, 1, self.size, (0, 0), 0),) if self.depth else ()
+        return (*depth, *self.axes(in_rows))
+
+    def transposed(self, in_rows: bool = False) -> ConvTransposeProblem | ConvTranspose3dProblem:
         """The problem of kernels that store pixels."""
         half = DType.F16
-        sizes = (self.n, *self.image, self.c, self.k)
-        return by_axes(sizes, self.axes(in_rows), 1, half, half, _CHAIN)
+        sizes = (math.prod(self.volumes), *self.image, self.c, self.k)
+        found = by_axes(sizes, self.axes(in_rows), 1, half, half, _CHAIN)
+        return found.of_volumes(self.stride) if self.depth else found
 
     @property
-    def problems(self) -> dict[str, ConvTransposeProblem | ConvProblem]:
+    def problems(self) -> dict[str, Problem]:
         """The problems of our kernels, by how they store y."""
-        found: dict[str, ConvTransposeProblem | ConvProblem] = {_PIXELS: self.transposed()}
+        found: dict[str, Problem] = {_PIXELS: self.transposed()}
         if self.image[0] == 1 and self.axes(in_rows=True)[1].whole:
             found[_ROWS] = self.transposed(in_rows=True).convolution
         return found
 
 
 # a U-Net's steps upwards, a text detector's head without its last layer, DCGAN's and CycleGAN's
-# generators, HiFi-GAN's layers of 16 and of 4 taps, an encoder of speech turned round
+# generators, HiFi-GAN's layers of 16 and of 4 taps, an encoder of speech turned round, nnU-Net's
+# steps upwards
 SHAPES = (
     Shape("k2s2 U-Net 512", 8, (32, 32), 512, 256, 2, 2),
     Shape("k2s2 U-Net 128", 8, (128, 128), 128, 64, 2, 2),
@@ -97,6 +111,8 @@ SHAPES = (
     Shape("k4s4 mask of queries", 4, (64, 64), 256, 64, 4, 4),
     Shape("1-D k16s8p4 HiFi-GAN", 8, (1, 256), 512, 256, 16, 8, 4),
     Shape("1-D k4s2p1 HiFi-GAN", 8, (1, 16384), 128, 64, 4, 2, 1),
+    Shape("3-D k2s2 nnU-Net 64", 1, (64, 64), 64, 32, 2, 2, depth=64),
+    Shape("3-D k2s2 nnU-Net 256", 1, (16, 16), 256, 128, 2, 2, depth=16),
 )
 
 
@@ -114,8 +130,8 @@ class Tensors:
     """The tensors of a row on the device, several sets of them."""
 
     shape: Shape
-    x: Any  # [sets, N, H, W, C]
-    weight: Any  # [C, K, R, S] as PyTorch has it
+    x: Any  # [sets, N, H, W, C], of volumes [sets, N, D, H, W, C]
+    weight: Any  # [C, K, R, S] or [C, K, T, R, S] as PyTorch has it
     packed: dict[str, Any]  # for each problem
     bias: Any
     vectors: dict[str, Any]
@@ -126,18 +142,20 @@ class Tensors:
         """Random ones."""
         torch, problem, half = peers.pytorch(), shape.transposed(), DType.F16
         sets = peers.operand_sets(problem.bytes_moved)
-        x = peers.normal((sets, shape.n, *shape.image, shape.c), half)
-        filter_ = (1 if shape.image[0] == 1 else shape.size, shape.size)
+        x = peers.normal((sets, *shape.volumes, *shape.image, shape.c), half)
+        filter_ = [axis.size for axis in shape.axes_of_filter()]
         deviation = (shape.c * shape.size) ** -0.5
         weight = peers.normal((shape.c, shape.k, *filter_), half, deviation)
         bias = peers.normal((shape.k,), DType.F32)
         packed, vectors = {}, {}
         for name in shape.problems:
             filters = weight.transpose(0, 1).cpu().numpy()
-            rows = by_phases(filters, 1, shape.axes(name == _ROWS))
+            rows = by_phases(filters, 1, shape.axes_of_filter(name == _ROWS))
             packed[name] = torch.from_numpy(rows.copy()).cuda()
             vectors[name] = bias.repeat(problem.phases)
-        y = torch.zeros((sets, shape.n, problem.p, problem.q, shape.k), dtype=x.dtype).cuda()
+        slices = (shape.depth * shape.stride,) if shape.depth else ()
+        pixels = (sets, shape.n, *slices, problem.p, problem.q)
+        y = torch.zeros((*pixels, shape.k), dtype=x.dtype).cuda()
         return cls(shape, x, weight, packed, bias, vectors, y)
 
     @property
@@ -157,33 +175,33 @@ class Tensors:
         found.epilogue.vectors[0] = self.vectors[name].data_ptr()
         if name != _ROWS:
             places = (*problem.strides, *problem.cut, problem.p, problem.q, *problem.zeros)
-            found.pixels = PhasedPixels(*places)
+            found.pixels = PhasedPixels(*places, problem.slices_of_y)
         return found
 
     def bare(self, last: bool) -> peers.Operation:
         """cuDNN's, without bias and ReLU."""
         torch = peers.pytorch()
-        x, weight = self.x.movedim(4, 2), self.weight
-        weight = weight.contiguous(memory_format=torch.channels_last) if last else weight
+        x, weight = self.x.movedim(-1, 2), self.weight
+        form = torch.channels_last_3d if self.shape.depth else torch.channels_last
+        weight = weight.contiguous(memory_format=form) if last else weight
         x = x if last else x.contiguous()
         return peers.Operation(lambda i: self._transposed(x[i], weight), self.sets)
 
     def _transposed(self, x: Any, weight: Any) -> Any:
-        rows, columns = self.shape.axes()
-        return peers.pytorch().nn.functional.conv_transpose2d(
-            x,
-            weight,
-            None,
-            (rows.stride, columns.stride),
-            (rows.pads[0], columns.pads[0]),
-            (rows.padding, columns.padding),
+        functions, axes = peers.pytorch().nn.functional, self.shape.axes_of_filter()
+        compute = functions.conv_transpose3d if self.shape.depth else functions.conv_transpose2d
+        strides, pads, more = (
+            tuple(values)
+            for values in zip(*((a.stride, a.pads[0], a.padding) for a in axes), strict=True)
         )
+        return compute(x, weight, None, strides, pads, more)
 
     def error(self) -> float:
         """The relative error of the first set's result, which is forgotten."""
-        x, weight = self.x[0].movedim(3, 1).double(), self.weight.double()
-        expected = self._transposed(x, weight) + self.bias.double().reshape(-1, 1, 1)
-        expected, found = expected.relu().movedim(1, 3), self.y[0].double()
+        x, weight = self.x[0].movedim(-1, 1).double(), self.weight.double()
+        bias = self.bias.double().reshape(-1, *[1] * (x.ndim - 2))
+        expected = (self._transposed(x, weight) + bias).relu()
+        expected, found = expected.movedim(1, -1), self.y[0].double()
         error = float((found - expected).norm() / expected.norm())
         self.y.zero_()
         return error

@@ -238,7 +238,7 @@ CONV_3D, CONV_3D_OF_IMAGES = (
         (Step("Relu"), "conv_2x"),
     )
 )
-TRANSPOSED, TRANSPOSED_1D = (
+TRANSPOSED, TRANSPOSED_1D, TRANSPOSED_3D = (
     Fused(
         kind,
         Step("Bias"),
@@ -247,7 +247,7 @@ TRANSPOSED, TRANSPOSED_1D = (
         rank=rank,
         family=named("conv_transpose_sm90"),
     )
-    for kind, rank in (("conv_transpose", 4), ("conv_transpose1d", 3))
+    for kind, rank in (("conv_transpose", 4), ("conv_transpose1d", 3), ("conv_transpose3d", 5))
 )
 TRANSPOSED_ROWS = Fused(
     "conv_transpose1d",

@@ -22,7 +22,7 @@ size_t Depth(const ConvArguments& conv) { return size_t(conv.r) * conv.s * (conv
 // Elements of y of a transposed convolution.
 size_t PixelElements(const ConvArguments& conv) {
   const PhasedPixels& pixels = conv.pixels;
-  return size_t(conv.n) * pixels.height * pixels.width * (conv.k / (pixels.h * pixels.w));
+  return size_t(conv.n) * pixels.d * pixels.height * pixels.width * (conv.k / pixels.count());
 }
 
 Answer MeansOf(const ConvArguments& conv, const Answer& values, float accumulation) {
@@ -146,7 +146,7 @@ void Products::clear_taps() {
   const ConvArguments& conv = description_.conv;
   const PhasedPixels& pixels = conv.pixels;
   if (!pixels.apart()) return;
-  const int phases = pixels.h * pixels.w, width = conv.k / conv.groups / phases;
+  const int phases = pixels.count(), width = conv.k / conv.groups / phases;
   const size_t tap = conv.c / conv.groups * ElementSize(description_.element),
                row = size_t(conv.s) * tap, pitch = size_t(conv.r) * row;
   const auto clear = [&](char* filters, size_t bytes) {
@@ -156,7 +156,7 @@ void Products::clear_taps() {
     for (int block = 0; block < conv.groups * phases; ++block) {
       char* filters = static_cast<char*>(layers_[0].filter.at(set)) + block * width * pitch;
       const int phase = block % phases;
-      if (phase / pixels.w >= pixels.h - pixels.zeros_h) clear(filters, row);
+      if (phase / pixels.w % pixels.h >= pixels.h - pixels.zeros_h) clear(filters, row);
       for (int r = 0; r < conv.r && phase % pixels.w >= pixels.w - pixels.zeros_w; ++r)
         clear(filters + r * row, tap);
     }

@@ -324,9 +324,9 @@ Description DescribePhases(Description description, const int* extents) {
   PhasedPixels& pixels = description.conv.pixels;
   const int* from = extents + kConvolutionExtents;
   for (int* to : {&pixels.h, &pixels.w, &pixels.top, &pixels.left, &pixels.height, &pixels.width,
-                  &pixels.zeros_h, &pixels.zeros_w})
+                  &pixels.zeros_h, &pixels.zeros_w, &pixels.d})
     *to = *from++;
-  description.conv.y_pitch = description.conv.k / (pixels.h * pixels.w);
+  description.conv.y_pitch = description.conv.k / pixels.count();
   return description;
 }
 

@@ -232,16 +232,17 @@ __global__ void MeanKernel(Output of, int64_t count, int pixels, int channels, f
 // A thread finds where a channel of a pixel is among the phases.
 __global__ void PixelKernel(ConvArguments conv, Output rows, Output of) {
   const PhasedPixels at = conv.pixels;
-  const int width = conv.k / conv.groups / (at.h * at.w), channels = width * conv.groups;
-  const int64_t count = int64_t(conv.n) * at.height * at.width * channels;
+  const int width = conv.k / conv.groups / at.count(), channels = width * conv.groups;
+  const int64_t count = int64_t(conv.n) * at.d * at.height * at.width * channels;
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
        i += int64_t(gridDim.x) * blockDim.x) {
     const int channel = i % channels, x = i / channels % at.width + at.left;
     const int64_t line = i / channels / at.width;
     const int y = line % at.height + at.top;
-    const int64_t row = (line / at.height * conv.p + y / at.h) * conv.q + x / at.w;
-    const int phase = y % at.h * at.w + x % at.w,
-              column = (channel / width * at.h * at.w + phase) * width + channel % width;
+    const int64_t slice = line / at.height;
+    const int64_t row = (slice / at.d * conv.p + y / at.h) * conv.q + x / at.w;
+    const int phase = (slice % at.d * at.h + y % at.h) * at.w + x % at.w,
+              column = (channel / width * at.count() + phase) * width + channel % width;
     const int64_t from = row * conv.k + column;
     of.Store(i, {rows.values[from], rows.errors[from]});
   }

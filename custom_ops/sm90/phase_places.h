@@ -1,8 +1,9 @@
 // Places in y of the results of a convolution whose columns are the channels of all phases.
 //
 // A row is an output of the convolution, and a column a channel of a phase, group by group, phase
-// by phase. Divisions are multiplications (sm90/divisor.h). The last phases along an axis may meet
-// zeros alone at the filter's first tap, where its extent is no multiple of the stride.
+// by phase: along the depth, the height and the width. Divisions are multiplications
+// (sm90/divisor.h). The last phases along an axis may meet zeros alone at the filter's first tap,
+// where its extent is no multiple of the stride.
 #pragma once
 #include "ops/conv/arguments.h"
 #include "sm90/divisor.h"
@@ -13,7 +14,9 @@ namespace sm90 {
 struct PhasedPlaces {
   Divisor pixels, row;                // outputs of an image of the convolution, and of one row
   Divisor group, channels, phases_w;  // columns of a group, of a phase; phases along the width
+  Divisor phases_of_slice;            // phases along the height
   int columns_of_group, channels_of_group, phases_h, phases_of_row, top, left, height, width;
+  int slices;            // phases along the depth
   int whole_h, whole_w;  // the phases along each axis that meet no zeros at the first tap
 
   PhasedPlaces() = default;
@@ -22,39 +25,44 @@ struct PhasedPlaces {
         row(conv.q),
         group(conv.k / conv.groups),
         phases_w(conv.pixels.w),
+        phases_of_slice(conv.pixels.h),
         phases_h(conv.pixels.h),
         phases_of_row(conv.pixels.w),
         top(conv.pixels.top),
         left(conv.pixels.left),
         height(conv.pixels.height),
         width(conv.pixels.width),
+        slices(conv.pixels.d),
         whole_h(conv.r > 1 ? phases_h - conv.pixels.zeros_h : phases_h),
         whole_w(conv.s > 1 ? phases_of_row - conv.pixels.zeros_w : phases_of_row) {
     columns_of_group = conv.k / conv.groups;
-    channels_of_group = columns_of_group / (phases_h * phases_of_row);
+    channels_of_group = columns_of_group / conv.pixels.count();
     channels = Divisor(channels_of_group);
   }
 
   bool skips_taps() const { return whole_h < phases_h || whole_w < phases_of_row; }
+
+  // The phase along the depth; what remains in `y` is that along the height.
+  __device__ int split_slices(int& y) const { return slices > 1 ? phases_of_slice.split(y) : 0; }
 };
 
-// A pixel of phase 0, 0: its image, row and column, which may be in front of y.
+// A pixel of the first phase: its image, row and column, which may be in front of y.
 struct FirstPixel {
   int image, y, x;
 };
 
 // The phase of a column, and its channel in y.
 struct PhaseOfColumn {
-  int y, x, channel;
+  int z, y, x, channel;
 
   __device__ PhaseOfColumn(const PhasedPlaces& places, int column) {
     const int of_group = places.group.split(column), phase = places.channels.split(column);
-    x = phase, y = places.phases_w.split(x);
+    x = phase, y = places.phases_w.split(x), z = places.split_slices(y);
     channel = of_group * places.channels_of_group + column;
   }
 };
 
-// The pixel of a row of the product, as the pixel of phase 0, 0.
+// The pixel of a row of the product, as that of the first phase.
 __device__ inline FirstPixel PixelOfRow(const PhasedPlaces& places, int row) {
   FirstPixel at;
   at.image = places.pixels.split(row);
@@ -68,7 +76,8 @@ __device__ inline int64_t PlaceOf(const PhasedPlaces& places, const FirstPixel& 
                                   const PhaseOfColumn& phase) {
   const int y = first.y + phase.y, x = first.x + phase.x;
   const bool inside = y >= 0 && y < places.height && x >= 0 && x < places.width;
-  return inside ? (int64_t(first.image) * places.height + y) * places.width + x : -1;
+  const int64_t image = int64_t(first.image) * places.slices + phase.z;
+  return inside ? (image * places.height + y) * places.width + x : -1;
 }
 
 // The first filter position that some of the columns from `column` to `end` meet: 0 or 1 along each
@@ -83,7 +92,8 @@ struct FirstTap {
     const int last = places.channels.divide(end - 1);
     for (int phase = places.channels.divide(column); phase <= last; ++phase) {
       int x = phase;
-      const int y = places.phases_w.split(x);
+      int y = places.phases_w.split(x);
+      places.split_slices(y);
       if (y < places.whole_h) r = 0;
       if (x < places.whole_w) s = 0;
     }

@@ -10,7 +10,7 @@ from onnxbolt.problems.attention import AttentionProblem
 from onnxbolt.problems.base import Problem, Reference
 from onnxbolt.problems.conv import ConvProblem
 from onnxbolt.problems.conv3d import Conv3dProblem
-from onnxbolt.problems.conv_transpose import ConvTransposeProblem
+from onnxbolt.problems.conv_transpose import ConvTranspose3dProblem, ConvTransposeProblem
 from onnxbolt.problems.gemm import GemmProblem, GluProblem, RotaryProblem
 from onnxbolt.problems.gemm_moments import GemmMomentsProblem
 from onnxbolt.problems.gemm_norm import GemmNormProblem
@@ -31,6 +31,7 @@ __all__ = [
     "AttentionProblem",
     "Conv3dProblem",
     "ConvProblem",
+    "ConvTranspose3dProblem",
     "ConvTransposeProblem",
     "EmbeddingNormProblem",
     "GemmMomentsProblem",

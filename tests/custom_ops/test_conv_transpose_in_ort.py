@@ -15,7 +15,8 @@ from onnx import numpy_helper
 from tests import library_fixtures as fx
 from tests.custom_ops.test_library_in_ort import compare, inferred, session
 
-OPS = (fx.TRANSPOSED, fx.TRANSPOSED_1D, fx.TRANSPOSED_ROWS)
+OPS = (fx.TRANSPOSED, fx.TRANSPOSED_1D, fx.TRANSPOSED_3D, fx.TRANSPOSED_ROWS)
+_BY_RANK = {3: fx.TRANSPOSED_1D, 4: fx.TRANSPOSED, 5: fx.TRANSPOSED_3D}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def _model(
     **attributes: Any,
 ) -> onnx.ModelProto:
     """A node with a residual; `channels`: of a group of x, and of y."""
-    fused = fused or (fx.TRANSPOSED if len(x) == 4 else fx.TRANSPOSED_1D)
+    fused = fused or _BY_RANK[len(x)]
     strides, groups = attributes["strides"], attributes.setdefault("group", 1)
     attributes.setdefault("output_padding", [0] * len(strides))
     attributes.setdefault("zeros", [0] * len(strides))
@@ -77,6 +78,41 @@ CASES: dict[str, fx.Case] = {
             [2, 5, 7, 8], (2, 1), (4, 6), [2, 10, 21, 6], strides=[2, 3], pads=[1, 0, 1, 0], group=2
         ),
         [(2, 5, 7, 8), (2, 10, 21, 6)],
+    ),
+    "volumes, k2s2": (
+        _model(
+            ["N", "D", 3, 5, 8],
+            (1, 1, 1),
+            (8, 4),
+            ["N", "E", 6, 10, 4],
+            strides=[2] * 3,
+            pads=[0] * 6,
+        ),
+        [(2, 3, 3, 5, 8), (2, 6, 6, 10, 4)],
+    ),
+    "volumes, pads, output padding and groups": (
+        _model(
+            [2, 3, "H", 5, 4],
+            (1, 2, 1),
+            (4, 6),
+            [2, 9, "P", 15, 6],
+            strides=[3, 2, 3],
+            pads=[0, 1, 0, 1, 2, 0],
+            output_padding=[1, 1, 0],
+            group=1,
+        ),
+        [(2, 3, 4, 5, 4), (2, 9, 8, 15, 6)],
+    ),
+    "volumes with one slice for each": (
+        _model(
+            [2, 3, 4, 5, 8],
+            (1, 1, 1),
+            (8, 4),
+            [2, 3, 8, 10, 4],
+            strides=[1, 2, 2],
+            pads=[0] * 6,
+        ),
+        [(2, 3, 4, 5, 8), (2, 3, 8, 10, 4)],
     ),
     "a line": (
         _model([2, "L", 8], (2,), (8, 4), [2, "M", 4], strides=[3], pads=[1, 1]),
@@ -126,6 +162,16 @@ def test_sizes_of_outputs_are_inferred(library: fx.HostLibrary) -> None:
     assert inferred(model, library)[2:] == [27, 4]
     model, _ = CASES["k4s2p1"]
     assert inferred(model, library)[1:] == [10, 14, 4]
+
+
+def test_slices_of_several_slices_are_refused(library: fx.HostLibrary) -> None:
+    """`optimize` writes no such nodes."""
+    shapes = [(1, 3, 3, 5, 8), (1, 5, 6, 10, 4)]
+    pads = [1, 0, 0, 0, 0, 0]
+    model = _model(shapes[0], (1, 1, 1), (8, 4), shapes[1], strides=[2] * 3, pads=pads)
+    feeds = {"x": np.zeros(shapes[0], np.float32), "operand2": np.zeros(shapes[1], np.float32)}
+    with pytest.raises(Exception, match="slices of y are not those that single slices"):
+        session(model, library).run(None, feeds)
 
 
 def test_weights_of_other_phases_are_refused(library: fx.HostLibrary) -> None:

@@ -14,6 +14,7 @@ from onnxbolt.families.conv_transpose_sm90 import ConvTransposeSm90Config, _taps
 from onnxbolt.problems import ConvTransposeProblem
 from onnxbolt.registry import empty_caches
 from tests.problems.test_conv_transpose import PROBLEM
+from tests.support import planned
 
 FAMILY = named("conv_transpose_sm90")
 
@@ -61,6 +62,17 @@ def test_tiles_have_one_group() -> None:
         (4 * 48) % config.columns == 0
         for config in _candidates(replace(PROBLEM, c=128, k=96, groups=2))
     )
+
+
+def test_volumes_have_the_candidates_of_as_many_columns() -> None:
+    """Planning has none of them before they are measured."""
+    volumes, images = PROBLEM.of_volumes(2), replace(PROBLEM, strides=(4, 2), k=24, cut=(0, 0))
+    found = tuple(FAMILY.candidates(volumes, get(90)))
+    assert {config.columns for config in found} == {c.columns for c in _candidates(images)}
+    assert families.is_unmeasured(volumes)
+    assert not families.is_unmeasured(PROBLEM)
+    with planned(FAMILY):
+        assert not families.is_unmeasured(volumes)
 
 
 def test_places_of_pixels_take_time() -> None:

@@ -16,8 +16,8 @@ from tests.gpu.reference import convolve, epilogue, output_extent, rounded
 @dataclass(frozen=True)
 class Shape:
     """Images of x, channels of x and of a phase in accesses, taps, strides, phases in front of y's
-    first pixel, pixels that y lacks of the last turn, groups, accesses between pixels, and zeros
-    behind the filter."""
+    first pixel, pixels that y lacks of the last turn, groups, accesses between pixels, zeros behind
+    the filter, and images of y for one of x."""
 
     image: tuple[int, int, int]
     c: int
@@ -29,6 +29,7 @@ class Shape:
     groups: int = 1
     gap: int = 0
     zeros: tuple[int, int] = (0, 0)
+    slices: int = 1
 
 
 SHAPES = (
@@ -44,6 +45,11 @@ SHAPES = (
     Shape((5, 40, 41), 16, 8, (2, 2), (2, 2), (1, 1), (1, 1), zeros=(1, 1)),
     Shape((3, 33, 29), 9, 16, (2, 3), (3, 2), (1, 0), (0, 1), zeros=(2, 1)),
     Shape((1, 25, 27), 16, 32, (2, 2), (2, 2), groups=2, zeros=(0, 1)),
+    Shape((6, 13, 9), 8, 8, (1, 1), (2, 2), slices=2),
+    Shape((9, 16, 20), 4, 4, (1, 1), (2, 2), slices=2, gap=1),
+    Shape((4, 11, 10), 8, 16, (2, 1), (2, 3), (1, 0), (1, 1), slices=3, zeros=(1, 0)),
+    Shape((3, 9, 14), 8, 16, (1, 1), (1, 1), slices=4),
+    Shape((4, 11, 12), 16, 16, (1, 1), (2, 2), groups=2, slices=2),
 )
 
 
@@ -56,7 +62,8 @@ def problem(library: Library, instance: Instance, shape: Shape) -> Problem:
     """y of a convolution of all phases, moved to the pixels by numpy."""
     rng, dtype = random_of(instance, shape), instance.dtype
     reads, writes = access(instance.config)
-    (n, h, w), phases = shape.image, shape.strides[0] * shape.strides[1]
+    n, h, w = shape.image
+    phases = shape.slices * shape.strides[0] * shape.strides[1]
     c, width = shape.c * reads * shape.groups, shape.k * writes * shape.groups
     convolution = ConvShape(n, h, w, c, width * phases, *shape.taps)
     pads = (shape.taps[0] - 1, shape.taps[1] - 1)
@@ -72,8 +79,8 @@ def problem(library: Library, instance: Instance, shape: Shape) -> Problem:
     depth = c // shape.groups
     deviation = (depth * np.prod(shape.taps)) ** -0.5
     weight = rounded(rng.normal(0, deviation, (width * phases, *shape.taps, depth)), dtype)
-    y = (n, height, columns, width)
-    apart = weight.reshape(shape.groups, *shape.strides, -1, *shape.taps, depth)
+    y = (n * shape.slices, height, columns, width)
+    apart = weight.reshape(shape.groups * shape.slices, *shape.strides, -1, *shape.taps, depth)
     if shape.zeros[0]:
         apart[:, -shape.zeros[0] :, :, :, 0] = 0
     if shape.zeros[1]:
@@ -91,7 +98,10 @@ def problem(library: Library, instance: Instance, shape: Shape) -> Problem:
     arguments.x, arguments.filter, arguments.y = source.pointer, filters.pointer, output.pointer
     arguments.x_pitch, arguments.y_pitch = source.pitch, output.pitch
     arguments.epilogue = operands.arguments
-    arguments.pixels = PhasedPixels(*shape.strides, *shape.cut, height, columns, *shape.zeros)
+    extents = (height, columns)
+    arguments.pixels = PhasedPixels(
+        *shape.strides, *shape.cut, *extents, *shape.zeros, shape.slices
+    )
     parts = zip(np.split(x, shape.groups, -1), np.split(weight, shape.groups), strict=True)
     products = np.concatenate([convolve(*part, convolution) for part in parts], axis=-1)
     pixels = _pixels(products, shape, (height, columns))
@@ -101,9 +111,9 @@ def problem(library: Library, instance: Instance, shape: Shape) -> Problem:
 
 
 def _pixels(values: np.ndarray, shape: Shape, extent: tuple[int, int]) -> np.ndarray:
-    """[n, p, q, groups x phases x channels] as [n, height, width, groups x channels]."""
+    """[n, p, q, groups x phases x channels] as [n x slices, height, width, groups x channels]."""
     n, p, q, _ = values.shape
-    (f, g), (top, left) = shape.strides, shape.cut
-    apart = values.reshape(n, p, q, shape.groups, f, g, -1).transpose(0, 1, 4, 2, 5, 3, 6)
-    whole = apart.reshape(n, p * f, q * g, -1)
+    e, (f, g), (top, left) = shape.slices, shape.strides, shape.cut
+    apart = values.reshape(n, p, q, shape.groups, e, f, g, -1).transpose(0, 4, 1, 5, 2, 6, 3, 7)
+    whole = apart.reshape(n * e, p * f, q * g, -1)
     return whole[:, top : top + extent[0], left : left + extent[1]]

@@ -61,7 +61,7 @@ class Gemm(ctypes.Structure):
 class PhasedPixels(ctypes.Structure):
     """PhasedPixels."""
 
-    _fields_ = _fields(_I, "h w top left height width zeros_h zeros_w")
+    _fields_ = _fields(_I, "h w top left height width zeros_h zeros_w d")
 
 
 class DepthAxis(ctypes.Structure):

@@ -20,7 +20,8 @@ from tests.gpu.cases import ALL
 from tests.gpu.device import KernelError, Library
 from tests.gpu.problems import problems
 from tests.gpu.reference import LIMITS, relative_error
-from tests.support import Net
+from tests.support import Net, planned
+from tests.volumes import unet
 
 pytestmark = pytest.mark.gpu
 
@@ -105,8 +106,24 @@ def test_a_model_s_node_stays_within_its_limits(
     assert result.verdict.startswith("PASSED: kernels on")
 
 
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "keep"])
+def test_a_unet_of_volumes_stays_within_its_limits(precision: str, tmp_path: Path) -> None:
+    """Its transposed convolutions and its MaxPool, which planning may not choose yet."""
+    source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(unet(), source)
+    with planned(FAMILY), planned(named("pool")):
+        optimize(source, out, precision=precision, fuse="all", verify=False)
+    kinds = [node.op_type for node in onnx.load(out).graph.node]
+    assert sum(kind.startswith("FusedConvTranspose") for kind in kinds) == 2
+    assert sum(kind.startswith("MaxPool_nhwc") for kind in kinds) == 1
+    result = verify(source, out, providers=[CUDA])
+    assert result.passed, result.text()
+    assert result.verdict.startswith("PASSED: kernels on")
+
+
 def test_shapes_meet_every_case() -> None:
     """Tiles with several phases and with several images, phases that are cut on each side."""
     shapes = conv_transposes.SHAPES
     assert {min(s.cut) > 0 for s in shapes} == {max(s.short) > 0 for s in shapes} == {True, False}
     assert np.prod([s.groups for s in shapes]) > 1
+    assert {s.slices for s in shapes} == {1, 2, 3, 4}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from onnxbolt.families import named
 from onnxbolt.forms import CHANNELS_LAST
 from onnxbolt.ops.base import Stored
 from onnxbolt.ops.conv_transpose.geometry import Axis
-from onnxbolt.problems import ConvProblem, ConvTransposeProblem
-from tests.support import Net, assert_same, matched, ops
+from onnxbolt.problems import ConvProblem, ConvTranspose3dProblem, ConvTransposeProblem
+from tests.support import Net, assert_same, matched, ops, planned
+from tests.volumes import unet
 
 FAMILY = named("conv_transpose_sm90")
 
@@ -108,6 +110,78 @@ def test_images(kernel: tuple[int, ...], attributes: dict[str, Any]) -> None:
     assert _types(optimized) == ["FusedConvTranspose_Bias_Relu_f32"]
 
 
+# slices that make slices of y of their own, with pixels as those of images
+VOLUMES = [
+    ((2, 2, 2), {"strides": [2, 2, 2]}),
+    ((2, 4, 3), {"strides": [2, 2, 2], "pads": [0, 1, 1, 0, 1, 1]}),
+    ((3, 1, 2), {"strides": [3, 1, 2]}),
+    ((1, 2, 2), {"strides": [2, 2, 2], "output_padding": [1, 0, 0]}),
+    ((2, 2, 2), {"strides": [2, 2, 2], "group": 2}),
+    ((2, 2, 2), {"strides": [2, 2, 2], "output_shape": [6, 10, 14]}),
+    ((2, 1, 1), {"strides": [2, 1, 1]}),
+]
+SIZES = (2, 16, 3, 5, 7)
+
+
+@pytest.fixture
+def _kernels_of_volumes() -> Iterator[None]:
+    """Planning may choose them, though they have not run on a GPU yet."""
+    with planned(FAMILY), planned(named("pool")):
+        yield
+
+
+@pytest.mark.usefixtures("_kernels_of_volumes")
+@pytest.mark.parametrize(("kernel", "attributes"), VOLUMES)
+def test_volumes(kernel: tuple[int, ...], attributes: dict[str, Any]) -> None:
+    optimized = assert_same(_between(SIZES, 16, kernel, **attributes), arch=90)
+    assert _types(optimized) == ["FusedConvTranspose_Bias_Relu_f32_3d"]
+    assert "Transpose" not in ops(optimized)
+
+
+@pytest.mark.usefixtures("_kernels_of_volumes")
+def test_volumes_in_16_bits_with_padded_channels_and_a_residual() -> None:
+    net = Net({"x": (2, 5, 3, 5, 7), "z": (2, 16, 6, 10, 14)})
+    other = net.node("Conv", "z", net.normal(16, 16, 1, 1, 1, scale=0.2))
+    y = net.node("Add", _node(net, "x", 5, 16, (2, 2, 2), strides=[2] * 3), other)
+    model = net.model(net.node("Conv", y, net.normal(8, 16, 1, 1, 1, scale=0.2)))
+    optimized = assert_same(model, 4e-2, "fp16", arch=90)
+    assert _types(optimized) == ["FusedConvTranspose_Bias_Add_f16_3d"]
+
+
+@pytest.mark.usefixtures("_kernels_of_volumes")
+def test_a_unet_of_volumes_is_fused_throughout() -> None:
+    """Down by MaxPool and by strides, up by transposed convolutions, joined by Concat."""
+    optimized = assert_same(unet(), arch=90)
+    ordinary = [op for op in ops(optimized) if not op.startswith(("Fused", "GroupNorm"))]
+    pooling = "MaxPool_nhwc_f32_3d_sliced"  # its input lies in the Concat's result
+    assert ordinary == ["NchwToNhwc_f32_3d", pooling, "NhwcToNchw_f32_3d"]
+    assert len(_types(optimized)) == 2
+
+
+def test_volumes_stay_until_their_kernel_was_measured() -> None:
+    model = _between(SIZES, 16, (2, 2, 2), strides=[2, 2, 2])
+    assert "ConvTranspose" in ops(assert_same(model, arch=90))
+
+
+@pytest.mark.parametrize(("kernel", "strides"), [((1, 2, 2), [1, 2, 2]), ((1, 1, 2), [1, 1, 2])])
+def test_slices_that_make_one_slice_are_images(kernel: tuple[int, ...], strides: list[int]) -> None:
+    optimized = assert_same(_between(SIZES, 16, kernel, strides=strides), arch=90)
+    assert _types(optimized) == ["FusedConvTranspose_Bias_Relu_f32_3d"]
+
+
+def test_the_problem_of_volumes() -> None:
+    """Slices are images, of which each makes `slices` of y."""
+    net = Net({"x": SIZES})
+    model = net.model(_node(net, "x", 16, 24, (2, 2, 2), strides=[2, 2, 2]))
+    (candidate,) = matched(model)[0]
+    sizes = lambda tensor: list(tensor.shape)  # noqa: E731
+    stored = Stored(CHANNELS_LAST, CHANNELS_LAST)
+    problem = candidate.anchor.op.problem(candidate, sizes, stored)
+    assert isinstance(problem, ConvTranspose3dProblem)
+    assert (problem.n, problem.h, problem.w, problem.slices) == (6, 5, 7, 2)
+    assert (problem.p, problem.q, problem.rows, problem.columns) == (10, 14, 210, 8 * 24)
+
+
 def test_lines_with_cut_phases() -> None:
     model = _between((2, 16, 13), 24, (4,), strides=[3])
     assert _types(assert_same(model, arch=90)) == ["FusedConvTranspose_Bias_Relu_f32_1d"]
@@ -156,7 +230,9 @@ def test_images_and_cut_lines_are_stored_pixel_by_pixel(
 @pytest.mark.parametrize(
     ("shape", "kernel", "k", "attributes", "reason"),
     [
-        ((1, 8, 4, 4, 4), (2, 2, 2), 8, {}, "a 3-D transposed convolution"),
+        ((1, 8, 4, 4, 4, 4), (2, 2, 2, 2), 8, {}, "a 4-D transposed convolution"),
+        ((1, 8, 4, 4, 4), (3, 2, 2), 8, {}, "slices of a transposed convolution of volumes"),
+        ((1, 8, 4, 4, 4), (2, 2, 2), 8, {"pads": [1, 0, 0, 1, 0, 0]}, "slices of a transposed"),
         ((1, 8, 6, 6), (2, 2), 6, {}, "pixels of less than 16 bytes"),
         ((1, 6, 6, 6), (2, 2), 8, {"group": 2}, "grouped transposed convolutions"),
         ((1, 8, 6, 6), (2, 2), 8, {"pads": [2, 0, 0, 0]}, "pads that are wider"),

@@ -52,7 +52,7 @@ def test_the_reference_moves_pixels_but_reads_no_tensors() -> None:
     reference = PROBLEM.reference
     assert reference is not None
     assert reference.computed is Computed.CONV_TRANSPOSE
-    assert reference.extents[-8:] == (2, 2, 1, 1, 64, 96, 0, 0)
+    assert reference.extents[-9:] == (2, 2, 1, 1, 64, 96, 0, 0, 1)
     assert replace(PROBLEM, chain=("Bias", "Add")).reference is None
 
 
@@ -65,6 +65,18 @@ def test_products_of_zeros_are_none() -> None:
     assert [flat.first_tap(phase) for phase in range(3)] == [(0, 0), (0, 1), (0, 1)]
     points = replace(PROBLEM, taps=(1, 1), zeros=(1, 1))  # two phases of x alone, by weights of 0
     assert points.first_tap(3) == (0, 0)
+
+
+def test_slices_of_a_volume_make_slices() -> None:
+    volumes = PROBLEM.of_volumes(2)
+    assert volumes.rows == PROBLEM.rows
+    assert (volumes.columns, volumes.convolution.k) == (2 * 96, 2 * 96)
+    assert volumes.flops == 2 * PROBLEM.flops
+    assert volumes.pixels == 2 * PROBLEM.pixels
+    assert volumes.reference is not None
+    assert volumes.reference.extents[-9:] == (2, 2, 1, 1, 64, 96, 0, 0, 2)
+    assert volumes.shape == "conv transpose 8x32x48x64 to 24, 2x4x4, stride 2"
+    assert volumes.operation == "3-D conv transpose"
 
 
 def test_words_name_the_filter_without_its_zeros() -> None:
@@ -81,4 +93,6 @@ def test_onnx_runtime_has_a_kernel_for_each_step() -> None:
 
 def test_keys_hold_all_of_it() -> None:
     with planned(named("conv_transpose_sm90")):
-        assert problem_from("ConvTransposeProblem", plain(PROBLEM)) == PROBLEM  # type: ignore[arg-type]
+        for problem in (PROBLEM, PROBLEM.of_volumes(2)):
+            kind, fields = type(problem).__name__, plain(problem)
+            assert problem_from(kind, fields) == problem  # type: ignore[arg-type]

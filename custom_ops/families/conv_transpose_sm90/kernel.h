@@ -1,5 +1,6 @@
 // Transposed convolution for sm_90a in NHWC: an implicit GEMM whose columns are the channels of all
-// phases of y's pixels, which are stored at their pixels (sm90/phases.h).
+// phases of y's pixels, which are stored at their pixels (sm90/phases.h). Slices of volumes are
+// images, each of which makes several slices of y.
 //
 // Constraints: rows of x and filter are multiples of 16 bytes, and so are a group's channels of y;
 // a tile's columns belong to one group; padding and the filter's reach fit TMA's im2col window.
@@ -73,7 +74,7 @@ struct ConvTransposeSm90 {
   static int depth(const ConvArguments& conv) { return conv.c / conv.groups; }
 
   static const char* check_groups(const ConvArguments& conv) {
-    const int phases = conv.pixels.h * conv.pixels.w;
+    const int phases = conv.pixels.count();
     if (conv.groups < 1 || phases < 1 || conv.c % conv.groups != 0 ||
         conv.k % (conv.groups * phases) != 0)
       return "c and k have to be multiples of groups, and k also of phases";
@@ -87,7 +88,7 @@ struct ConvTransposeSm90 {
 
   static const char* check_output(const ConvArguments& conv) {
     constexpr int kC = Row::at(kAlignC);
-    const int channels = conv.k / conv.groups / (conv.pixels.h * conv.pixels.w);
+    const int channels = conv.k / conv.groups / conv.pixels.count();
     if (channels % kC != 0 || channels * sizeof(Output) % 16 != 0 || conv.y_pitch % kC != 0 ||
         conv.y_pitch * sizeof(Output) % 16 != 0 || !IsAligned(conv.y, 16))
       return "y, its pitch or a group's channels are not aligned to align_c elements";

@@ -7,16 +7,21 @@ namespace onnxbolt {
 
 // The place of a transposed convolution's pixels: output (p, q) of the convolution has those of all
 // phases (f, g) as its channels, group by group, phase by phase; they are pixels
-// (h p + f - top, w q + g - left) of y, those among them that y has.
+// (h p + f - top, w q + g - left) of y, those among them that y has. Of a volume, whose slices are
+// the images, phases (e, f, g) are pixels of slice d n + e of y.
 struct PhasedPixels {
   int h = 1, w = 1;              // phases along each axis
   int top = 0, left = 0;         // phases in front of the first pixel
   int height = 0, width = 0;     // extents of y
   int zeros_h = 0, zeros_w = 0;  // the last phases of a turn, which meet zeros at the first tap
+  int d = 1;                     // phases along the depth: slices of y for one of x
 
-  constexpr bool apart() const { return h * w > 1 || height > 0; }
+  constexpr int count() const { return d * h * w; }
+  constexpr bool apart() const { return count() > 1 || height > 0; }
   // True if all phases of a row of `q` outputs are y's row as it lies.
-  constexpr bool lie_in_rows(int q) const { return h == 1 && left == 0 && w * q == width; }
+  constexpr bool lie_in_rows(int q) const {
+    return d == 1 && h == 1 && left == 0 && w * q == width;
+  }
 };
 
 // y[n, p, q, k] = epilogue(x[n, h, w, c] * w[k, r, s, c]), cross-correlation. A pitch is elements
@@ -34,7 +39,7 @@ struct ConvArguments {
   void* stored = nullptr;  // if y is to be written in both layouts: the NHWC one, without gaps, in
                            // the element type of x
   int padding = 0;         // channels at the end that the NCHW layout lacks
-  PhasedPixels pixels{};   // apart(): y is [n, height, width, k / phases], and has no rows of k
+  PhasedPixels pixels{};   // apart(): y is [n d, height, width, k / phases], and has no rows of k
   DepthAxis depth{};       // exists() for volumes alone
 
   constexpr void* rows() const { return stored ? stored : y; }  // the NHWC output

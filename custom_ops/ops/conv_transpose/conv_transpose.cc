@@ -1,4 +1,6 @@
-// FusedConvTranspose: y[N, P, Q, K] = epilogue of ConvTranspose(x[N, H, W, C]); also of rank 3.
+// FusedConvTranspose: y[N, P, Q, K] = epilogue of ConvTranspose(x[N, H, W, C]); also of ranks 3 and
+// 5. Of a volume, each slice of x makes slices of y of its own: the filter's depth is the stride
+// there, and y has no others.
 //
 // It is a convolution of stride 1 whose channels are those of all phases of the output's pixels:
 // weight [groups x phases x K / groups, *taps, C / groups]. Its output j of phase f is pixel
@@ -61,8 +63,9 @@ class ConvTranspose : public Operation {
 
   const char* Launch(const Tensors& t, const Run& run) const override {
     const Image x(t.x_shape), y(t.y_shape);
+    RequireSlices(x, y, t.weight_shape);
     ConvArguments a{};
-    a.n = AsInt(x.n), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c);
+    a.n = AsInt(x.n * x.d), a.h = AsInt(x.h), a.w = AsInt(x.w), a.c = AsInt(x.c);
     a.k = AsInt(y.c * phases());
     a.r = AsInt(taps(kHeight, t.weight_shape)), a.s = AsInt(taps(kWidth, t.weight_shape));
     a.stride_h = a.stride_w = a.dilation_h = a.dilation_w = 1;
@@ -80,7 +83,8 @@ class ConvTranspose : public Operation {
                 AsInt(y.h),
                 AsInt(y.w),
                 AsInt(zeros(kHeight)),
-                AsInt(zeros(kWidth))};
+                AsInt(zeros(kWidth)),
+                AsInt(window_.stride[kDepth])};
     if (groups_ == 1 && a.pixels.lie_in_rows(a.q) && t.y_pitch == y.c) StoreRows(&a);
     return run(&a);
   }
@@ -97,7 +101,15 @@ class ConvTranspose : public Operation {
   // The place of a spatial axis in shapes.
   static size_t place(int axis) { return 1 + axis - kFirst; }
 
-  int64_t phases() const { return window_.stride[kHeight] * window_.stride[kWidth]; }
+  int64_t phases() const {
+    return window_.stride[kDepth] * window_.stride[kHeight] * window_.stride[kWidth];
+  }
+
+  void RequireSlices(const Image& x, const Image& y, const Shape& weight) const {
+    if (taps(kDepth, weight) != 1 || window_.begin[kDepth] != 0 ||
+        y.d != x.d * window_.stride[kDepth])
+      Refuse("the slices of y are not those that single slices of x make");
+  }
 
   static int64_t taps(int axis, const Shape& weight) {
     return axis < kFirst ? 1 : weight[place(axis)];
@@ -134,6 +146,7 @@ class ConvTranspose : public Operation {
 
 const RegisteredKind<ConvTranspose<4>> kConvTranspose("conv_transpose");
 const RegisteredKind<ConvTranspose<3>> kConvTranspose1d("conv_transpose1d");
+const RegisteredKind<ConvTranspose<5>> kConvTranspose3d("conv_transpose3d");
 
 }  // namespace
 }  // namespace onnxbolt

@@ -13,8 +13,9 @@ from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks import sm90
 from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.sm90 import Sm90Config
-from onnxbolt.problems import ConvProblem, ConvTransposeProblem
+from onnxbolt.problems import ConvProblem, ConvTranspose3dProblem, ConvTransposeProblem
 
+_Problem = ConvTransposeProblem | ConvTranspose3dProblem
 # operations for each output beside those of an epilogue that TMA stores: its place, for 16 bytes
 _PLACES = 1.0
 
@@ -26,16 +27,15 @@ class ConvTransposeSm90Config(Sm90Config):
 
 class ConvTransposeSm90(Family[ConvTransposeSm90Config]):
     """Serves transposed convolutions whose rows TMA can read, and whose channels are whole
-    accesses."""
+    accesses; of volumes those whose slices make slices of y of their own."""
 
     number, name, config = 30, "conv_transpose_sm90", ConvTransposeSm90Config
-    problems = (ConvTransposeProblem,)
-    kinds = frozenset({"conv_transpose", "conv_transpose1d"})
+    problems = (ConvTransposeProblem, ConvTranspose3dProblem)
+    unmeasured = (ConvTranspose3dProblem,)
+    kinds = frozenset({"conv_transpose", "conv_transpose1d", "conv_transpose3d"})
     needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
 
-    def candidates(
-        self, problem: ConvTransposeProblem, arch: Arch
-    ) -> tuple[ConvTransposeSm90Config, ...]:
+    def candidates(self, problem: _Problem, arch: Arch) -> tuple[ConvTransposeSm90Config, ...]:
         convolution = problem.convolution
         channels, access = problem.k // problem.groups, 16 // problem.out.bytes
         if channels % max(access, problem.dtype.alignment) or not sm90.im2col_reaches(convolution):
@@ -59,9 +59,7 @@ class ConvTransposeSm90(Family[ConvTransposeSm90Config]):
         arch = get(kernel.config.arch)
         return sm90.shared_memory(kernel.config, kernel, arch, staged_in_rows=True)
 
-    def predicted_us(
-        self, problem: ConvTransposeProblem, config: ConvTransposeSm90Config, arch: Arch
-    ) -> float:
+    def predicted_us(self, problem: _Problem, config: ConvTransposeSm90Config, arch: Arch) -> float:
         """That of the convolution, without the taps at which all phases of a tile meet zeros, and
         with the time of finding places."""
         moved = memory_us(problem, arch)
@@ -76,7 +74,7 @@ class ConvTransposeSm90(Family[ConvTransposeSm90Config]):
         return [sm90.launch_swizzles(config), sm90.launch_splits(config)]
 
 
-def _taps_share(problem: ConvTransposeProblem, width: int) -> float:
+def _taps_share(problem: _Problem, width: int) -> float:
     """The share of the taps that tiles of `width` columns multiply, in the mean."""
     if not any(problem.zeros):
         return 1.0

@@ -1,4 +1,4 @@
-"""Transposed convolution of one or two dimensions by a constant weight, with an epilogue (ONNX
+"""Transposed convolution of one to three dimensions by a constant weight, with an epilogue (ONNX
 ConvTranspose)."""
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ class ConvTranspose(ProductOp):
     [N, *spatial, K] (docs/node-format.md)."""
 
     name, op_type = "conv_transpose", "FusedConvTranspose"
-    kinds = ("conv_transpose", "conv_transpose1d")
+    kinds = ("conv_transpose", "conv_transpose1d", "conv_transpose3d")
     problem_type = ConvTransposeProblem
     weight_axes = (1, 0)  # [C, K/groups, *filter]
     channels_last = True
 
     def kind_of(self, signature: Signature) -> str:
-        """Those of one dimension are a kind of their own."""
-        return "conv_transpose1d" if signature.rank == 3 else "conv_transpose"
+        """Those of one dimension, and of three, are kinds of their own."""
+        kinds = {3: "conv_transpose1d", 5: "conv_transpose3d"}
+        return kinds.get(signature.rank, "conv_transpose")
 
     def anchors(self) -> Sequence[AnchorPattern]:
         """ConvTranspose."""

@@ -68,6 +68,11 @@ class Axis:
         size."""
         return self.cut == (self.padding - self.end) % self.stride == 0
 
+    @property
+    def apart(self) -> bool:
+        """True if each input makes outputs of its own, and the output has no others."""
+        return self.taps == 1 and self.begin == 0 and self.end == self.padding
+
     def output(self, size: int) -> int:
         """Pixels of the output."""
         return (size - 1 + self.taps) * self.stride - self.begin - self.end + self.padding

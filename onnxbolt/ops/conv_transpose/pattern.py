@@ -1,4 +1,4 @@
-"""ConvTranspose with a constant weight, 1-D and 2-D: which are fused, and why others are not."""
+"""ConvTranspose with a constant weight, 1-D to 3-D: which are fused, and why others are not."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from onnxbolt import grouped
 from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import BIAS, Step
+from onnxbolt.forms import FIRST_TO_LAST
 from onnxbolt.graph.edit import auto_pad
 from onnxbolt.graph.overridable import remedy_for
 from onnxbolt.ops.base import FusedOp
@@ -63,7 +64,7 @@ def _refusal(node: gs.Node) -> Refusal | None:
     if not isinstance(weight, gs.Constant):
         return because("its weight is computed at run time", weight.name, remedy_for(weight))
     rank = len(weight.shape)
-    if rank not in (3, 4):
+    if rank not in FIRST_TO_LAST:
         return because(
             f"a {rank - 2}-D transposed convolution stays with ONNX Runtime", weight.name
         )
@@ -99,6 +100,12 @@ def _refusal(node: gs.Node) -> Refusal | None:
         )
     if any(max(axis.begin, axis.end) >= axis.taps * axis.stride for axis in axes_of(node)):
         return because("pads that are wider than the filter", x.name)
+    if rank == 5 and not axes_of(node)[0].apart:
+        return because(
+            "slices of a transposed convolution of volumes that several of the input's slices make",
+            weight.name,
+            "a filter whose depth is the stride there, without pads",
+        )
     return None
 
 

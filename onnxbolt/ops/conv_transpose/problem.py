@@ -10,16 +10,17 @@ from onnxbolt.epilogues import CASTS
 from onnxbolt.integers import round_up
 from onnxbolt.ops.base import Stored
 from onnxbolt.ops.conv_transpose.geometry import Axis, as_in_onnx, axes_of, lies_in_rows
-from onnxbolt.problems import ConvTransposeProblem
+from onnxbolt.problems import ConvTranspose3dProblem, ConvTransposeProblem
 
 _FLAT = Axis(1, 1, 1, (0, 0), 0)  # the height of one dimension
 
 
 def problem_of(
     candidate: Candidate, x: Sequence[int], stored: Stored | None
-) -> ConvTransposeProblem:
+) -> ConvTransposeProblem | ConvTranspose3dProblem:
     """The problem for an x of these sizes. Without `stored`, what ONNX Runtime solves: filters
-    without zeros in front. Kernels that store pixel by pixel have x padded in any case."""
+    without zeros in front. Kernels that store pixel by pixel have x padded in any case. The slices
+    of volumes are images."""
     anchor = candidate.anchor
     c, k, groups = int(anchor.weight.shape[0]), candidate.widths[-1], anchor.groups
     if stored is not None:
@@ -27,11 +28,16 @@ def problem_of(
     elif not lies_in_rows(anchor.node):
         c, groups = round_up(c, anchor.dtype.alignment), anchor.kernel_groups
     axes, spatial = as_in_onnx(anchor.node) if stored is None else axes_of(anchor.node), x[2:]
+    images, slices = x[0], 1
     if len(axes) == 1:
         axes, spatial = (_FLAT, *axes), (1, *spatial)
+    if len(axes) == 3:
+        images, slices = x[0] * spatial[0], axes[0].stride
+        axes, spatial = axes[1:], spatial[1:]
     chain = tuple(name for name in candidate.steps if name not in CASTS.values())
-    sizes = (x[0], spatial[0], spatial[1], c, k)
-    return by_axes(sizes, axes, groups, anchor.dtype, candidate.out, chain)
+    sizes = (images, spatial[0], spatial[1], c, k)
+    problem = by_axes(sizes, axes, groups, anchor.dtype, candidate.out, chain)
+    return problem if slices == 1 else problem.of_volumes(slices)
 
 
 def by_axes(

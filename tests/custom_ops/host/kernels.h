@@ -187,10 +187,10 @@ inline void ComputePhases(const ConvArguments& c) {
   conv.epilogue.params[0] = 1;
   Compute(conv);
   const PhasedPixels& to = c.pixels;
-  const int width = c.k / c.groups / (to.h * to.w);
+  const int width = c.k / c.groups / to.count();
   for (int64_t i = 0; i < int64_t(values.size()); ++i) {
     const int column = i % c.k, group = column / (c.k / c.groups), phase = column / width;
-    const int64_t row = i / c.k, n = row / c.q / c.p;
+    const int64_t row = i / c.k, n = row / c.q / c.p * to.d + phase / to.w / to.h % to.d;
     const int h = row / c.q % c.p * to.h + phase / to.w % to.h - to.top,
               w = row % c.q * to.w + phase % to.w - to.left;
     if (h < 0 || h >= to.height || w < 0 || w >= to.width) continue;

@@ -8,11 +8,12 @@
 using namespace onnxbolt;
 
 // Puts the place of each row and column of the product into `place`, and its channel into
-// `channel`. `extents`: n, p, q, k, groups, then the fields of PhasedPixels.
+// `channel`. `extents`: n, p, q, k, groups, then the fields of PhasedPixels but its zeros.
 extern "C" void host_places(const int* extents, long long* place, int* channel) {
   ConvArguments conv{};
   for (int* to : {&conv.n, &conv.p, &conv.q, &conv.k, &conv.groups, &conv.pixels.h, &conv.pixels.w,
-                  &conv.pixels.top, &conv.pixels.left, &conv.pixels.height, &conv.pixels.width})
+                  &conv.pixels.top, &conv.pixels.left, &conv.pixels.height, &conv.pixels.width,
+                  &conv.pixels.d})
     *to = *extents++;
   const sm90::PhasedPlaces places(conv);
   for (int row = 0; row < conv.n * conv.p * conv.q; ++row) {
@@ -26,12 +27,12 @@ extern "C" void host_places(const int* extents, long long* place, int* channel) 
 }
 
 // Puts the first taps that the `width` columns from each multiple of `width` on meet into `first`.
-// `extents`: r, s, k, groups, phases along each axis, zeros along each axis.
+// `extents`: r, s, k, groups, phases and zeros along height and width, phases along the depth.
 extern "C" void host_first_taps(const int* extents, int width, int* first) {
   ConvArguments conv{};
   conv.p = conv.q = 1;
   for (int* to : {&conv.r, &conv.s, &conv.k, &conv.groups, &conv.pixels.h, &conv.pixels.w,
-                  &conv.pixels.zeros_h, &conv.pixels.zeros_w})
+                  &conv.pixels.zeros_h, &conv.pixels.zeros_w, &conv.pixels.d})
     *to = *extents++;
   const sm90::PhasedPlaces places(conv);
   for (int column = 0; column < conv.k; column += width) {
