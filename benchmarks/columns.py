@@ -17,13 +17,13 @@ Cell = Callable[[dict[str, Any]], str]  # a cell's text, from its row
 @dataclass(frozen=True)
 class Table:
     """How a benchmark is shown: columns by heading, whether the mean of ratios is shown, by group
-    if rows have groups, and the figure of the same name if there is one."""
+    if rows have groups, and the folder of its figure, as seen from the page, if one is shown."""
 
     benchmark: str
     columns: Mapping[str, Cell]
     compares: bool = True
     group: Cell | None = None
-    figure: bool = False
+    figures: str = ""
     # a row's place in tables; files keep the order of measuring
     place: Callable[[dict[str, Any]], int] = lambda row: 0
 
@@ -313,6 +313,18 @@ _VARYING: Mapping[str, Cell] = {
     "error": _field("error", ".1e"),
 }
 
+_VARYING_SUMMARY = {
+    name: _VARYING[name]
+    for name in (
+        "model, size",
+        "onnxbolt, ms",
+        "ONNX Runtime at its best, ms",
+        "ratio",
+        "PyTorch eager, ms",
+        "torch.compile(dynamic=True), ms",
+    )
+}
+
 TABLES = {
     "summary": Table("end_to_end", {**_MODEL, **_TIMES}, place=_target),
     "end_to_end": Table(
@@ -328,7 +340,7 @@ TABLES = {
             "settings": _field("config"),
         },
         place=_target,
-        figure=True,
+        figures="figures",
     ),
     "pytorch": Table("end_to_end", _PYTORCH, compares=False, place=_target),
     "gemm": Table(
@@ -340,7 +352,7 @@ TABLES = {
             "regret": _value("regret", ".2f"),
         },
         group=_epilogue,
-        figure=True,
+        figures="figures",
     ),
     "conv": Table(
         "conv",
@@ -351,7 +363,7 @@ TABLES = {
             "in ResNet-50": _value("occurrences"),
             "kernel": _field("config"),
         },
-        figure=True,
+        figures="figures",
     ),
     "conv_transpose": Table(
         "conv_transpose",
@@ -383,7 +395,7 @@ TABLES = {
             "kernel": _field("config"),
         },
     ),
-    "epilogue": Table("epilogue", _EPILOGUE, figure=True),
+    "epilogue": Table("epilogue", _EPILOGUE, figures="figures"),
     "padding": Table("padding", _PADDING),
     "kernels": Table("profile", _PROFILE, compares=False),
     "tuning": Table("tuning", _TUNING, compares=False, place=_target),
@@ -398,7 +410,10 @@ TABLES = {
             "error": _field("error", ".1e"),
         },
     ),
-    "varying": Table("varying", _VARYING, group=_kind_of_size, figure=True),
+    "varying": Table("varying", _VARYING, group=_kind_of_size, figures="figures"),
+    "varying_summary": Table(
+        "varying", _VARYING_SUMMARY, group=_kind_of_size, figures="docs/figures"
+    ),
     "fixed_sizes": Table(
         "fixed_sizes",
         {

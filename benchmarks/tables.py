@@ -3,7 +3,8 @@ after each new result file.
 
 A page says where a table goes by a pair of comments, `<!-- begin:gemm -->` and `<!-- end:gemm -->`;
 all between them is generated. README shows figures of one commit, that of the whole models, and
-says what it leaves out; docs/performance.md shows all, each table with its commit. Rows whose peer
+says what it leaves out, but for varying sizes, whose table names its commit; docs/performance.md
+shows all, each table with its commit. Rows whose peer
 has an estimated part enter no mean.
 """
 
@@ -23,6 +24,7 @@ from benchmarks.documents import RESULTS, missing
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/performance.md")
 ONE_COMMIT = ("README.md",)  # pages that show the figures of one commit
+OF_ANY_COMMIT = ("varying",)  # benchmarks that such a page shows all the same
 FIGURES = ROOT / "docs" / "figures"  # benchmarks/plots.py
 NOTHING = "Nothing has been measured yet."
 _BLOCK = re.compile(r"(<!-- begin:(\w+) -->\n).*?(<!-- end:\2 -->)", re.DOTALL)
@@ -65,10 +67,13 @@ def results_of(page: str, directory: Path = RESULTS) -> dict[str, list[Document]
 
 def of_one_commit(results: Mapping[str, Sequence[Document]]) -> dict[str, list[Document]]:
     """Documents and rows of the whole models' commit; `document["left_out"]` names the rows that
-    others have."""
+    others have. OF_ANY_COMMIT stay as they are."""
     commits = [document["commit"] for document in results.get("end_to_end", ())]
     found: dict[str, list[Document]] = {}
     for benchmark, documents in results.items():
+        if benchmark in OF_ANY_COMMIT:
+            found[benchmark] = [*documents]
+            continue
         for document in documents:
             same = [
                 row
@@ -100,8 +105,8 @@ def with_blocks(page: str, shown: Callable[[str], str]) -> str:
 
 def _block(table: Table, results: Mapping[str, Sequence[Document]]) -> str:
     parts = [_measured(table, document) for document in results.get(table.benchmark, ())]
-    if parts and table.figure and (FIGURES / f"{table.benchmark}.svg").exists():
-        parts.append(f"![{table.benchmark}](figures/{table.benchmark}.svg)")
+    if parts and table.figures and (FIGURES / f"{table.benchmark}.svg").exists():
+        parts.append(f"![{table.benchmark}]({table.figures}/{table.benchmark}.svg)")
     return "\n\n".join(parts) or NOTHING
 
 

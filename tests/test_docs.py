@@ -16,6 +16,7 @@ from onnxbolt.cli import commands
 from onnxbolt.families import FAMILIES
 from onnxbolt.families.__main__ import columns, table
 from tests.conftest import ROOT
+from tests.support import Net
 
 PAGES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
 FOLDERS = (
@@ -99,6 +100,24 @@ def test_each_page_is_in_the_site_s_navigation() -> None:
     assert [str(page) for page in pages if not {str(page), str(page.parent)} & {*named}] == [], (
         "add it to nav in mkdocs.yml"
     )
+
+
+def test_the_readme_s_picture_shows_what_optimize_does(tmp_path: Path) -> None:
+    picture = (ROOT / "docs/figures/fusion.svg").read_text()
+    shown = re.findall(r"<text [^>]*>(\w+)</text>", picture)
+    net = Net({"image": (1, 64, 56, 56)})
+    x = net.node("Relu", net.conv("image", 64, 64))
+    first = len(net.nodes)
+    y = net.node("Relu", net.batchnorm(net.conv(x, 64, 64, 3, pads=[1, 1, 1, 1]), 64))
+    y = net.batchnorm(net.conv(y, 64, 64, 3, pads=[1, 1, 1, 1]), 64)
+    block = net.node("Relu", net.node("Add", y, x))
+    assert [node.op_type for node in net.nodes[first:]] == shown[:7]
+    out = tmp_path / "out.onnx"
+    onnxbolt.optimize(
+        net.model(net.conv(block, 64, 64)), out, fuse="all", archs=("sm_80",), library=False
+    )
+    fused = [node.op_type for node in onnx.load(out).graph.node if "Conv" in node.op_type]
+    assert fused[1:3] == [name for name in shown if name.startswith("Fused")]
 
 
 def test_each_command_is_in_the_readme() -> None:

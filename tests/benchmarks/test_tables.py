@@ -10,7 +10,15 @@ import pytest
 from benchmarks.columns import TABLES
 from benchmarks.common import Row
 from benchmarks.documents import write, write_results
-from benchmarks.tables import NOTHING, PAGES, load, of_one_commit, rendered, results_of
+from benchmarks.tables import (
+    NOTHING,
+    OF_ANY_COMMIT,
+    PAGES,
+    load,
+    of_one_commit,
+    rendered,
+    results_of,
+)
 from tests.conftest import ROOT
 
 
@@ -24,12 +32,14 @@ def test_committed_pages_show_the_committed_results(page: str) -> None:
 def test_readme_shows_figures_of_one_commit() -> None:
     commits = {
         row["values"].get("commit", document["commit"])
-        for documents in results_of("README.md").values()
+        for benchmark, documents in results_of("README.md").items()
+        if benchmark not in OF_ANY_COMMIT
         for document in documents
         for row in document["rows"]
     }
     assert len(commits) == 1
-    named = set(re.findall(r"commit ([0-9a-f]{12})", (ROOT / "README.md").read_text()))
+    _, _, below = (ROOT / "README.md").read_text().partition("<!-- end:varying_summary -->")
+    named = set(re.findall(r"commit ([0-9a-f]{12})", below))
     assert named == commits
 
 
@@ -127,6 +137,7 @@ def test_a_page_of_one_commit_leaves_out_others_and_no_mean_flatters(tmp_path: P
         ("end_to_end", "new", [row]),
         ("conv", "old", [row]),
         ("gemm", "new", [row]),
+        ("varying", "old", [dataclasses.replace(row, name="unet, new")]),
     ):
         path = write_results(benchmark, rows, tmp_path / f"{benchmark}-nvidia-h200.json")
         write(path, {**json.loads(path.read_text()), "commit": commit})
@@ -134,7 +145,10 @@ def test_a_page_of_one_commit_leaves_out_others_and_no_mean_flatters(tmp_path: P
     assert {
         benchmark: [len(document["rows"]) for document in found]
         for benchmark, found in kept.items()
-    } == {"end_to_end": [1], "conv": [0], "gemm": [1]}
+    } == {"end_to_end": [1], "conv": [0], "gemm": [1], "varying": [1]}
+    assert "commit old." in rendered(
+        "<!-- begin:varying_summary -->\n<!-- end:varying_summary -->\n", kept
+    )
     page = rendered(
         "<!-- begin:conv -->\n<!-- end:conv -->\n<!-- begin:overview -->\n<!-- end:overview -->\n",
         kept,
