@@ -35,6 +35,7 @@ from onnxbolt.cli_base import (
 )
 from onnxbolt.cli_bench import bench
 from onnxbolt.cli_cache import cache
+from onnxbolt.cli_ci import ci
 from onnxbolt.cli_explain import explain
 from onnxbolt.cli_options import TIME, comparison, once, planning, sized
 from onnxbolt.cli_repair import bisect, doctor, undo
@@ -380,6 +381,7 @@ def inspect(model: Path, as_json: bool, quiet: bool) -> None:
 commands.add_command(bench)
 commands.add_command(bisect)
 commands.add_command(cache)
+commands.add_command(ci)
 commands.add_command(doctor)
 commands.add_command(explain)
 commands.add_command(report_commands)

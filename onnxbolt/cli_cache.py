@@ -147,8 +147,8 @@ def cache_key(paths: tuple[Path, ...], quiet: bool) -> None:
     """Print a key under which a CI can keep the cache directory.
 
     The key changes whenever compiled objects of other runs are of no use. With lock files, or
-    directories that hold them, a second part changes with their contents; the key without it is the
-    prefix of all keys whose objects are still of use.
+    directories of files named *.lock, a second part changes with their contents; the key without it
+    is the prefix of all keys whose objects are still of use.
     """
     from onnxbolt.tune.cache_key import cache_key as key
 

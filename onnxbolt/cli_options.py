@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -98,7 +98,7 @@ def comparison(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-_PLANNING = (
+_CHOICES = (
     click.option(
         "--precision",
         type=click.Choice(PRECISIONS),
@@ -161,20 +161,6 @@ _PLANNING = (
         ),
     ),
     click.option(
-        "--lock",
-        metavar="FILE",
-        type=FILE,
-        help=(
-            "Lock file: measured times in it are used, and this run's choices and times are written"
-            " to it."
-        ),
-    ),
-    click.option(
-        "--frozen",
-        is_flag=True,
-        help="Take every choice from the lock file; exit with 5 if it lacks one.",
-    ),
-    click.option(
         "--ort-version",
         default="",
         metavar="VERSION",
@@ -192,10 +178,37 @@ _PLANNING = (
         ),
     ),
 )
+_LOCK = (
+    click.option(
+        "--lock",
+        metavar="FILE",
+        type=FILE,
+        help=(
+            "Lock file: measured times in it are used, and this run's choices and times are written"
+            " to it."
+        ),
+    ),
+    click.option(
+        "--frozen",
+        is_flag=True,
+        help="Take every choice from the lock file; exit with 5 if it lacks one.",
+    ),
+)
+
+
+def choices(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the flags that decide what is fused, by which kernels, but for those of a lock file."""
+    return _with(function, _CHOICES)
 
 
 def planning(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flags that decide what is fused, by which kernels."""
-    for option in reversed(_PLANNING):
+    return _with(function, (*_CHOICES, *_LOCK))
+
+
+def _with(
+    function: Callable[..., Any], options: Sequence[Callable[..., Any]]
+) -> Callable[..., Any]:
+    for option in reversed(options):
         function = option(function)
     return function

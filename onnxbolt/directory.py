@@ -49,7 +49,13 @@ class Job:
     @property
     def written(self) -> tuple[Path, ...]:
         """All files that may be written for the model."""
-        return self.out, data_file(self.out), get_library_path(self.out), self.lock, self.report
+        library = get_library_path(self.out)
+        return self.out, data_file(self.out), library, self.lock, self.report, self.page
+
+    @property
+    def page(self) -> Path:
+        """The report for browsers."""
+        return self.report.with_suffix(".html")
 
 
 def jobs_in(
@@ -219,10 +225,12 @@ def optimize_one(
     options: Options,
     *,
     write: bool = True,
+    page: bool = False,
     progress: Callable[[str], None] | None = None,
     watch: Progress | None = None,
 ) -> Outcome:
-    """Optimize one model, and write its report too; whatever fails is the outcome."""
+    """Optimize one model, and write its report too, with `page` also as one for browsers; whatever
+    fails is the outcome."""
     start = time.monotonic()
     report: Report | None = None
     code, message = 0, ""
@@ -239,7 +247,8 @@ def optimize_one(
         logger.info("%s", job.name, exc_info=True)
         code, message = OnnxboltError.exit_code, f"{type(error).__name__}: {error}"
     if write and report is not None:
-        files.save(report, job.report)
+        for path in (job.report, job.page) if page else (job.report,):
+            files.save(report, path)
     seconds = time.monotonic() - start
     return Outcome(job.name, code, " ".join(message.split()), seconds, report)
 

@@ -156,6 +156,7 @@ def test_models_are_found_in_order_and_others_are_not(models: Path, tmp_path: Pa
             "UPPER.onnxbolt.so",
             "UPPER.onnxbolt.lock",
             "UPPER.onnxbolt.json",
+            "UPPER.onnxbolt.html",
         )
     )
 

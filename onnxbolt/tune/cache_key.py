@@ -19,7 +19,7 @@ _DIGITS = 16
 def cache_key(paths: Iterable[Path] = ()) -> str:
     """The key of compiled objects: "onnxbolt-" and a digest of all that decides them, kernels'
     sources, compiler, CUTLASS and processor; with `paths` another "-" and a digest of these files,
-    or of the files in these directories.
+    or of the files named *.lock below these directories.
 
     An entry under the longer key has every kernel that these lock files choose. One under any key
     that begins with the shorter one is a good start. Raises InputError for a path that cannot be
@@ -42,7 +42,7 @@ def _contents(paths: Iterable[Path]) -> Iterator[str]:
     files = {
         file.resolve()
         for path in paths
-        for file in (path.rglob("*") if path.is_dir() else [path])
+        for file in (path.rglob("*.lock") if path.is_dir() else [path])
         if not file.is_dir()
     }
     try:

@@ -29,6 +29,8 @@ LEVELS = {
     ),
     "model": "the whole model: relative L2 error",
 }
+# the names of what a level compares
+LEVEL_NAMES = {"segment": "segments", "node": "fused nodes", "model": "the whole model"}
 
 
 @dataclass(frozen=True)

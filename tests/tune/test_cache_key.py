@@ -42,6 +42,8 @@ def test_lock_files_add_a_part_that_follows_their_contents(tmp_path: Path) -> No
     assert cache_key([locks / "sub" / "b.lock", locks / "a.lock", locks]) == found
     (locks / "a.lock").rename(locks / "$(touch x)\n.lock")
     assert cache_key([locks]) == found
+    (locks / "model.onnx").write_text("a model beside its lock file")
+    assert cache_key([locks]) == found
     (locks / "sub" / "b.lock").write_text("c")
     assert cache_key([locks]) != found
 

@@ -1,0 +1,1 @@
+"""Tests of `onnxbolt ci` and of its examples."""
