@@ -14,6 +14,7 @@ from onnxbolt.epilogues import PRODUCT, STORE, Step
 
 AttributeType: TypeAlias = AttributeProto.AttributeType  # e.g. AttributeProto.INTS
 
+REST = 2**31 - 1  # the end of all axes
 # the attribute of Constant that holds a value of a type
 _VALUES = {
     AttributeProto.FLOAT: "value_float",
@@ -82,10 +83,11 @@ class Body:
         parts = [self.ints(size) if isinstance(size, int) else size for size in sizes]
         return self("Reshape", [name, self("Abs", [self("Concat", parts, axis=0)])])
 
-    def size(self, name: str, axis: int) -> str:
-        """The size of an axis, as a vector."""
-        last = axis + 1 or 2**31 - 1
-        return self("Slice", [self("Shape", [name]), self.ints(axis), self.ints(last)])
+    def size(self, name: str, axis: int, end: int | None = None) -> str:
+        """The size of an axis, or the product of those up to `end`, as a vector."""
+        begin, last = self.ints(axis), self.ints((axis + 1 if end is None else end) or REST)
+        sizes = self("Slice", [self("Shape", [name]), begin, last])
+        return sizes if end is None else self("ReduceProd", [sizes], keepdims=1)
 
     def load(self, name: str) -> str:
         """An input in the type that the body computes in."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import ModelProto, helper, numpy_helper
 
 from onnxbolt.dtypes import DType
 from onnxbolt.ops.attention.found import Band, Masked, Masking
@@ -21,14 +22,17 @@ MASK_SHAPES = ((9,), (6, 9), (6, 1), (2, 1, 1, 9), (1, 4, 6, 9), (2, 1, 6, 9), (
 BANDS = (Band(None, 0), Band(None, 0, True), Band(-2, 1), Band(-1, None, True), Band(8, None))
 
 
-def check(case: Case) -> None:
-    drawn = case.draw()
+def session(model: ModelProto) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        case.model().SerializeToString(), options, providers=["CPUExecutionProvider"]
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    (y,) = session.run(None, drawn)
+
+
+def check(case: Case) -> None:
+    drawn = case.draw()
+    (y,) = session(case.model()).run(None, drawn)
     tolerance = TOLERANCES[case.dtype]
     np.testing.assert_allclose(y, case.answer(drawn), rtol=tolerance, atol=tolerance)
 
@@ -37,6 +41,26 @@ def check(case: Case) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 def test_operands_lie_in_any_order(order: str, dtype: DType) -> None:
     check(Case(order, dtype=dtype))
+
+
+@pytest.mark.parametrize("axes", [(3, 3, 8), (9, 8), (3, 24)])
+def test_rows_may_have_several_axes(axes: tuple[int, ...]) -> None:
+    """As exporters divide packed projections before they transpose them."""
+    case = Case("packed", heads=3, key_heads=3)
+    model, drawn = case.model(), case.draw()
+    (node,) = (each for each in model.graph.node if each.name == "the node")
+    (name,) = dict.fromkeys(node.input)
+    shape = numpy_helper.from_array(np.array([0, 0, *axes]), "axes")
+    model.graph.initializer.append(shape)
+    model.graph.node.insert(0, helper.make_node("Reshape", [name, "axes"], ["divided"]))
+    node.input[:] = ["divided"] * len(node.input)
+    (y,) = session(model).run(None, drawn)
+    np.testing.assert_allclose(y, case.answer(drawn), rtol=1e-5, atol=1e-5)
+
+
+def test_values_may_have_an_axis_of_heads_of_any_number() -> None:
+    check(Case("mixed", heads=3, key_heads=3))
+    check(Case("mixed", heads=16, key_heads=16, size=4, value_size=4))
 
 
 @pytest.mark.parametrize("order", ["rows", "by heads", "mixed"])

@@ -12,7 +12,7 @@ from onnxbolt.ops.attention.attributes import VIEWS
 from onnxbolt.ops.attention.found import Masked, Masking, ScaledDotProduct
 from onnxbolt.ops.attention.views import HEADS, View
 from onnxbolt.ops.attention.window_body import WindowRows
-from onnxbolt.ops.body import Body
+from onnxbolt.ops.body import REST, Body
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _by_heads(
         return body("Transpose", [x], perm=[0, 1, 3, 2]) if keys else x
     view = body.given(attribute)
     pitch = body("Slice", [view, body.ints(0), body.ints(1)])
-    x = body.reshape(x, 0, 0, body("Div", [body.size(x, 2), pitch]), pitch)
+    x = body.reshape(x, 0, 0, body("Div", [body.size(x, 2, REST), pitch]), pitch)
     if not place.whole:
         begin = body("Slice", [view, body.ints(1), body.ints(3)])
         end = body("Slice", [view, body.ints(3), body.ints(5)])

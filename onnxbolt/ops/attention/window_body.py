@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnxbolt.ops.body import Body
+from onnxbolt.ops.body import REST, Body
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,9 @@ class WindowRows:
         """[batch x windows, positions, row] of [batch, height, width, row] or [batch, height x
         width, row]."""
         body = self._body
-        row = body.size(image, -1)
-        rows = body.reshape(image, 0, self._vector(self._pixels), row)
+        pixels = self._vector(self._pixels)
+        row = body("Div", [body.size(image, 1, REST), pixels])
+        rows = body.reshape(image, 0, pixels, row)
         windows = body("Gather", [rows, self._rows()], axis=1)  # [batch, windows, positions, row]
         count = body("Mul", [body.size(windows, 0), body.size(windows, 1)])
         return body.reshape(windows, count, self._vector(self._positions), row)

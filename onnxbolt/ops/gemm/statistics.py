@@ -21,8 +21,7 @@ def write(body: Body, opset: int, result: str) -> None:
     """Make the statistics of the rows of `result` an output, of the values as they are stored."""
     stored = body.convert(result, body.dtype, body.stored)
     count = body("Div", [body.size(result, -1), body.ints(PART)])
-    sizes = body("Shape", [result])
-    rows = body("ReduceProd", [body("Slice", [sizes, body.ints(0), body.ints(-1)])], keepdims=1)
+    rows = body.size(result, 0, -1)
     columns = body.reshape(
         body.convert(stored, body.stored, DType.F32), body("Mul", [rows, count]), body.ints(PART)
     )
