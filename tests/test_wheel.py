@@ -62,6 +62,12 @@ def python(wheel: Path) -> Path:
     return python
 
 
+def test_wheel_holds_the_page_and_the_schema_of_reports(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    page = [f"onnxbolt/report/page/report.{kind}" for kind in ("css", "html.j2", "js")]
+    assert {*page, "onnxbolt/report/schema.json"} <= names
+
+
 def test_wheel_holds_sources_of_the_library(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     sources = [

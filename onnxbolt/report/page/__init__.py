@@ -78,12 +78,14 @@ def _data(report: Values) -> dict[str, Any]:
         "tasks": tables.tasks(report),
         "operators": tables.operators(report),
     }
+    drawings = {
+        "before": graphs.before(report, links),
+        "after": graphs.after(report, links, errors),
+    }
     return {
         "size": [WIDTH, HEIGHT],
-        "graphs": {
-            "before": graphs.before(report, links),
-            "after": graphs.after(report, links, errors),
-        },
+        "texts": graphs.shared_texts(drawings.values()),
+        "graphs": drawings,
         "tables": {name: table for name, table in found.items() if table["rows"]},
     }
 

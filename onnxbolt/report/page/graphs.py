@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from onnxbolt.report.page.layout import HEIGHT, WIDTH, laid_out
 
 OURS = "com.onnxbolt"  # the domain of fused nodes and of layout conversions
 _PAD = 12  # pixels between a frame and the blocks in it
+_LONG = 24  # characters of a text that is worth sharing
 Values = Mapping[str, Any]
 Fact = tuple[str, str]
 
@@ -95,6 +96,7 @@ def after(
             return {
                 "kind": "fused",
                 "label": node["rule"],
+                "time": _fused_us(node) or _us(block),
                 "facts": [
                     *_facts_of_fused(node),
                     *_times(report, block),
@@ -103,16 +105,29 @@ def after(
                 "link": ["Source nodes", "before", links.sources[row]],
             }
         if block["domain"] == OURS:
-            return {"kind": "layout", "facts": _times(report, block)}
+            return {"kind": "layout", "facts": _times(report, block), "time": _us(block)}
         facts = [("Not fused", reason) for reason in refused.get(key, ())]
         facts += [("Kept in fp32", reason) for reason in kept.get(key, ())]
         found = {
             "kind": "fp32" if key in kept else "other",
             "facts": [*_times(report, block), *facts],
+            "time": _us(block),
         }
         return found | {"link": ["In the original", "before", [was[key]]]} if key in was else found
 
     return _drawing(report["after"], told)
+
+
+def _us(block: Values) -> float:
+    """Microseconds on the first architecture, by which blocks have a bar."""
+    return round(block["us"][0], 3) if block["us"] else 0.0
+
+
+def _fused_us(node: Values) -> float:
+    if not node["predicted"]:
+        return 0.0
+    found = node["predicted"][0]
+    return round(found["ours_us"] if found["measured_us"] is None else found["measured_us"], 3)
 
 
 def _times(report: Values, block: Values) -> list[Fact]:
@@ -158,6 +173,19 @@ def _errors(rows: Sequence[Values]) -> list[Fact]:
         )
         for row in rows
     ]
+
+
+def shared_texts(drawings: Iterable[dict[str, Any]]) -> list[str]:
+    """The long texts of facts, each once; the facts then have their places in this list. Equal
+    nodes have equal configurations and kernels, whose names are long."""
+    places: dict[str, int] = {}
+    for drawing in drawings:
+        for block in drawing["blocks"]:
+            block["facts"] = [
+                (title, text if len(text) < _LONG else places.setdefault(text, len(places)))
+                for title, text in block["facts"]
+            ]
+    return list(places)
 
 
 # --- the places of blocks -------------------------------------------------------------------------

@@ -44,6 +44,6 @@ def error(value: float | None) -> str:
 
 
 def shape(block: dict[str, Any]) -> str:
-    """The shape and element type of a block's first output: '1x64x56x56 float16'."""
-    sizes = "x".join("?" if size is None else str(size) for size in block["shape"])
+    """The shape and element type of a block's first output: '1×64×56×56 float16'."""
+    sizes = "×".join("?" if size is None else str(size) for size in block["shape"])
     return f"{sizes or 'scalar'} {block['element']}".rstrip()

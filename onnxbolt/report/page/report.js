@@ -158,6 +158,7 @@
       this.related = new Set();
       this.chosen = -1;
       this.waiting = false;
+      this.longest = Math.max(1e-9, ...this.graph.blocks.map((block) => block.time || 0));
       this.canvas.addEventListener("scroll", () => this.later());
       this.canvas.addEventListener("keydown", (event) => this.key(event));
       this.canvas.addEventListener("wheel", (event) => {
@@ -262,6 +263,7 @@
       const block = this.graph.blocks[place];
       const made = drawn("g", { class: `block ${block.kind}`, id: `${this.side}-${place}`, transform: `translate(${x} ${y})` }, null, this.blocks);
       drawn("rect", { width, height, rx: 6 }, null, made);
+      if (block.time) drawn("path", { class: "time", d: `M6 ${height - 2.5}h${((width - 12) * block.time) / this.longest}` }, null, made);
       if (this.zoom >= READABLE || all) {
         drawn("text", { x: 10, y: 18 }, shortened(block.label, 21, false), made);
         drawn("text", { x: 10, y: 34, class: "sub" }, shortened(block.shape, 24, true), made);
@@ -459,7 +461,7 @@
       };
       fact("Output", block.shape);
       if (block.body) fact("Body", block.body);
-      for (const [title, text] of block.facts) fact(title, text);
+      for (const [title, text] of block.facts) fact(title, typeof text === "number" ? data.texts[text] : text);
       if (block.link) this.links(fact(block.link[0], ""), block.link[1], block.link[2]);
       if (block.reads.length) this.links(fact("Reads", ""), pane.side, block.reads);
       const readers = pane.graph.blocks.flatMap((other, at) => (other.reads.includes(place) ? [at] : []));
