@@ -60,6 +60,13 @@ def kept(native: Form, count: int, multiple: int) -> Form:
     return native if native.last else Form(True, padded_channels(count, multiple))
 
 
+def in_accesses(native: Form, count: int, multiple: int) -> Form:
+    """The form of an x with `count` channels whose kernel reads so many channels at a time: the one
+    that x has, if it suits, otherwise channels last with padding up to a multiple."""
+    suits = native.last and native.count(count) % multiple == 0
+    return native if suits else Form(True, padded_channels(count, multiple))
+
+
 def concatenated(parts: Sequence[tuple[tuple[int, ...] | None, int]]) -> tuple[int, ...] | None:
     """The map of a concatenation of tensors, each with its map and its original channel count."""
     if all(channels is None for channels, _ in parts):

@@ -89,6 +89,22 @@ def test_padded_channels_scales_and_residuals(opset: int) -> None:
     assert "FusedConv_Bias_Sigmoid_Scale_Add_Relu_f32_3d" in _types(optimized)
 
 
+def test_channels_that_a_normalization_leaves_unpadded_are_padded() -> None:
+    """Kernels of volumes read whole accesses, and normalizations write three channels."""
+    net = Net({"x": (2, 3, 5, 6, 7)})
+    y = net.node("InstanceNormalization", "x", net.normal(3), net.normal(3))
+    optimized = assert_same(net.model(_conv(net, y, 3, 8, (3, 3, 3))), arch=90)
+    assert ops(optimized) == [
+        "NchwToNhwc_f32_3d",
+        "GroupNorm_f32_3d",
+        "Pad",
+        "FusedConv_Bias_f32_3d",
+        "NhwcToNchw_f32_3d",
+    ]
+    weights = [tensor for tensor in optimized.graph.initializer if len(tensor.dims) == 5]
+    assert [list(tensor.dims) for tensor in weights] == [[8, 3, 3, 3, 4]]
+
+
 def test_open_sizes() -> None:
     model = _model((2, 16, "d", "h", "w"), 16, 3, 3, 3, pads=[1] * 6)
     assert len(_types(assert_same(model, arch=90))) == 3

@@ -198,6 +198,18 @@ def test_padded_inputs_scales_and_residuals(opset: int) -> None:
     assert _types(optimized) == ["FusedConvTranspose_Bias_Sigmoid_Scale_Add_f32"]
 
 
+@pytest.mark.parametrize("pools", [False, True])
+def test_channels_that_a_normalization_leaves_unpadded_are_padded(pools: bool) -> None:
+    """Kernels read whole accesses, and normalizations and poolings write three channels."""
+    net = Net({"x": (2, 3, 8, 8)})
+    y = net.node("InstanceNormalization", "x", net.normal(3), net.normal(3))
+    y = net.node("AveragePool", y, kernel_shape=[2, 2]) if pools else y
+    model = net.model(_node(net, y, 3, 8, (2, 2), strides=[2, 2]))
+    optimized = assert_same(model, arch=90)
+    assert _types(optimized) == ["FusedConvTranspose_Bias_f32"]
+    assert ops(optimized).count("Pad") == 1
+
+
 def test_slices_of_a_concat() -> None:
     """As U-Nets join what comes from below and from the side."""
     net = Net({"x": (2, 16, 6, 7), "z": (2, 16, 12, 14)})

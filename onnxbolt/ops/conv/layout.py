@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnxbolt.candidates import Candidate
 from onnxbolt.families import Stem, reads_nchw
-from onnxbolt.forms import CHANNELS_LAST, PLAIN, Form, kept, padded_channels
+from onnxbolt.forms import CHANNELS_LAST, PLAIN, Form, in_accesses, kept, padded_channels
 from onnxbolt.graph.volumes import axes_of, is_of_images
 from onnxbolt.ops.base import Surroundings
 
@@ -25,14 +25,16 @@ def forms(candidate: Candidate, around: Surroundings) -> tuple[Form, Form]:
 
 
 def _reads(candidate: Candidate, around: Surroundings) -> Form:
-    """x as it lies, else padded on the way in."""
+    """x as it lies, else padded on the way in; of volumes padded in any case."""
     anchor = candidate.anchor
     if around.x == PLAIN and _is_stem(candidate, around):
         return PLAIN
+    count = int(anchor.weight.shape[1])
+    if not is_of_images(axes_of(anchor.node)):
+        return in_accesses(around.x, count, anchor.dtype.alignment)
     if around.x.last:
         return around.x
-    count = int(anchor.weight.shape[1])
-    few = count <= _FEW and anchor.dtype.bytes == 2 and is_of_images(axes_of(anchor.node))
+    few = count <= _FEW and anchor.dtype.bytes == 2
     return Form(True, padded_channels(count, _FEW if few else anchor.dtype.alignment))
 
 

@@ -12,7 +12,14 @@ from onnx import AttributeProto
 from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import BIAS, Step
-from onnxbolt.forms import CHANNELS_LAST, FIRST_TO_LAST, LAST_TO_FIRST, Form, padded_channels
+from onnxbolt.forms import (
+    CHANNELS_LAST,
+    FIRST_TO_LAST,
+    LAST_TO_FIRST,
+    Form,
+    in_accesses,
+    padded_channels,
+)
 from onnxbolt.ops.base import Operation, Signature, Sizes, Stored, Surroundings, Tensors
 from onnxbolt.ops.body import Arranged, AttributeType, Body, epilogue
 from onnxbolt.ops.conv_transpose import pattern
@@ -67,9 +74,9 @@ class ConvTranspose(ProductOp):
             return CHANNELS_LAST, CHANNELS_LAST
         padded = around.padded
         writes = Form(True, padded_channels(candidate.widths[-1], alignment) if padded else None)
-        if around.x.last:
+        if around.x.last and lies_in_rows(anchor.node):  # kernels of convolutions read any channels
             return around.x, writes
-        return Form(True, padded_channels(int(anchor.weight.shape[0]), alignment)), writes
+        return in_accesses(around.x, int(anchor.weight.shape[0]), alignment), writes
 
     def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> Problem:
         """The convolution that makes all phases, where they lie in rows."""
