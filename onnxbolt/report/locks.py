@@ -16,8 +16,8 @@ Entries = Mapping[Any, tuple[str, str]]
 
 
 def lock_changes(before: Lock, after: Lock) -> tuple[Change, ...]:
-    """The differences of what the locks are for; then those of the choices of kernels, regions, cuts
-    and phases, in the order of their descriptions. Times alone are no difference."""
+    """The differences of what the locks are for; then those of the choices of kernels, regions,
+    cuts and phases, in the order of their descriptions. Times alone are no difference."""
     about = [
         Change("onnxbolt's kernels", (before.kernels or "")[:12], (after.kernels or "")[:12]),
         Change("ONNX Runtime", before.onnxruntime, after.onnxruntime),
