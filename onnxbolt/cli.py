@@ -89,7 +89,8 @@ def _leaving_on_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    known = (getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP"))  # Windows lacks SIGHUP
+    before = {number: signal.signal(number, leave) for number in known if number is not None}
     try:
         yield
     finally:

@@ -110,7 +110,7 @@ def _does_not_compile(toolchain: Toolchain) -> str:
     """Why the compiler does not compile a kernel that does nothing; empty if it does."""
     arch = next(iter(archs.ARCHS))
     with tempfile.TemporaryDirectory() as scratch:
-        Path(scratch, "unit.cu").write_text(_SOURCE)
+        Path(scratch, "unit.cu").write_text(_SOURCE, encoding="utf-8")
         command = limited(toolchain.compile_command("unit.cu", "unit.o", arch))
         done = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
     lines = (done.stderr + done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]

@@ -15,7 +15,7 @@ def write_whole(path: Path, text: str) -> None:
     file, where that fails."""
     staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        staged.write_text(text)
+        staged.write_text(text, encoding="utf-8", newline="\n")
         os.replace(staged, path)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -36,6 +36,8 @@ def private_directory(path: Path, remedy: str) -> Path:
         found = path.stat()
     except OSError as error:
         raise InputError(f"{path} cannot be created or used: {error.strerror}; {remedy}") from error
+    if not hasattr(os, "geteuid"):  # Windows: lists say who may write, and not these bits
+        return path
     if found.st_uid not in (os.geteuid(), 0):
         raise InputError(
             f"{path} belongs to another user (id {found.st_uid}), who could put code there that"
@@ -64,13 +66,13 @@ def read_whole(path: Path, largest: int) -> str:
     """The file's text. Raises InputError as `check_size` does, and if the file is not text."""
     check_size(path, largest)
     with _readable(path):
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
 
 
 def read_lines(path: Path, longest: int) -> Iterator[str]:
     """The file's lines. Raises InputError if it cannot be read, is not text, or has a line of
     more than `longest` characters."""
-    with _readable(path), path.open() as file:
+    with _readable(path), path.open(encoding="utf-8") as file:
         while line := file.readline(longest + 1):
             if len(line) > longest:
                 raise InputError(f"{path}: a line has more than {longest} characters")

@@ -141,9 +141,9 @@ def cached(manifest: Manifest) -> dict[Instance, Path]:
 def units(manifest: Manifest) -> list[Unit]:
     """All translation units of a library, those that take longest first, so that all cores stay
     busy until the end."""
-    fixed = [Unit(path.name, path.read_text()) for path in runtime_sources()]
+    fixed = [Unit(path.name, path.read_text(encoding="utf-8")) for path in runtime_sources()]
     added = [
-        Unit(path.name, path.read_text(), include_dirs=sources.include_dirs)
+        Unit(path.name, path.read_text(encoding="utf-8"), include_dirs=sources.include_dirs)
         for sources in map(EXTENSIONS.__getitem__, manifest.extensions)
         for path in sources.files
     ]

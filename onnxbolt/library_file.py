@@ -10,7 +10,6 @@ only Python's standard library for that.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import hashlib
 import json
 import os
@@ -240,6 +239,8 @@ def _private_copy(content: bytes) -> str:
     Its descriptor stays open as long as the process lives, as a loaded library does: the linker
     knows libraries by their paths.
     """
+    import fcntl  # Windows, for which there are no libraries, has no such module
+
     key = hashlib.sha256(content).digest()
     with _copying:
         if key not in _copies:

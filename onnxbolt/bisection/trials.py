@@ -53,7 +53,7 @@ class Judge:
         if code < 0:
             return Outcome(Verdict.BAD, f"it crashed ({_signal(-code)})", local=True)
         if self.script is None and code == AccuracyError.exit_code:
-            return _compared(json.loads(report.read_text()))
+            return _compared(json.loads(report.read_text(encoding="utf-8")))
         last = f": {lines[-1][:300]}" if lines else ""
         return Outcome(Verdict.BAD, f"exit code {code}{last}", local=True)
 

@@ -163,7 +163,10 @@ def unit_key(unit: Unit, toolchain: Toolchain) -> str:
     is included, and a running process may see them change.
     """
     command = shlex.join(unit.command(toolchain, unit.source, _OBJECT))
-    added = [(name, path.read_text()) for name, path in sorted(headers_below(unit.include_dirs))]
+    added = [
+        (name, path.read_text(encoding="utf-8"))
+        for name, path in sorted(headers_below(unit.include_dirs))
+    ]
     texts = (unit.text, *(text for _, text in added))
     included = frozenset(name for text in texts for name in _INCLUDE.findall(text))
     return text_digest(
@@ -191,11 +194,11 @@ def _headers(included: frozenset[str], cutlass: Path) -> str:
             continue
         if (name := path.relative_to(root).as_posix()) in found:
             continue
-        found[name] = path.read_text()
+        found[name] = path.read_text(encoding="utf-8")
         # a compiler looks beside the including file first
         pending += [(other, [path.parent, root]) for other in _INCLUDE.findall(found[name])]
     # CUTLASS's thousands of headers change with its version alone
-    version = (cutlass / "include" / "cutlass" / "version.h").read_text()
+    version = (cutlass / "include" / "cutlass" / "version.h").read_text(encoding="utf-8")
     return text_digest([*sorted(found.items()), ("cutlass/version.h", version)])
 
 
@@ -229,8 +232,9 @@ def _compile(
         made = {Path(scratch) / entry.name: entry for entry in missing}
         for directory, entry in made.items():
             directory.mkdir()
-            (directory / missing[entry].source).write_text(missing[entry].text)
-        Path(scratch, "build.ninja").write_text("\n".join(_ninja_file(missing, toolchain)))
+            (directory / missing[entry].source).write_text(missing[entry].text, encoding="utf-8")
+        ninja = "\n".join(_ninja_file(missing, toolchain))
+        Path(scratch, "build.ninja").write_text(ninja, encoding="utf-8")
         for name in _run_ninja(Path(scratch), len(missing), progress, keep_going, stop):
             directory = Path(scratch, name)
             log = _read_log(directory)
@@ -332,7 +336,7 @@ def _outcome(unit: Unit, entry: Path, toolchain: Toolchain) -> Path | BuildError
 
 def _read_log(directory: Path) -> str:
     log = directory / _LOG
-    return log.read_text(errors="replace") if log.exists() else ""
+    return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
 
 def _failure(unit: Unit, log: str, toolchain: Toolchain, entry: Path | None = None) -> BuildError:

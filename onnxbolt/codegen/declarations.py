@@ -156,4 +156,4 @@ def constant(name: str) -> str:
 
 
 if __name__ == "__main__":
-    path().write_text(declarations())
+    path().write_text(declarations(), encoding="utf-8")

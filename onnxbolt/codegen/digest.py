@@ -105,7 +105,10 @@ def kernel_sources() -> list[str]:
     """The text of every file of custom_ops/ and templates/."""
     roots = (resource_dir("custom_ops"), resource_dir("templates"))
     return [
-        path.read_text() for root in roots for path in sorted(root.rglob("*")) if path.is_file()
+        path.read_text(encoding="utf-8")
+        for root in roots
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
     ]
 
 
@@ -136,7 +139,7 @@ def equal_digests() -> frozenset[str]:
     equal_kernels.json is written by `python -m tests.same_results rekey`, which compares the
     machine code. It names the sources that it was written for; for other sources it means nothing.
     """
-    table = json.loads(EQUAL.read_text())
+    table = json.loads(EQUAL.read_text(encoding="utf-8"))
     return frozenset(table["equal"]) if table["kernels"] == kernel_sources_digest() else frozenset()
 
 

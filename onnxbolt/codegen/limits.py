@@ -11,12 +11,10 @@ This file also runs as a script, which sets the limits and becomes the command. 
 from __future__ import annotations
 
 import os
-import resource
 import sys
 from collections.abc import Sequence
 
 CPU_SECONDS, MEMORY, FILE = 3600, 16 * 2**30, 4 * 2**30
-_KINDS = (resource.RLIMIT_CPU, resource.RLIMIT_AS, resource.RLIMIT_FSIZE)
 
 
 def limited(command: Sequence[str]) -> list[str]:
@@ -39,7 +37,10 @@ def described() -> str:
 
 
 def _become(limits: Sequence[str], command: Sequence[str]) -> None:
-    for kind, text in zip(_KINDS, limits, strict=True):
+    import resource  # Windows, where nothing can be compiled, has no such module
+
+    kinds = (resource.RLIMIT_CPU, resource.RLIMIT_AS, resource.RLIMIT_FSIZE)
+    for kind, text in zip(kinds, limits, strict=True):
         _, hard = resource.getrlimit(kind)
         limit = int(text) if hard == resource.RLIM_INFINITY else min(int(text), hard)
         # at the soft limit of processor time a process ends by a signal that names it

@@ -46,7 +46,7 @@ class Sources:
     @property
     def texts(self) -> list[str]:
         """The texts of all of its files."""
-        return [path.read_text() for path in (*self.headers.values(), *self.files)]
+        return [path.read_text(encoding="utf-8") for path in (*self.headers.values(), *self.files)]
 
 
 def headers_below(folders: Iterable[Path]) -> Iterator[tuple[str, Path]]:
@@ -130,7 +130,7 @@ def _check(sources: Sources) -> None:
 def _check_text(path: Path) -> None:
     """Raises ValueError for a file that is no text: digests and keys of objects cover texts."""
     try:
-        path.read_text()
+        path.read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError) as error:
         raise ValueError(
             f"its file {path} cannot be read as text ({error}): keep it out of the include folders"

@@ -139,7 +139,7 @@ def _kernels_of(wanted: str) -> Kernels:
 
 @lru_cache(maxsize=1)
 def _rows() -> tuple[dict[str, str], ...]:
-    return tuple(csv.DictReader(io.StringIO(PATH.read_text())))
+    return tuple(csv.DictReader(io.StringIO(PATH.read_text(encoding="utf-8"))))
 
 
 def _number(name: str) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ def write(path: Path, text: str, name: str) -> None:
     """Write a file at once; messages call it `name`. Raises InputError."""
     staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        staged.write_text(text, encoding="utf-8")
+        staged.write_text(text, encoding="utf-8", newline="\n")
         os.replace(staged, path)
     except OSError as error:
         with contextlib.suppress(OSError):

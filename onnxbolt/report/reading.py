@@ -62,4 +62,4 @@ def _check_places(values: dict[str, Any]) -> None:
 
 @cache
 def _validator() -> Any:
-    return fastjsonschema.compile(json.loads(SCHEMA.read_text()))
+    return fastjsonschema.compile(json.loads(SCHEMA.read_text(encoding="utf-8")))

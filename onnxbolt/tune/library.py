@@ -83,7 +83,10 @@ def profiler_library(arch: int, progress: Progress | None = None) -> Path:
     toolchain = profiling_toolchain()
     sources = sorted((resource_dir("custom_ops") / "profiler").glob("*.cu"))
     steps, include_dirs = reference_steps()
-    units = [Unit(path.name, steps + path.read_text(), arch, include_dirs) for path in sources]
+    units = [
+        Unit(path.name, steps + path.read_text(encoding="utf-8"), arch, include_dirs)
+        for path in sources
+    ]
     return link_library(compile_units(units, toolchain, progress), toolchain)
 
 
@@ -148,7 +151,7 @@ def compiled(instances: Iterable[Instance]) -> dict[Instance, Path]:
 def link_library(objects: Sequence[Path], toolchain: Toolchain) -> Path:
     """The shared library of `objects` of the cache, from the cache or linked now. Raises
     BuildError."""
-    exports = (resource_dir("custom_ops") / toolchain.exports).read_text()
+    exports = (resource_dir("custom_ops") / toolchain.exports).read_text(encoding="utf-8")
     name = text_digest([("exports", exports), *((path.parent.name, "") for path in objects)])
     library = _directory() / f"{name}.so"
     if not library.exists():
@@ -158,7 +161,7 @@ def link_library(objects: Sequence[Path], toolchain: Toolchain) -> Path:
 
 def cutlass_version(toolchain: Toolchain) -> str:
     """The version in CUTLASS's header, e.g. "4.2.0"."""
-    text = (toolchain.cutlass / "include" / "cutlass" / "version.h").read_text()
+    text = (toolchain.cutlass / "include" / "cutlass" / "version.h").read_text(encoding="utf-8")
     numbers = dict(re.findall(r"#define CUTLASS_(MAJOR|MINOR|PATCH) (\d+)", text))
     return ".".join(numbers.get(part, "0") for part in ("MAJOR", "MINOR", "PATCH"))
 
@@ -167,7 +170,7 @@ def host_units() -> list[Unit]:
     """The units of a library of candidates besides its kernels: the table that finds them."""
     root = resource_dir("custom_ops")
     return [
-        Unit(path.name, path.read_text())
+        Unit(path.name, path.read_text(encoding="utf-8"))
         for path in (root / "runtime" / "kernel_table.cc", root / "profiler" / "kernels.cc")
     ]
 
@@ -189,7 +192,7 @@ class _Memory:
     def recall(self, instance: Instance) -> Path | Uncompiled | None:
         """The result of an instance; None if it is unknown or its library is gone."""
         with contextlib.suppress(OSError, ValueError, KeyError):
-            record = json.loads(cache.used(self._file(instance)).read_text())
+            record = json.loads(cache.used(self._file(instance)).read_text(encoding="utf-8"))
             if "detail" in record:
                 return Uncompiled(record["detail"])
             library = _directory() / record["library"]
@@ -199,7 +202,7 @@ class _Memory:
     def object_of(self, instance: Instance) -> Object | None:
         """The object of an instance; None if it was not compiled or is no longer in the cache."""
         with contextlib.suppress(OSError, ValueError, KeyError):
-            record = json.loads(self._file(instance).read_text())
+            record = json.loads(self._file(instance).read_text(encoding="utf-8"))
             path = object_path(record["object"])
             cache.used(path.parent)
             return Object(path, tuple(record["kernels"])) if path.exists() else None
@@ -215,7 +218,7 @@ class _Memory:
             record |= {"object": unit.path.parent.name, "kernels": unit.names}
         file = self._file(instance)
         scratch = file.with_suffix(f".{os.getpid()}")
-        scratch.write_text(json.dumps(record))
+        scratch.write_text(json.dumps(record), encoding="utf-8")
         os.replace(scratch, file)
 
     def _file(self, instance: Instance) -> Path:
@@ -275,7 +278,7 @@ def _slow_code(part: Sequence[Instance], log: Path) -> dict[Instance, Uncompiled
     """Instances that the compiler warned about; None if its log does not tell which of several it
     means."""
     found: dict[Instance, Uncompiled | None] = {}
-    for line in log.read_text(errors="replace").splitlines():
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
         if not SLOW_CODE.search(line):
             continue
         accused = (

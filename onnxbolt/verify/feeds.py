@@ -200,6 +200,8 @@ def drawn(
 def _require_memory(name: str, shape: Sequence[int]) -> None:
     """Raises InputError if random values of this shape, which are drawn in float64, exceed the
     machine's memory."""
+    if not hasattr(os, "sysconf"):  # Windows
+        return
     size, memory = 8 * math.prod(shape), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory:
         raise InputError(

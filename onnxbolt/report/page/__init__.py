@@ -31,7 +31,9 @@ Values = Mapping[str, Any]
 
 def page(report: Values) -> str:
     """The page of a report, whose values are those of its JSON. Equal values give equal bytes."""
-    style, script = (_HERE.joinpath(name).read_text() for name in ("report.css", "report.js"))
+    style, script = (
+        _HERE.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
+    )
     drawn = bool(report["before"] and report["after"])
     data = _data(report) if drawn else {"graphs": {}, "tables": {}}
     text = _template().render(
