@@ -16,6 +16,7 @@ from onnxbolt.canonicalize import (
     attention_form,
     batchnorm,
     bias_form,
+    block_form,
     branches,
     concat_form,
     constant_fold,
@@ -60,6 +61,8 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (pad_form.run, "Pads by zeros moved into convolutions"),
     (conv_form.run, "attributes of convolutions and pads of poolings made explicit"),
     (conv_transpose_form.run, "ConvTranspose without strides written as Conv"),
+    # attributes are explicit now
+    (block_form.run, "blocks of pixels that become channels folded into convolutions"),
     (resize_form.run, "computed sizes of Resize replaced by constant scales"),
     (shape_form.run, "sizes read from images that are stored anyway"),
     (concat_form.run, "Splits and Concats inside a Concat removed"),

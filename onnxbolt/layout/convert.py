@@ -33,13 +33,11 @@ def convert(
     """Write nodes that bring `stored`, which holds `tensor` in form `have`, into form `want`.
     Returns the result, which is `into` if that is given."""
     turned = have.last != want.last
-    if (
-        turned
-        and not have.grouped
-        and have.channels is want.channels is None
-        and all(size == 1 for size in tensor.shape[2:])
-    ):
-        return _relabel(writer, tensor, stored, want, into)
+    if turned and not have.grouped and have.channels is want.channels is None:
+        if all(size == 1 for size in tensor.shape[2:]):
+            return _relabel(writer, tensor, stored, want, into)
+        if tensor.shape[1] == 1:
+            return _moved_axis(writer, tensor, stored, want, into)
     if turned and not have.grouped and (padding := appended(tensor, have, want)) is not None:
         return _one_kernel(writer, tensor, stored, want, padding)
     return _standard(writer, tensor, stored, have, want, into)
@@ -92,6 +90,20 @@ def _relabel(
         {},
         tensor,
     )
+    return target
+
+
+def _moved_axis(
+    writer: Writer, tensor: gs.Tensor, stored: gs.Tensor, want: Form, into: gs.Tensor | None
+) -> gs.Tensor:
+    """Write a Squeeze and an Unsqueeze: with one channel, NCHW and NHWC are the same bytes."""
+    last = len(tensor.shape) - 1
+    before, behind = (1, last) if want.last else (last, 1)
+    axes = [writer.constant(tensor.name + ".axes", np.array([a])) for a in (before, behind)]
+    pixels = writer.scratch(tensor, tensor.dtype)
+    writer.add("Squeeze", [stored, axes[0]], [pixels], {}, tensor)
+    target = into if into is not None else writer.variable(tensor, want)
+    writer.add("Unsqueeze", [pixels, axes[1]], [target], {}, tensor)
     return target
 
 

@@ -90,7 +90,7 @@ def _behind_own(node: gs.Node, assignment: Assignment) -> tuple[Anchor, list[Lin
 def _form(node: gs.Node, assignment: Assignment) -> Form | None:
     """The form that the node writes, if it is elementwise and works in NHWC; None otherwise."""
     carry = assignment.carries.get(node)
-    ours = node.op in batchnorm.OPS or (elementwise.takes(node.op) and node.op != "Cast")
+    ours = node.op in batchnorm.OPS or elementwise.takes(node.op)
     return carry.writes[0] if carry and ours and carry.writes[0].last else None
 
 
@@ -108,7 +108,8 @@ def _behind(
     if tensor.name in ending or len(tensor.outputs) != 1:
         return []
     reader = tensor.outputs[0]
-    if reader in taken or _form(reader, assignment) != form:
+    ended = links and links[-1].step.row.cast is not None
+    if reader in taken or ended or _form(reader, assignment) != form:
         return []
     return _links(reader, tensor, anchor, links, assignment, form)
 
@@ -131,7 +132,15 @@ def _links(
     reads = zip(node.inputs, assignment.carries[node].reads, strict=True)
     same = all(read in (None, form) for _, read in reads)
     casts = any(link.step.row.cast is not None for link in links)
-    return list(links) if same and not casts and fits([*before, *links]) else []
+    if casts and not _casts(anchor, tensor):
+        return []
+    return list(links) if same and fits([*before, *links]) else []
+
+
+def _casts(anchor: Anchor, tensor: gs.Tensor) -> bool:
+    """True if a kernel writes `tensor` in another type, and no layout conversion can do so behind
+    it: one channel needs none."""
+    return anchor.op.takes_cast and tensor.shape[1] == 1
 
 
 def _normalization(node: gs.Node) -> tuple[Link, Link]:

@@ -41,11 +41,12 @@ def laid_out(
 
 def conversion_us(tensor: gs.Tensor, form: Form, region: Region) -> float:
     """Microseconds of bringing `tensor` into `form`: a layout conversion or padding; 0 for one
-    pixel per channel, where the bytes stay as they are."""
+    pixel per channel and for one channel, where the bytes stay as they are."""
     arch = ARCHS[region.arch]
     shape, have = region.at.sizes(tensor), region.assignment.form(tensor)
     elements, dtype = math.prod(shape), DType.of(tensor.dtype) or DType.F32
-    if form.channels is have.channels is None and all(d == 1 for d in shape[2:]):
+    single = shape[1] == 1 or all(size == 1 for size in shape[2:])
+    if form.channels is have.channels is None and single:
         return 0.0
     padding = appended(tensor, have, form) if form.last != have.last else None
     if padding is None:

@@ -22,7 +22,7 @@ from onnxbolt.forms import (
 )
 from onnxbolt.ops.base import Operation, Signature, Sizes, Stored, Surroundings, Tensors
 from onnxbolt.ops.body import Arranged, AttributeType, Body, epilogue
-from onnxbolt.ops.conv_transpose import pattern
+from onnxbolt.ops.conv_transpose import few_channels, pattern
 from onnxbolt.ops.conv_transpose.geometry import axes_of, lies_in_rows
 from onnxbolt.ops.conv_transpose.packing import packed_weight, repeated
 from onnxbolt.ops.conv_transpose.problem import problem_of
@@ -49,6 +49,10 @@ class ConvTranspose(ProductOp):
     problem_type = ConvTransposeProblem
     weight_axes = (1, 0)  # [C, K/groups, *filter]
     channels_last = True
+
+    def prepare(self, graph: gs.Graph) -> Sequence[str]:
+        """Those of few channels become a Conv and a DepthToSpace."""
+        return few_channels.rewrite(graph)
 
     def kind_of(self, signature: Signature) -> str:
         """Those of one dimension, and of three, are kinds of their own."""

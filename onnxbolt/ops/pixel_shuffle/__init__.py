@@ -24,6 +24,7 @@ class PixelShuffle(FusedOp):
     has_mode: ClassVar[bool] = False
     channels_last = True
     takes_epilogue = True
+    takes_cast = True
     skips_padding = True
 
     def replacement(self, node: gs.Node) -> Replacement | None:

@@ -1,0 +1,106 @@
+"""Transposed convolutions of few channels as a convolution and a DepthToSpace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxbolt.families import named
+from onnxbolt.verify import verify
+from onnxbolt.verify.session import CPU
+from tests.support import Net, fused, ops, planned, prepare, run
+
+
+@pytest.fixture
+def shuffles() -> Iterator[None]:
+    with planned(named("pixel_shuffle")):
+        yield
+
+
+def _head(kernel: int, stride: int, channels: int = 1, **attributes: Any) -> onnx.ModelProto:
+    """The end of a text detector, whose map has a channel or few."""
+    net = Net({"x": ("N", 8, "H", "W")})
+    y = net.node("Relu", net.conv("x", 8, 24, 3, pads=[1, 1, 1, 1]))
+    weight = net.normal(24, channels, kernel, kernel, scale=0.3)
+    attributes = {"strides": [stride] * 2, "pads": [0] * 4, **attributes}
+    y = net.node("ConvTranspose", y, weight, net.normal(channels), **attributes)
+    return net.model(net.node("Sigmoid", y))
+
+
+def _same(model: onnx.ModelProto, optimized: onnx.ModelProto, limit: float) -> None:
+    for h, w in ((7, 9), (3, 2)):
+        random = np.random.default_rng(0)
+        feeds = {"x": random.standard_normal((2, 8, h, w)).astype(np.float32)}
+        (expected,), (got,) = run(model, feeds), run(optimized, feeds)
+        assert got.shape == expected.shape
+        np.testing.assert_allclose(got, expected, atol=limit)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "attributes"),
+    [
+        (2, 2, {}),
+        (4, 2, {"pads": [1, 1, 1, 1]}),
+        (3, 3, {}),
+        (3, 2, {"pads": [1, 1, 1, 1], "output_padding": [1, 1]}),
+        (5, 2, {"pads": [2, 2, 2, 2], "output_padding": [1, 1]}),
+        (8, 4, {"pads": [2, 2, 2, 2]}),
+    ],
+)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_it_is_a_convolution_of_all_phases(
+    shuffles: None, kernel: int, stride: int, attributes: dict[str, Any], channels: int
+) -> None:
+    model = _head(kernel, stride, channels, **attributes)
+    optimized = fused(model)
+    assert "ConvTranspose" not in ops(optimized)
+    kinds = {op.removesuffix("_sliced") for op in ops(optimized)}
+    assert "DepthToSpace_nhwc_dcr_Sigmoid_f32" in kinds
+    _same(model, optimized, 1e-5)
+
+
+def test_no_change_of_layout_is_left_behind_one_channel(shuffles: None) -> None:
+    optimized = fused(_head(2, 2), "fp16")
+    *_, shuffle, squeeze, unsqueeze = ops(optimized)
+    assert shuffle == "DepthToSpace_nhwc_dcr_Sigmoid_CastF32_f16_sliced"
+    assert (squeeze, unsqueeze) == ("Squeeze", "Unsqueeze")
+    _same(_head(2, 2), optimized, 5e-3)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "attributes"),
+    [
+        (3, 2, {"pads": [1, 1, 1, 1]}),  # an odd number of pixels
+        (4, 2, {"pads": [0, 1, 1, 1]}),
+        (2, 2, {"pads": [0, 2, 2, 0]}),  # pixels of the convolution's would be cut
+        (2, 2, {"strides": [2, 1]}),
+        (3, 2, {"dilations": [2, 2], "pads": [1, 1, 1, 1]}),
+    ],
+)
+def test_cut_phases_stay_as_they_are(
+    shuffles: None, kernel: int, stride: int, attributes: dict[str, Any]
+) -> None:
+    model = _head(kernel, stride, **attributes)
+    assert "ConvTranspose" in [node.op for node in prepare(model).nodes]
+    _same(model, fused(model), 1e-5)
+
+
+def test_without_kernels_it_stays() -> None:
+    assert "ConvTranspose" in ops(fused(_head(2, 2)))
+
+
+@pytest.mark.parametrize("channels", [8, 12])
+def test_whole_accesses_stay(shuffles: None, channels: int) -> None:
+    assert "ConvTranspose" in [node.op for node in prepare(_head(2, 2, channels)).nodes]
+
+
+def test_verification_compares_what_follows(shuffles: None) -> None:
+    model = _head(4, 2, pads=[1, 1, 1, 1])
+    result = verify(model, fused(model, "fp16"), providers=(CPU,))
+    assert result.passed
+    judged: Sequence[str] = [row.name for row in result.rows if row.level == "segment"]
+    assert "sigmoid3" in judged
