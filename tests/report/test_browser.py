@@ -97,7 +97,7 @@ def details(page: Page) -> str:
     return page.locator("#details").inner_text()
 
 
-# --- what is there --------------------------------------------------------------------------------
+# --- every part -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MODELS)
