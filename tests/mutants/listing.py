@@ -133,6 +133,24 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     *_mutants(
+        "custom_ops/sm90/phase_places.h",
+        "tests/custom_ops/test_phase_places.py",
+        (
+            "all slices of y that a slice makes lie in the first",
+            "int64_t(first.image) * places.slices + phase.z",
+            "int64_t(first.image) * places.slices",
+        ),
+    ),
+    *_mutants(
+        "custom_ops/ops/pool/pool.cc",
+        "tests/custom_ops/test_pool3d_in_ort.py",
+        (
+            "pads along the depth are exchanged",
+            "a.pad_top = AsInt(window.begin[kDepth]), a.pad_bottom = AsInt(window.end[kDepth]);",
+            "a.pad_top = AsInt(window.end[kDepth]), a.pad_bottom = AsInt(window.begin[kDepth]);",
+        ),
+    ),
+    *_mutants(
         "custom_ops/ops/pool/pool.cc",
         "tests/custom_ops/test_library_in_ort.py",
         (
@@ -319,6 +337,15 @@ MUTANTS: tuple[Mutant, ...] = (
             "groups of a transposed convolution are one",
             "values.reshape(groups, c, k, *values.shape[2:]).swapaxes(1, 2)",
             "values.swapaxes(0, 1)",
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/forms.py",
+        "tests/ops/test_conv_transpose.py",
+        (
+            "channels that are no whole accesses are read as they lie",
+            "suits = native.last and native.count(count) % multiple == 0",
+            "suits = native.last",
         ),
     ),
     *_mutants(
