@@ -22,7 +22,7 @@ from onnxbolt.advice.deepening import Deepening
 from onnxbolt.advice.draft import Draft
 from onnxbolt.advice.explanation import Advice, Explanation
 from onnxbolt.advice.findings import UNALIGNED, Finding, all_findings
-from onnxbolt.advice.forecast import Forecast, Forecaster
+from onnxbolt.advice.forecast import Forecast, Forecaster, opt_point
 from onnxbolt.advice.kinds import FASTER
 from onnxbolt.advice.trials import Trials, Tried
 from onnxbolt.archs import by_name
@@ -90,7 +90,7 @@ def explained(
     ):
         model, _ = promised(given, options)
         say(f"planning {_AS_IS}")
-        trials = Trials(model, _forecaster(options), THRESHOLD)
+        trials = Trials(model, _forecaster(model, options), THRESHOLD)
         outcome = _Outcome(trials, _wanted(nodes, trials.base), say)
         name = str(source) if isinstance(source, str | Path) else ""
         found = outcome.explanation(name, options)
@@ -102,23 +102,21 @@ def explained(
     return found
 
 
-def _forecaster(options: Options) -> Forecaster:
+def _forecaster(model: ModelProto, options: Options) -> Forecaster:
     lock = lockfile.open_for(options)
     archs = [by_name(name).number for name in options.archs or default_archs()]
     kernels = kernels_of(options.ort_version)
     untuned = dataclasses.replace(options, tune=False, budget=None, strategy="")
-    return Forecaster(untuned, archs, kernels, lock.timings(options.frozen))
+    point = opt_point(model, options)
+    return Forecaster(untuned, archs, kernels, lock.timings(options.frozen), point)
 
 
 def _wanted(nodes: str | Sequence[str], base: Forecast) -> frozenset[str]:
     """The source nodes that are asked for. Raises InputError for a name that is none."""
     wanted = frozenset([nodes] if isinstance(nodes, str) else nodes)
-    known = {
-        name for part in base.parts for node in part.account.graph.nodes for name in node.provenance
-    }
-    known |= {
-        name for part in base.parts for row in part.account.fused for name in row.source_nodes
-    }
+    accounts = [each.part.account for each in base.planned]
+    known = {name for a in accounts for node in a.graph.nodes for name in node.provenance}
+    known |= {name for a in accounts for row in a.fused for name in row.source_nodes}
     problems = [
         f"{option('node', name)}: the model has no such node{near(name, known)}"
         for name in sorted(wanted - known)
@@ -177,7 +175,7 @@ class _Outcome:
     def _findings(self) -> Iterator[Finding]:
         """The findings with their advices; padding is one only where less of it would be faster."""
         advices = [tried.advice for tried in self._advised]
-        for finding in all_findings(self._trials.base.parts, self._trials.archs):
+        for finding in all_findings(self._trials.base.planned, self._trials.archs):
             if self._wanted and finding.node not in self._wanted:
                 continue
             keys = tuple(advice.key for advice in advices if finding.node in advice.nodes)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import onnx
 import onnx_graphsurgeon as gs
 from onnx import ModelProto
@@ -13,19 +11,19 @@ from onnxbolt.graph import stale, weights
 from onnxbolt.graph.edit import Constant
 from onnxbolt.graph.exporter import export_apart, used_variables
 from onnxbolt.graph.importer import import_model
-from onnxbolt.graph.shapes import Shape, infer
+from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.skeleton import inferred_types
+from onnxbolt.options import Shapes
 
 
 class Draft:
     """The graph of `source`, with types and shapes as far as inference knows them. Changes edit it;
-    `source` stays as it is; `point` has the shapes of graph inputs of open sizes at which it is
-    planned.
+    `source` stays as it is; `point` has the shapes of graph inputs at which it is planned.
 
     Raises InputError and LiftError as `import_model` and `infer` do.
     """
 
-    def __init__(self, source: ModelProto, point: Mapping[str, Shape] | None = None) -> None:
+    def __init__(self, source: ModelProto, point: Shapes | None = None) -> None:
         self.source, self.point = source, point or {}
         self.graph = import_model(source)
         infer(self.graph)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt.advice.forecast import Planned
 from onnxbolt.archs import get
 from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.graph.bodies import located
 from onnxbolt.ops.functions import DOMAIN
-from onnxbolt.pipeline import Part
 from onnxbolt.plan.node_times import node_us
 from onnxbolt.report.coverage import left_out
 
@@ -37,14 +37,15 @@ class Finding:
     advices: tuple[str, ...] = ()  # the keys of those that concern the node
 
 
-def all_findings(parts: Sequence[Part], archs: Sequence[int]) -> list[Finding]:
+def all_findings(planned: Sequence[Planned], archs: Sequence[int]) -> list[Finding]:
     """The findings of all graphs of a model, in the order of its nodes."""
-    return [finding for part in parts for finding in _of(part, archs)]
+    return [finding for each in planned for finding in _of(each, archs)]
 
 
-def _of(part: Part, archs: Sequence[int]) -> Iterator[Finding]:
-    account = part.account
-    times = {name: ms for node, ms in _times(part, archs) for name in node.provenance}
+def _of(planned: Planned, archs: Sequence[int]) -> Iterator[Finding]:
+    account = planned.part.account
+    stayed = list(_times(planned, archs))
+    times = {name: ms for node, ms in stayed for name in node.provenance}
     fused = {located(s, row.body) for row in account.fused for s in row.source_nodes}
     refusals = [*account.refusals, *left_out(account.work, fused, account.refusals)]
     known = dict[str, Refusal]()
@@ -55,7 +56,7 @@ def _of(part: Part, archs: Sequence[int]) -> Iterator[Finding]:
         if refusal.apart or name not in fused:
             ms = () if refusal.apart else times.get(refusal.node, ())
             yield Finding(state, name, refusal.op, refusal.reason, refusal.remedy, ms)
-    for node, ms in _times(part, archs):
+    for node, ms in stayed:
         name = located(node.name or node.outputs[0].name, account.body)
         if node.domain == DOMAIN:
             if not node.attrs.get("source_nodes"):
@@ -71,12 +72,11 @@ def _of(part: Part, archs: Sequence[int]) -> Iterator[Finding]:
         yield from _unaligned(candidate, account.body)
 
 
-def _times(part: Part, archs: Sequence[int]) -> Iterator[tuple[gs.Node, tuple[float, ...]]]:
-    """The nodes that stayed, with their predicted milliseconds."""
-    for node in part.account.graph.nodes:
-        if node.domain == DOMAIN and node.attrs.get("source_nodes"):
-            continue
-        yield node, tuple(node_us(node, get(arch), part.account.at) / 1000 for arch in archs)
+def _times(planned: Planned, archs: Sequence[int]) -> Iterator[tuple[gs.Node, tuple[float, ...]]]:
+    """The nodes that stayed, and changes of layouts, with their predicted milliseconds."""
+    for node in planned.others:
+        if node.domain != DOMAIN or not node.attrs.get("source_nodes"):
+            yield node, tuple(node_us(node, get(arch), planned.at) / 1000 for arch in archs)
 
 
 def _unaligned(candidate: Candidate, body: str) -> Iterator[Finding]:

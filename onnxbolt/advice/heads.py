@@ -1,4 +1,4 @@
-"""Head sizes that fill a kernel's tiles: 64, 80 or 128 instead of 72, say."""
+"""Head sizes in whole instructions of tensor cores: 64 or 80 instead of 72, say."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from onnxbolt.advice.ties import Ties
 from onnxbolt.graph.edit import producer
 
 _UNIT = 16  # elements of a head that one instruction multiplies
-_FULL = 64  # head sizes in multiples of it fill tiles
 _FARTHEST = 8  # nodes between a product of attention and the axis of its heads
 
 
@@ -36,11 +35,10 @@ class Heads(Change):
         for node in draft.graph.nodes:
             for axis in _head_axes(node):
                 size = draft.tensor(axis.tensor).shape[axis.number]
-                if isinstance(size, int) and size > _UNIT and size % _FULL:
+                if isinstance(size, int) and size > _UNIT and size % _UNIT:
                     found.setdefault(size, {}).setdefault(axis, node)
         for size, axes in found.items():
-            sizes = (size // _FULL * _FULL, -(-size // _UNIT) * _UNIT, -(-size // _FULL) * _FULL)
-            for to in sorted({each for each in sizes if each not in (0, size)}):
+            for to in (size // _UNIT * _UNIT, -(-size // _UNIT) * _UNIT):
                 ties = Ties(draft.graph)
                 try:
                     ties.follow({axis: grown(size, to) for axis in axes})

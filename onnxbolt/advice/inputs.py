@@ -57,45 +57,51 @@ class Initializers(Change):
 
 
 @dataclass(frozen=True)
-class FixedSize(Change):
-    """A symbolic dimension, as a number."""
+class FixedSizes(Change):
+    """Symbolic dimensions, as numbers: each by itself, and all of them."""
 
     kind: ClassVar[str] = "sizes"
 
-    symbol: str
-    size: int  # at the point that decides what is fused
+    sizes: tuple[tuple[str, int], ...]  # at the point that decides what is fused, by symbol
 
     @classmethod
     def find(cls, draft: Draft) -> Iterator[Change | Obstacle]:
         found = dict[str, int]()
         for value in draft.source.graph.input:
-            sizes = map(size_of, value.type.tensor_type.shape.dim)
-            for symbol, size in zip(sizes, draft.point.get(value.name, ()), strict=False):
-                if isinstance(symbol, str) and isinstance(size, int):
+            declared = map(size_of, value.type.tensor_type.shape.dim)
+            for symbol, size in zip(declared, draft.point.get(value.name, ()), strict=False):
+                if isinstance(symbol, str):
                     found.setdefault(symbol, size)
-        yield from (cls(symbol, size) for symbol, size in found.items())
+        yield from (cls((each,)) for each in found.items())
+        if len(found) > 1:
+            yield cls(tuple(found.items()))
 
     @property
     def key(self) -> str:
-        return f"{self.kind}/{self.symbol}"
+        return f"{self.kind}/{'+'.join(symbol for symbol, _ in self.sizes)}"
 
     @property
     def words(self) -> str:
-        return f"fix the size {self.symbol}, to {self.size} say, if it does not vary"
+        sizes = ", ".join(f"{symbol} to {size}" for symbol, size in self.sizes)
+        return f"fix open sizes where they do not vary: {sizes}, say"
 
     @property
     def nodes(self) -> tuple[str, ...]:
         return ()
 
+    @property
+    def results(self) -> str:
+        return "the same, at these sizes alone"
+
     def edit(self, draft: Draft) -> None:
         raise NotImplementedError("inputs are changed before import")
 
     def applied(self, model: ModelProto) -> ModelProto:
-        result = ModelProto()
+        result, sizes = ModelProto(), dict(self.sizes)
         result.CopyFrom(model)
         for value in (*result.graph.input, *result.graph.output):
             for dim in value.type.tensor_type.shape.dim:
-                if size_of(dim) == self.symbol:
-                    dim.dim_value = self.size
+                if (symbol := size_of(dim)) in sizes:
+                    dim.dim_value = sizes[str(symbol)]
         del result.graph.value_info[:]
         return result

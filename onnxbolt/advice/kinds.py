@@ -7,12 +7,12 @@ from onnxbolt.advice.change import Change
 from onnxbolt.advice.channels import Channels
 from onnxbolt.advice.export import ComputedShapes, TrainingMode
 from onnxbolt.advice.heads import Heads
-from onnxbolt.advice.inputs import FixedSize, Initializers
+from onnxbolt.advice.inputs import FixedSizes, Initializers
 from onnxbolt.advice.stem import Stem
 
 FASTER: tuple[type[Change], ...] = (
     Initializers,
-    FixedSize,
+    FixedSizes,
     TrainingMode,
     ComputedShapes,
     Stem,

@@ -13,13 +13,12 @@ from onnx import ModelProto
 from onnxbolt import gpu
 from onnxbolt.advice.explanation import Measured
 from onnxbolt.errors import InputError
-from onnxbolt.graph.shapes import Shape
-from onnxbolt.options import Options
+from onnxbolt.options import Options, Shapes
 from onnxbolt.pipeline import optimize
 from onnxbolt.runtime import get_library_path
 from onnxbolt.tune.cuda import Stream
 from onnxbolt.tune.sessions import Source, interleave, search
-from onnxbolt.verify.feeds import ATTEMPTS, drawn, shapes_for
+from onnxbolt.verify.feeds import drawn
 from onnxbolt.verify.session import CUDA, available_providers
 
 _ROUNDS, _RUNS, _SEARCH_RUNS = 10, 20, 20
@@ -37,31 +36,24 @@ def require_gpu() -> Stream:
 
 
 def measure(
-    models: Mapping[str, tuple[ModelProto, Mapping[str, Shape]]],
+    models: Mapping[str, tuple[ModelProto, Shapes]],
     options: Options,
     stream: Stream | None,
     progress: Callable[[str], None],
 ) -> dict[str, Measured]:
-    """The time of each model, in turns, with inputs of the shapes that stand beside it where its
-    sizes are open; without `stream` on the CPU, with function bodies instead of kernels."""
+    """The time of each model, in turns, with inputs of the shapes that stand beside it; without
+    `stream` on the CPU, with function bodies instead of kernels."""
     with tempfile.TemporaryDirectory() as scratch:
         sessions = {}
         for number, (key, (model, shapes)) in enumerate(models.items()):
             progress(f"building {key}")
             source = _optimized(model, Path(scratch, f"{number}.onnx"), options, stream is not None)
-            sizes = shapes_for(model, ATTEMPTS[0]) | _numbers(shapes)
-            feeds = drawn(model, sizes, options.seed)
+            feeds = drawn(model, shapes, options.seed)
             sessions[key] = search([source], feeds, stream, _SEARCH_RUNS).session
         progress(f"measuring {len(models)} models in turn")
         samples = interleave({k: s.measure for k, s in sessions.items()}, _ROUNDS, _RUNS)
     device = (gpu.name() or "GPU") if stream else "CPU"
     return {key: Measured(device, s.median / 1000, s.spread) for key, s in samples.items()}
-
-
-def _numbers(shapes: Mapping[str, Shape]) -> dict[str, tuple[int, ...]]:
-    """The shapes all of whose sizes are known."""
-    numbers = {n: tuple(s for s in shape if isinstance(s, int)) for n, shape in shapes.items()}
-    return {name: sizes for name, sizes in numbers.items() if len(sizes) == len(shapes[name])}
 
 
 def _optimized(model: ModelProto, path: Path, options: Options, library: bool) -> Source:

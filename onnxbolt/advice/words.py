@@ -99,7 +99,7 @@ def _lines(advice: Advice, found: Explanation) -> Iterator[str]:
 
 
 def _results(advice: Advice) -> str:
-    return f"results stay {SAME}" if advice.results == SAME else f"results are {advice.results}"
+    return f"results stay {SAME}" if advice.results == SAME else f"its results: {advice.results}"
 
 
 def _change(gain: float) -> str:

@@ -12,10 +12,12 @@ import onnx
 import pytest
 
 from models.unfriendly import unfriendly
-from onnxbolt.advice import explain, explained, measuring, words
+from onnxbolt.advice import _forecaster, explain, explained, measuring, words
 from onnxbolt.advice.draft import Draft
 from onnxbolt.advice.explanation import FORMAT, Explanation
 from onnxbolt.advice.findings import APART, LAYOUT, UNALIGNED, UNFUSED
+from onnxbolt.advice.forecast import opt_point
+from onnxbolt.advice.inputs import FixedSizes
 from onnxbolt.cli import main
 from onnxbolt.errors import InputError
 from onnxbolt.options import Options
@@ -133,11 +135,22 @@ def test_measuring_needs_a_gpu(path: Path) -> None:
         explain(path, archs=ARCH, measure=True)
 
 
-def test_open_sizes_are_measured_where_they_are_planned() -> None:
-    model = unfriendly("opset_11_reshapes", 1)
-    found = measuring._numbers({"x": [8, 256, 512], "y": ["n", 3]})
-    assert found == {"x": (8, 256, 512)}
-    assert Draft(model).tensor("x").shape == ["batch", 256, 512]
+@pytest.mark.parametrize("batch", [4, 16])
+def test_changes_are_compared_at_the_point_of_the_plan(batch: int) -> None:
+    """Fixing one open size leaves the others, and the images, as they were."""
+    net = Net({"x": ["n", 8, "h", "w"], "y": ["n", 16]})
+    image = net.node("Flatten", net.node("GlobalAveragePool", net.conv("x", 8, 16, 3)), axis=1)
+    model = net.model(net.node("Add", image, "y"))
+    shapes = {"x": (batch, 8, 64, 96), "y": (batch, 16)}
+    options = Options(archs=(ARCH,), opt_shapes=shapes)
+    assert opt_point(model, options) == shapes
+    forecaster = _forecaster(model, options)
+    base = forecaster.of(model)
+    for change in FixedSizes.find(Draft(model, base.point)):
+        assert isinstance(change, FixedSizes)
+        fixed = forecaster.of(change.applied(model))
+        assert fixed.point == base.point == shapes
+        assert fixed.ms == pytest.approx(base.ms, rel=1e-6)
 
 
 # --- forms ----------------------------------------------------------------------------------------

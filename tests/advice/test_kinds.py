@@ -18,7 +18,7 @@ from onnxbolt.advice.draft import Draft
 from onnxbolt.advice.explanation import Explanation
 from onnxbolt.advice.export import ComputedShapes, TrainingMode
 from onnxbolt.advice.heads import Heads
-from onnxbolt.advice.inputs import FixedSize, Initializers
+from onnxbolt.advice.inputs import FixedSizes, Initializers
 from onnxbolt.advice.kinds import FASTER
 from onnxbolt.advice.stem import Stem
 from tests.support import Net, feeds_of, ops, run
@@ -237,22 +237,18 @@ def attention(size: int, shapes: str = "static") -> onnx.ModelProto:
 
 
 def test_heads_shrink_with_retraining_or_grow_without() -> None:
-    smaller, larger, full = found(Heads, attention(72))
-    assert [each.key for each in (smaller, larger, full)] == [
-        "heads/72/64",
-        "heads/72/80",
-        "heads/72/128",
-    ]
+    smaller, larger = found(Heads, attention(72))
+    assert [smaller.key, larger.key] == ["heads/72/64", "heads/72/80"]
     assert smaller.needs_retraining
     model = smaller.applied(attention(72))
     onnx.checker.check_model(model, full_check=True)
     assert [w.dims[1] for w in model.graph.initializer if len(w.dims) == 2] == [128, 128, 128, 16]
     same(attention(72), larger)
-    same(attention(72), full)
 
 
-def test_full_heads_stay() -> None:
-    assert found(Heads, attention(64)) == []
+@pytest.mark.parametrize("size", [64, 80])
+def test_aligned_heads_stay(size: int) -> None:
+    assert found(Heads, attention(size)) == []
 
 
 # --- exports and inputs ---------------------------------------------------------------------------
@@ -311,11 +307,18 @@ def test_initializers_that_are_inputs_become_constants() -> None:
 def test_a_size_is_fixed_at_the_point_that_decides() -> None:
     net = Net({"x": ["n", 16]})
     model = net.model(net.linear("x", 16, 16))
-    (change,) = FixedSize.find(Draft(model, {"x": [24, 16]}))
-    assert isinstance(change, FixedSize)
-    assert (change.key, change.size) == ("sizes/n", 24)
+    (change,) = FixedSizes.find(Draft(model, {"x": (24, 16)}))
+    assert isinstance(change, FixedSizes)
+    assert (change.key, change.sizes) == ("sizes/n", (("n", 24),))
     shape = change.applied(model).graph.input[0].type.tensor_type.shape
     assert [dim.dim_value for dim in shape.dim] == [24, 16]
+
+
+def test_several_sizes_are_fixed_alone_and_together() -> None:
+    net = Net({"x": ["n", 8, "h", "w"]})
+    draft = Draft(net.model(net.node("Relu", "x")), {"x": (2, 8, 64, 96)})
+    keys = [each.key for each in FixedSizes.find(draft) if isinstance(each, Change)]
+    assert keys == ["sizes/n", "sizes/h", "sizes/w", "sizes/n+h+w"]
 
 
 def test_all_kinds_have_names_of_their_own() -> None:
