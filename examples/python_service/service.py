@@ -134,6 +134,8 @@ class Model:
         providers = [cuda] if device == "cuda" else ["CPUExecutionProvider"]
         options = onnxbolt.session_options(path, providers=providers)
         self.session = ort.InferenceSession(path, options, providers=providers)
+        if device == "cuda" and cuda[0] not in self.session.get_providers():
+            raise ValueError("this ONNX Runtime does not run on a GPU here: give --device cpu")
         self.inputs = {value.name: value for value in self.session.get_inputs()}
         for name, value in self.inputs.items():
             if value.type not in NUMPY or not value.shape:
