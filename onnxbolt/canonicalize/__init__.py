@@ -20,6 +20,7 @@ from onnxbolt.canonicalize import (
     branches,
     concat_form,
     constant_fold,
+    contrib_group_norm,
     conv_form,
     conv_transpose_form,
     embedding_form,
@@ -76,6 +77,8 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (split_axes.run, "axes transposed before they are divided"),
     # a factor behind a normalization would be folded into the next weights
     (norm_form.run, "decomposed normalizations recognized"),
+    # the next pass recognizes what it writes
+    (contrib_group_norm.run, "ONNX Runtime's group normalizations written as operators of ONNX"),
     # so would gamma and beta of groups
     (group_norm_form.run, "normalizations of groups recognized"),
     # it looks for normalizations, of which some were decomposed

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ import pytest
 
 import onnxbolt
 from onnxbolt import Report
+from onnxbolt.domains import CONTRIB
 from onnxbolt.families import named
 from onnxbolt.inspection import inspect_model
 from tests.support import Net, planned, run
@@ -231,3 +233,79 @@ def test_a_sum_that_others_read_stays(tmp_path: Path) -> None:
     nodes = [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node]
     assert not any("Shifted" in node for node in nodes)
     assert any(node.startswith("GroupNorm_Add") for node in nodes)
+
+
+# --- onnxruntime.transformers' operators, in NHWC and without kernels for CPUs ------------------
+
+
+def _contrib(net: Net, x: str, op: str = "GroupNorm", *more: str) -> str:
+    """Between Transposes, with a SiLU of its own."""
+    rows = net.node("Transpose", x, perm=[0, 2, 3, 1])
+    factors = net.normal(C), net.normal(C)
+    attrs: dict[str, Any] = {"groups": GROUPS, "epsilon": 1e-3, "activation": 1, "domain": CONTRIB}
+    y = net.node(op, rows, *factors, *more, **attrs)
+    return net.node("Transpose", y, perm=[0, 3, 1, 2])
+
+
+def _skip(net: Net, x: str) -> str:
+    vectors = net.node("Reshape", "t", net.const([0, C], np.int64))
+    return _contrib(net, x, "SkipGroupNorm", vectors)
+
+
+def _as_standard(net: Net, x: str) -> str:
+    """The same as `_contrib`, with the same random factors."""
+    gamma, beta = (net.normal(C) for _ in range(2))
+    one, zero = (net.const(np.full(GROUPS, v, np.float32)) for v in (1, 0))
+    y = net.node("Reshape", x, net.const([0, GROUPS, -1], np.int64))
+    y = net.node("InstanceNormalization", y, one, zero, epsilon=1e-3)
+    y = net.node("Reshape", y, net.node("Shape", x))
+    for op, factor in (("Mul", gamma), ("Add", beta)):
+        y = net.node(op, y, net.node("Reshape", factor, net.const([C, 1, 1], np.int64)))
+    return net.node("Mul", y, net.node("Sigmoid", y))
+
+
+def _skip_as_standard(net: Net, x: str) -> str:
+    return _as_standard(net, net.node("Add", x, "t"))
+
+
+@pytest.mark.parametrize("precision", ["keep", "fp16"])
+@pytest.mark.parametrize(
+    ("build", "standard"), [(_contrib, _as_standard), (_skip, _skip_as_standard)]
+)
+@pytest.mark.parametrize("batch", [N, "batch"])
+def test_operators_in_nhwc(
+    batch: int | str, build: Build, standard: Build, precision: str, tmp_path: Path
+) -> None:
+    """No Transpose remains, and plain ONNX Runtime runs the result, though not the original."""
+    out = tmp_path / "out.onnx"
+    report = onnxbolt.optimize(
+        _net(build, 17, batch),
+        out,
+        archs="sm_90a",
+        precision=precision,
+        fuse="all",
+        library=False,
+        verify=False,
+    )
+    assert _rules(report) == ["group_norm+Silu"]
+    written = [node.op_type for node in onnx.load(out).graph.node]
+    assert not [op for op in written if op == "Transpose" or op.endswith("GroupNorm")]
+    assert sum("NhwcToNchw" in op for op in written) == 0
+    expected = _run(_net(standard, 17))
+    limit = 1e-5 if precision == "keep" else 5e-3
+    assert np.linalg.norm(_run(out) - expected) <= limit * np.linalg.norm(expected)
+
+
+def test_operators_in_nhwc_of_unknown_factors_are_refused(tmp_path: Path) -> None:
+    def build(net: Net, x: str) -> str:
+        factor = net.node("Reshape", net.node("Slice", "t", *_first(net)), net.const([C], np.int64))
+        attrs: dict[str, Any] = {"groups": GROUPS, "channels_last": 0, "domain": CONTRIB}
+        return net.node("GroupNorm", x, factor, net.normal(C), **attrs)
+
+    out = tmp_path / "out.onnx"
+    report = onnxbolt.optimize(
+        _net(build, 17), out, archs="sm_90a", fuse="all", library=False, verify=False
+    )
+    reasons = [refusal.reason for refusal in report.refusals if refusal.op == "GroupNorm"]
+    assert reasons == ["its input has no known channels, or its factors are no constants"]
+    assert "GroupNorm" in [node.op_type for node in onnx.load(out).graph.node]

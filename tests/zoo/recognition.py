@@ -36,8 +36,10 @@ _NORMS = (
     "SimplifiedLayerNormalization",
     "SkipLayerNormalization",
     "SkipSimplifiedLayerNormalization",
+    "GroupNorm",
     "GroupNormalization",
     "InstanceNormalization",
+    "SkipGroupNorm",
 )
 _PRODUCTS = ("MatMul", "Gemm", "Einsum")
 # operators between the products of an attention and its softmax

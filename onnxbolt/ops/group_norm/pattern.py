@@ -26,6 +26,7 @@ from onnxbolt.patterns.types import AnchorPattern, Match
 
 OPERATOR = "GroupNormalization"
 _ORDINARY = (OPERATOR, "InstanceNormalization")
+_CONTRIB = ("GroupNorm", "SkipGroupNorm")
 _SOURCES = (*_ORDINARY, "LayerNormalization")
 _UNKNOWN = "its input has no known channels, or its factors are no constants"
 
@@ -55,6 +56,7 @@ def anchors(op: FusedOp) -> tuple[AnchorPattern, ...]:
         AnchorPattern((OPERATOR,), partial(_normalization, op), domains.INTERNAL),
         AnchorPattern(("Add",), partial(_addition, op)),
         AnchorPattern(_ORDINARY, _stays),
+        AnchorPattern(_CONTRIB, _stays, domains.CONTRIB),
     )
 
 
