@@ -27,6 +27,7 @@ from onnxbolt.graph.edit import constant_values, producer, scalar
 from onnxbolt.graph.tracing import traced
 from onnxbolt.ops.attention.conditions import Condition, Leaf, kept, moved, two_valued
 from onnxbolt.ops.attention.found import ALL, Band, Mask, Masked, Masking
+from onnxbolt.ops.attention.lengths import Size, sizes
 from onnxbolt.ops.attention.positions import Frame, leaves_a_key
 from onnxbolt.ops.attention.scales import before
 
@@ -76,7 +77,7 @@ def operand(node: gs.Node) -> Operand | None:
     if node.domain or node.op not in ("Add", "Where"):
         return None
     if node.op == "Add":
-        scores = [tensor for tensor in node.inputs if leads_to_product(tensor)]
+        scores = _added_to(node)
         if len(scores) != 1:
             return None
         (other,) = (tensor for tensor in node.inputs if tensor is not scores[0])
@@ -88,15 +89,25 @@ def operand(node: gs.Node) -> Operand | None:
     return None
 
 
-def leads_to_product(tensor: gs.Tensor) -> bool:
-    """True if the tensor is a product of two variables, cast, scaled, reshaped or masked."""
+def _added_to(node: gs.Node) -> list[gs.Tensor]:
+    """The operands of an Add that may be scores: products, of several those whose last sizes are
+    the sum's. A bias of SAM is a sum of products as well, of queries and tables of positions."""
+    y, products = node.outputs[0], [x for x in node.inputs if leads_to_product(x)]
+    if len(products) < 2 or y.shape is None:
+        return products
+    return [x for x in products if leads_to_product(x, sizes(y)[-2:])]
+
+
+def leads_to_product(tensor: gs.Tensor, ends: Sequence[Size] = ()) -> bool:
+    """True if the tensor is a product of two variables, cast, scaled, reshaped or masked; with
+    `ends`, one whose last sizes are these."""
     pending, seen = [tensor], {tensor.name}
     while pending:
         node = producer(pending.pop())
         if node is None or node.domain not in (None, "", "com.microsoft"):
             continue
         if node.op in ("MatMul", "Einsum", "FusedMatMul"):
-            if _of_variables(node):
+            if _of_variables(node) and _ends(node.outputs[0], ends):
                 return True
             continue
         if node.op in ("Add", "Where"):
@@ -107,6 +118,12 @@ def leads_to_product(tensor: gs.Tensor) -> bool:
         pending += [source for source in sources if source.name not in seen]
         seen.update(source.name for source in sources)
     return False
+
+
+def _ends(tensor: gs.Tensor, last: Sequence[Size]) -> bool:
+    """True if the last sizes of a tensor are these; without any, for all tensors."""
+    known = tensor.shape is not None
+    return not last or (known and sizes(tensor)[-len(last) :] == [*last])
 
 
 def _of_variables(product: gs.Node) -> bool:

@@ -14,6 +14,7 @@ from onnxbolt.graph.snapshot import Snapshot
 from onnxbolt.ops.attention import (
     decomposed,
     folds,
+    grids,
     head_factors,
     row_maxima,
     sequence_first,
@@ -27,6 +28,7 @@ _REWRITES: tuple[
 ] = (
     ("maxima of rows no longer subtracted", row_maxima.drop),
     ("factors of heads moved to queries", head_factors.move),
+    ("biases of grids added to scores", grids.flatten),
     ("several masks joined to one", sums.join),
     ("masks divided into batch and heads", folds.divide),
     ("batch moved in front of positions", sequence_first.turn),
