@@ -258,7 +258,7 @@ def _optimize_all(
     jobs = directory.jobs_in(models, out, _path(options.lock), _path(options.inputs))
     for report in reports:
         files.check_suffix(report)
-        directory.check_apart("report", report, jobs)
+        directory.check_apart("report", report, jobs, models if dry_run else out)
     found = directory.optimize_all(
         jobs,
         options,

@@ -26,6 +26,7 @@ from onnxbolt.report import Report, files
 from onnxbolt.report.several import Outcome, Several
 from onnxbolt.runtime import get_library_path
 from onnxbolt.spelling import option
+from onnxbolt.terminal import one_line
 from onnxbolt.tune.progress import Progress
 
 SUFFIX = ".onnx"
@@ -151,10 +152,10 @@ def _check(jobs: Sequence[Job]) -> None:
                 )
 
 
-def check_apart(argument: str, path: Path, jobs: Sequence[Job]) -> None:
+def check_apart(argument: str, path: Path, jobs: Sequence[Job], out: Path) -> None:
     """Raises InputError if a further result, which the option `argument` names, cannot be written
-    to `path`, or would replace a file of one of the models."""
-    if path.is_dir() or not path.parent.is_dir():
+    to `path`, or would replace a file of one of the models. The directory `out` may be missing."""
+    if path.is_dir() or not (path.parent.is_dir() or path.parent.absolute() == out.absolute()):
         raise InputError(
             f"{option(argument, path)}: not the path of a file in an existing directory;"
             " create the directory or choose another path"
@@ -211,7 +212,7 @@ def optimize_all(
     outcomes = []
     for number, job in enumerate(jobs, 1):
         if progress is not None:
-            progress(f"[{number}/{len(jobs)}] {job.name}")
+            progress(f"[{number}/{len(jobs)}] {one_line(job.name)}")
         own = dataclasses.replace(tuning.for_next(), lock=job.lock, inputs=job.inputs)
         outcome = optimize_one(job, own, write=write, progress=progress, watch=watch)
         outcomes.append(outcome)

@@ -26,6 +26,12 @@ def printable(text: str) -> str:
     )
 
 
+def one_line(text: str) -> str:
+    """The text with line ends and other control characters spelled out, as a name in a line is
+    shown."""
+    return printable(text).replace("\n", r"\n")
+
+
 def width(usual: int) -> int:
     """The terminal's columns; `usual` if the output is not a terminal."""
     return shutil.get_terminal_size((usual, 0)).columns if sys.stdout.isatty() else usual

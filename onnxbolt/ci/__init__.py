@@ -23,6 +23,7 @@ from onnxbolt.files import write_whole
 from onnxbolt.options import Options
 from onnxbolt.report.several import Outcome, Several
 from onnxbolt.spelling import option
+from onnxbolt.terminal import one_line
 
 SUMMARY, JUNIT, TABLE = "summary.md", "junit.xml", "models.json"
 DIFFERENCES = "differences.json"
@@ -85,7 +86,7 @@ def run(task: Task, options: Options, progress: Callable[[str], None] | None = N
         _make(task.out)
         for number, job in enumerate(jobs, 1):
             if progress is not None:
-                progress(f"[{number}/{len(jobs)}] {job.name}")
+                progress(f"[{number}/{len(jobs)}] {one_line(job.name)}")
             own = dataclasses.replace(options, lock=job.lock, frozen=True, inputs=job.inputs)
             outcome = optimize_one(job, own, page=True, progress=progress)
             if base is not None:

@@ -19,7 +19,9 @@ from onnxbolt.report.diff import Change, difference
 from onnxbolt.report.locks import lock_changes
 from onnxbolt.report.render import as_json
 from onnxbolt.report.several import Outcome
+from onnxbolt.terminal import one_line
 from onnxbolt.tune.lockfile import Lock
+from onnxbolt.verify.session import CUDA, available_providers
 
 UNCHANGED, CHANGED, NEW, REMOVED = "unchanged", "changed", "new", "removed"
 Progress = Callable[[str], None]
@@ -48,14 +50,15 @@ def compared(
     if _same(_files(model, lock), _files(job.source, job.lock)):
         return Compared(job.name, UNCHANGED)
     if progress is not None:
-        progress(f"{job.name} as it is in {base.ref}")
+        progress(one_line(f"{job.name} as it is in {base.ref}"))
     # the run's error names this path if the base has no lock file
     theirs = dataclasses.replace(
         job, source=model, lock=lock or model.with_suffix(".onnxbolt.lock")
     )
-    before = optimize_one(
-        theirs, dataclasses.replace(options, lock=theirs.lock), write=False, progress=progress
-    )
+    # kernels tell nothing of errors where function bodies run, and compiling them takes long
+    library = options.library and CUDA in available_providers()
+    own = dataclasses.replace(options, lock=theirs.lock, library=library)
+    before = optimize_one(theirs, own, write=False, progress=progress)
     changes, notes = _lock_changes(lock, job.lock)
     if before.report is None:
         notes.append(f"{base.ref}: {before.message}")

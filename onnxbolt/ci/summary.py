@@ -8,6 +8,7 @@ from onnxbolt.ci.comparing import Compared
 from onnxbolt.ci.differences import ErrorChange, TimeChange
 from onnxbolt.report.markdown import code, table
 from onnxbolt.report.several import Several
+from onnxbolt.terminal import one_line
 from onnxbolt.terminal import table as text_table
 from onnxbolt.verify.result import LEVEL_NAMES
 
@@ -28,7 +29,8 @@ def markdown(found: Several, base: str, compared: Sequence[Compared]) -> str:
 
 def text(found: Several, base: str, compared: Sequence[Compared]) -> str:
     """The same tables for a log, without single choices."""
-    against = [f"against {base}:", text_table(_HEADER, map(_row, compared))] if base else []
+    rows = [list(map(one_line, _row(each))) for each in compared]
+    against = [f"against {one_line(base)}:", text_table(_HEADER, rows)] if base else []
     return "\n".join([*against, found.text()])
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from onnxbolt.terminal import printable
+from onnxbolt.terminal import one_line
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -25,7 +25,7 @@ def code(text: str) -> str:
     Control characters are spelled out, so that a text takes one line. So is a bar behind a
     backslash, which `table` could not escape.
     """
-    shown = re.sub(r"(?<=\\)\|", r"\\x7c", printable(text).replace("\n", r"\n"))
+    shown = re.sub(r"(?<=\\)\|", r"\\x7c", one_line(text))
     longest = max((len(run) for run in re.findall("`+", shown)), default=0)
     fence = "`" * (longest + 1)
     edge = " " if "`" in shown else ""  # a fence cannot touch a backtick

@@ -10,6 +10,7 @@ from typing import Any
 
 from onnxbolt.report.data import ReportData
 from onnxbolt.report.markdown import code, plain, table
+from onnxbolt.terminal import one_line
 from onnxbolt.terminal import table as text_table
 from onnxbolt.verify.result import Row
 from onnxbolt.version import __version__
@@ -71,7 +72,8 @@ class Several:
 
     def text(self) -> str:
         """The table for a terminal, and a line that counts."""
-        return f"{text_table(self._header, self._rows())}\n{self.verdict}"
+        rows = [list(map(one_line, row)) for row in self._rows()]
+        return f"{text_table(self._header, rows)}\n{self.verdict}"
 
     def markdown(self) -> str:
         """The table in Markdown, in which no name of a file is read as Markdown."""

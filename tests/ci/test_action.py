@@ -220,6 +220,11 @@ def test_gitlab_s_example(
     ]
     (call,) = shell.called("\n".join(job["script"]))
     assert call.arguments == ["ci"]
+    refused = repository.path / ".onnxbolt-cache"
+    refused.write_text("")
+    repository.git("add", ".onnxbolt-cache")
+    assert shell.run("\n".join(job["script"]), **job["variables"]).returncode == 1
+    repository.git("rm", "--quiet", "--force", ".onnxbolt-cache")
     assert job["variables"]["ONNXBOLT_BASE"] == "$CI_MERGE_REQUEST_DIFF_BASE_SHA"
     commit = repository.git("rev-parse", "HEAD").strip()
     checked(repository, {**job["variables"], "ONNXBOLT_BASE": commit}, monkeypatch)
@@ -246,7 +251,7 @@ def test_jenkins_s_example(
     given = dict(re.findall(r"^ +(ONNXBOLT_\w+) = ['\"](.*)['\"]$", text, re.MULTILINE))
     assert given["ONNXBOLT_BASE"] == "${env.CHANGE_TARGET ?: ''}"
     checked(repository, {**given, "ONNXBOLT_BASE": "main"}, monkeypatch)
-    assert (repository.path / re.findall(r"junit '(.*)'", text)[0]).exists()
+    assert (repository.path / re.findall(r"junit testResults: '(.*)'", text)[0]).exists()
 
 
 def checked(

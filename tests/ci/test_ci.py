@@ -3,6 +3,7 @@ differences of a change from its base."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,12 @@ from xml.etree import ElementTree
 import onnx
 import pytest
 
+from onnxbolt import ci as runs
+from onnxbolt.ci import comparing
 from onnxbolt.cli import main
+from onnxbolt.directory import Job, optimize_one
+from onnxbolt.options import Options
+from onnxbolt.verify.session import CUDA
 from tests.ci.repository import Repository, net
 
 KINDS = "onnx", "onnxbolt.json", "onnxbolt.html"
@@ -153,6 +159,52 @@ def test_what_cannot_be_compared_is_noted(repository: Repository, run: Any) -> N
     assert run(ONNXBOLT_BASE="main") == 0
     assert "a.onnxbolt.lock is not a lock file, or damaged" in summary()
     assert "b.onnxbolt.lock does not exist" in summary()
+
+
+def test_a_pointer_to_a_large_file_is_noted(repository: Repository, run: Any) -> None:
+    """A clone without Git LFS has a few lines in the place of a model."""
+    model = (repository.path / "nets" / "a.onnx").read_bytes()
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    (repository.path / "nets" / "a.onnx").write_text(pointer)
+    repository.commit()
+    (repository.path / "nets" / "a.onnx").write_bytes(model)
+    assert run(ONNXBOLT_BASE="main") == 0
+    (row,) = [line for line in summary().splitlines() if "| changed |" in line]
+    assert row.endswith("not an ONNX model, or truncated; export or download it again` |")
+
+
+def test_a_name_of_two_lines_makes_no_line(
+    repository: Repository, run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository.save("a\n9 of 9 models optimized.onnx", net())
+    repository.lock()
+    capsys.readouterr()
+    assert run(ONNXBOLT_BASE="main") == 0
+    printed = capsys.readouterr()
+    for line in (printed.out + printed.err + summary()).splitlines():
+        assert not line.startswith("9 of 9")
+
+
+def test_kernels_of_the_base_are_compiled_where_they_run(
+    repository: Repository, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    optimize = optimize_one
+
+    def recorded(job: Job, options: Options, **named: Any) -> Any:
+        asked.append(options.library)
+        return optimize(job, dataclasses.replace(options, library=False), **named)
+
+    monkeypatch.setattr(comparing, "optimize_one", recorded)
+    monkeypatch.setattr(runs, "optimize_one", recorded)
+    repository.save("a.onnx", net(40))
+    repository.lock()
+    one = {"ONNXBOLT_MODEL": "nets/a.onnx", "ONNXBOLT_LOCK": "locks", "ONNXBOLT_BASE": "main"}
+    monkeypatch.setattr(comparing, "available_providers", list)
+    assert run(**one, ONNXBOLT_NO_LIBRARY="") == 0
+    monkeypatch.setattr(comparing, "available_providers", lambda: [CUDA])
+    assert run(**one, ONNXBOLT_NO_LIBRARY="") == 0
+    assert asked == [True, False, True, True]
 
 
 def test_one_model_with_its_lock_file(repository: Repository, run: Any) -> None:
