@@ -192,7 +192,7 @@ def test_a_gpu_runs_the_library(program: Program, tmp_path: Path) -> None:
         )
         (expected,) = session.run(None, feeds(*sizes))
         np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-3)
-        assert "warning" not in printed
+        assert "onnxbolt: warning" not in printed  # ONNX Runtime may have warnings of its own
     events = json.loads(next(tmp_path.glob("trace_*.json")).read_text())
     ran = {
         event["args"]["op_name"]: event["args"].get("provider")
