@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import onnx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from onnxbolt.pipeline import optimize
 from onnxbolt.report.page import page as page_of
@@ -19,8 +19,9 @@ from tests.report import reports
 from tests.zoo.materialize import materialize
 
 MODELS = {"ResNet-50": "resnet50.ts", "BERT": "bert_base.ts", "DETR, a detector": "detr_r50.ts"}
-SIZE = {"width": 1440, "height": 900}
-NARROW = {"width": 390, "height": 844}
+SIZE: ViewportSize = {"width": 1440, "height": 900}
+NARROW: ViewportSize = {"width": 390, "height": 844}
+Scheme = Literal["light", "dark"]
 DATA = "JSON.parse(document.getElementById('data').textContent)"
 SVG_AFTER = '[data-pane="after"] svg'
 HEIGHT = "drawing => drawing.viewBox.baseVal.height"
@@ -53,14 +54,10 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
     said: list[str] = []
     contexts = []
 
-    def open_page(html: str, viewport: dict[str, int] | None = None, scheme: str = "light") -> Page:
+    def open_page(html: str, viewport: ViewportSize = SIZE, scheme: Scheme = "light") -> Page:
         file = tmp_path / "report.html"
         file.write_text(html, encoding="utf-8")
-        context = browser.new_context(
-            viewport=viewport or SIZE,  # type: ignore[arg-type]
-            color_scheme=scheme,  # type: ignore[arg-type]
-            offline=True,
-        )
+        context = browser.new_context(viewport=viewport, color_scheme=scheme, offline=True)
         context.set_default_timeout(PATIENCE)
         contexts.append(context)
         found = context.new_page()
@@ -97,12 +94,12 @@ def details(page: Page) -> str:
     return page.locator("#details").inner_text()
 
 
-# --- every part -------------------------------------------------------------------------------------
+# --- every part ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_tab_of_real_models_opens(name: str, scheme: str, opened: Open) -> None:
+def test_every_tab_of_real_models_opens(name: str, scheme: Scheme, opened: Open) -> None:
     page = opened(html_of(name), scheme=scheme)
     tabs = page.get_by_role("tab")
     assert tabs.count() >= 4
@@ -123,7 +120,8 @@ def test_every_part_of_a_report_is_shown(opened: Open) -> None:
     assert "measured on NVIDIA H200 (700 W)" in overview
     choose_tab(page, "Tuning")
     expect(page.locator(".curve .best")).to_be_visible()
-    assert "from 30.0 µs to 18.0 µs in 18 s" in page.locator("#tuning").inner_text()
+    tuning = page.locator("#tuning").inner_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert "from 30.0 µs to 18.0 µs in 18 s" in tuning
     choose_tab(page, "Accuracy")
     assert page.locator("#accuracy tbody tr").count() == len(
         reports.tuned()["verification"]["rows"]
@@ -166,18 +164,36 @@ def test_repeated_layers_are_folded(name: str, frame: str, opened: Open) -> None
     frames, svg = page.locator('[data-pane="after"] .frame text'), page.locator(SVG_AFTER)
     assert frame in frames.all_text_contents()
     folded = svg.evaluate(HEIGHT)
-    page.get_by_label("Fold repeated layers").uncheck()
+    page.get_by_label("Fold layers and shapes").uncheck()
     assert frames.count() == 0
     assert svg.evaluate(HEIGHT) > 1.2 * folded
     # in the folded drawing one block stands for those of all equal layers
-    page.get_by_label("Fold repeated layers").check()
+    page.get_by_label("Fold layers and shapes").check()
     graph = data_of(page)["graphs"]["after"]
-    start, period, count = graph["folds"][0]
+    first, second, *more = graph["alike"][0]
     page.get_by_role("button", name="After", exact=True).click()
-    page.get_by_placeholder("Search names").fill(graph["blocks"][start + period]["name"])
+    page.get_by_placeholder("Search names").fill(graph["blocks"][second]["name"])
     page.keyboard.press("Enter")
-    expect(page.locator(f"#after-{start}")).to_be_in_viewport()
-    assert f"The same in {count} equal layers" in details(page)
+    expect(page.locator(f"#after-{first}")).to_be_in_viewport()
+    assert f"The same in {2 + len(more)} equal layers" in details(page)
+
+
+def test_shapes_that_were_simplified_away_are_left_out(opened: Open) -> None:
+    page = opened(html_of("BERT"))
+    choose_tab(page, "Model")
+    graph = data_of(page)["graphs"]["before"]
+    left_out = dict(graph["stand_ins"])
+    assert len(left_out) > 100
+    assert all(graph["blocks"][place]["kind"] == "gone" for place in left_out)
+    place, stand_in = next((p, s) for p, s in left_out.items() if s not in left_out)
+    page.get_by_role("button", name="Before", exact=True).click()
+    page.get_by_placeholder("Search names").fill(graph["blocks"][place]["name"])
+    page.keyboard.press("Enter")
+    expect(page.locator('[data-pane="before"] .block.chosen')).to_be_in_viewport()
+    assert "Simplified" in details(page)
+    page.get_by_label("Fold layers and shapes").uncheck()
+    expect(page.locator(f"#before-{place}")).to_have_class("block gone match chosen")
+    assert stand_in > place
 
 
 def test_a_fused_node_leads_to_its_sources_and_back(opened: Open) -> None:
@@ -310,7 +326,7 @@ def test_a_narrow_window_needs_no_sideways_scrolling(name: str, opened: Open) ->
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_texts_stand_out_from_what_is_behind_them(scheme: str, opened: Open) -> None:
+def test_texts_stand_out_from_what_is_behind_them(scheme: Scheme, opened: Open) -> None:
     page = opened(html_of_tuned(), scheme=scheme)
     colours = page.evaluate(
         """(names) => Object.fromEntries(names.map((name) => {

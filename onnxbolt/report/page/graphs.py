@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from onnxbolt.report.page import numbers
@@ -191,17 +192,23 @@ def shared_texts(drawings: Iterable[dict[str, Any]]) -> list[str]:
 # --- the places of blocks -------------------------------------------------------------------------
 
 
-def _drawing(model: Values, told: Any) -> dict[str, Any]:
+def _drawing(model: Values, told: Callable[[int, Values], dict[str, Any]]) -> dict[str, Any]:
+    """The blocks, and both views: of all of them, and of those that are left when equal layers are
+    drawn once and computations of shapes that were simplified away are left out.
+
+    `alike` has the places of equal blocks of equal layers, of which the first one is drawn, and
+    `stand_ins` the block that is shown in the place of one that is left out.
+    """
     blocks = model["blocks"]
-    inputs = [block["inputs"] for block in blocks]
-    kinds = [
-        (block["op"], block["domain"], block["element"], tuple(block["shape"]), block["body"])
-        for block in blocks
-    ]
-    found = folds(kinds, inputs)
-    views = {"all": _view(blocks, inputs, [])}
-    if found:
-        views["folded"] = _view(blocks, inputs, found)
+    facts = [told(place, block) for place, block in enumerate(blocks)]
+    everything = _Shown.of(blocks, range(len(blocks)))
+    kept = _Shown.of(
+        blocks, [place for place, fact in enumerate(facts) if not _is_aside(fact, blocks[place])]
+    )
+    found = folds([_kind(blocks[place]) for place in kept.places], kept.inputs)
+    views = {"all": _view(blocks, everything, [])}
+    if found or len(kept.places) < len(blocks):
+        views["folded"] = _view(blocks, kept, found)
     return {
         "blocks": [
             {
@@ -211,63 +218,100 @@ def _drawing(model: Values, told: Any) -> dict[str, Any]:
                 "shape": numbers.shape(block),
                 "body": block["body"],
                 "reads": block["inputs"],
-                **told(place, block),
+                **fact,
             }
-            for place, block in enumerate(blocks)
+            for block, fact in zip(blocks, facts, strict=True)
         ],
-        "folds": [[fold.start, fold.period, fold.count] for fold in found],
+        "alike": [
+            [kept.places[position] for position in fold.all_like(slot)]
+            for fold in found
+            for slot in range(fold.start, fold.start + fold.period)
+        ],
+        "stand_ins": _stand_ins(blocks, set(kept.places)),
         "views": views,
     }
 
 
-def _view(
-    blocks: Sequence[Values], inputs: Sequence[Sequence[int]], found: Sequence[Fold]
-) -> dict[str, Any]:
+def _is_aside(fact: Values, block: Values) -> bool:
+    """True for a computation of shapes, masks or indices that was simplified away."""
+    return fact["kind"] == "gone" and block["element"].startswith(("int", "uint", "bool"))
+
+
+def _kind(block: Values) -> tuple[Hashable, ...]:
+    """Blocks of equal layers have equal kinds."""
+    return block["op"], block["domain"], block["element"], tuple(block["shape"]), block["body"]
+
+
+def _stand_ins(blocks: Sequence[Values], shown: Collection[int]) -> list[tuple[int, int]]:
+    """For each block that is not shown, the first one that reads it and is, or that stands in for
+    one that does."""
+    found: dict[int, int] = {}
+    for reader in reversed(range(len(blocks))):
+        for maker in blocks[reader]["inputs"]:
+            if maker not in shown and (reader in shown or reader in found):
+                found[maker] = found.get(reader, reader)
+    return sorted(found.items())
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """Some of a model's blocks, and the positions among them that each one reads."""
+
+    places: Sequence[int]
+    inputs: Sequence[Sequence[int]]
+
+    @classmethod
+    def of(cls, blocks: Sequence[Values], places: Sequence[int]) -> _Shown:
+        at = {place: position for position, place in enumerate(places)}
+        return cls(
+            places,
+            [[at[read] for read in blocks[place]["inputs"] if read in at] for place in places],
+        )
+
+
+def _view(blocks: Sequence[Values], shown: _Shown, found: Sequence[Fold]) -> dict[str, Any]:
     """Blocks as [place, x, y], edges as one path, and frames around folds and bodies as
     [x, y, width, height, label]."""
     fold_of = {
-        place: number for number, fold in enumerate(found) for place in range(fold.start, fold.end)
+        position: number
+        for number, fold in enumerate(found)
+        for position in range(fold.start, fold.end)
     }
-    first = {
-        place: found[fold_of[place]].first(place) if place in fold_of else place
-        for place in range(len(blocks))
-    }
-    shown = [place for place in first if first[place] == place]
-    position = {place: number for number, place in enumerate(shown)}
-    reads = [
-        sorted({position[first[maker]] for maker in inputs[place] if first[maker] < place})
-        for place in shown
+    first = [
+        found[fold_of[position]].first(position) if position in fold_of else position
+        for position in range(len(shown.places))
     ]
-    groups = _groups(blocks, shown, fold_of)
+    drawn = [position for position in range(len(first)) if first[position] == position]
+    rank = {position: number for number, position in enumerate(drawn)}
+    reads = [
+        sorted({rank[first[maker]] for maker in shown.inputs[position] if first[maker] < position})
+        for position in drawn
+    ]
+    groups = _groups([(fold_of.get(p), blocks[shown.places[p]]["body"]) for p in drawn])
     layout = laid_out(
-        reads, [number for number, (_, members) in enumerate(groups) for _ in members]
+        reads, [number for number, (_, count) in enumerate(groups) for _ in range(count)]
     )
-    frames = []
-    for key, members in groups:
-        title = f"{found[key].count} ×" if isinstance(key, int) else key
+    frames, begin = [], 0
+    for (number, body), count in groups:
+        title = body if number is None else f"{found[number].count} ×"
         if title:
-            frames.append([*_frame([layout.places[position[place]] for place in members]), title])
+            frames.append([*_frame(layout.places[begin : begin + count]), title])
+        begin += count
     return {
         "width": layout.width,
         "height": layout.height,
-        "blocks": [[place, *layout.places[position[place]]] for place in shown],
+        "blocks": [
+            [shown.places[position], *place]
+            for position, place in zip(drawn, layout.places, strict=True)
+        ],
         "path": layout.path,
         "frames": frames,
     }
 
 
-def _groups(
-    blocks: Sequence[Values], shown: Sequence[int], fold_of: Mapping[int, int]
-) -> list[tuple[int | str, list[int]]]:
-    """Consecutive blocks of one fold, with its number, or of one graph between folds, with the
-    place of its body."""
-    groups: list[tuple[int | str, list[int]]] = []
-    for place in shown:
-        key = fold_of.get(place, blocks[place]["body"])
-        if not groups or groups[-1][0] != key:
-            groups.append((key, []))
-        groups[-1][1].append(place)
-    return groups
+def _groups(keys: Sequence[tuple[int | None, str]]) -> list[tuple[tuple[int | None, str], int]]:
+    """Runs of blocks of one fold, or of one graph between folds, with their lengths."""
+    return [(key, len(list(run))) for key, run in groupby(keys)]
 
 
 def _frame(corners: Sequence[tuple[int, int]]) -> list[int]:

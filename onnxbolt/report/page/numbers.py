@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-PREDICTED = "≈ "
+_SPACE = "\N{NO-BREAK SPACE}"
+PREDICTED = f"≈{_SPACE}"
 _KIB = 1024.0
 
 
 def time(us: float, measured: bool = False) -> str:
     """Microseconds, or milliseconds from 1000 on."""
-    shown = f"{us / 1000:.3g} ms" if us >= 1000 else f"{us:.3g} µs" if us < 1 else f"{us:.1f} µs"
+    number = f"{us / 1000:.3g}" if us >= 1000 else f"{us:.3g}" if us < 1 else f"{us:.1f}"
+    shown = f"{number}{_SPACE}{'ms' if us >= 1000 else 'µs'}"
     return shown if measured else f"{PREDICTED}{shown}"
 
 
@@ -29,7 +31,7 @@ def size(count: int) -> str:
     if not count:
         return "–"
     power = min(int(math.log(count, _KIB)), 4)
-    return f"{count / _KIB**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+    return f"{count / _KIB**power:.3g}{_SPACE}{('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
 
 
 def flops(count: int) -> str:

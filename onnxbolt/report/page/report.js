@@ -5,6 +5,7 @@
   const ROWS = 200; // rows of a table that are drawn at a time
   const MARGIN = 400; // pixels around the visible part that are drawn, too
   const READABLE = 0.45; // zoom below which blocks have no text
+  const LEAST_FIT = 0.65; // a wide drawing is scrolled rather than made smaller
   const data = JSON.parse(document.getElementById("data").textContent);
   const byId = (id) => document.getElementById(id);
 
@@ -153,6 +154,8 @@
       this.graph = data.graphs[side];
       this.canvas = figure.querySelector(".canvas");
       this.svg = drawn("svg", { role: "presentation" }, null, this.canvas);
+      this.equal = new Map(this.graph.alike.flatMap((places) => places.map((place) => [place, places])));
+      this.standIns = new Map(this.graph.stand_ins);
       this.zoom = 1;
       this.matches = new Set();
       this.related = new Set();
@@ -185,22 +188,17 @@
       this.scale(this.zoom);
     }
 
-    // The block that stands for this one: itself, or its like in the first of several equal layers.
+    // The block that is drawn for this one: itself, its like in the first of several equal layers,
+    // or one that reads it.
     first(place) {
       if (!this.folded) return place;
-      for (const [start, period, count] of this.graph.folds) {
-        if (place >= start && place < start + period * count) return start + ((place - start) % period);
-      }
-      return place;
+      const shown = this.standIns.get(place) ?? place;
+      return (this.equal.get(shown) || [shown])[0];
     }
 
+    // The blocks of equal layers that are equal to this one.
     alike(place) {
-      for (const [start, period, count] of this.graph.folds) {
-        if (place >= start && place < start + period * count) {
-          return Array.from({ length: count }, (_, i) => start + ((place - start) % period) + i * period);
-        }
-      }
-      return [place];
+      return this.equal.get(place) || [place];
     }
 
     scale(zoom) {
@@ -218,7 +216,8 @@
     // Shows the top, at the first block that has to do with the other model.
     home() {
       const blocks = this.view.blocks;
-      const [place] = blocks.find(([at]) => this.graph.blocks[at].link) || blocks[0] || [-1];
+      const ours = ([at]) => ["fused", "taken"].includes(this.graph.blocks[at].kind);
+      const [place] = blocks.find(ours) || blocks[0] || [-1];
       if (place < 0) return;
       this.reveal(place);
       this.canvas.scrollTop = 0;
@@ -284,7 +283,7 @@
     }
 
     reveal(place) {
-      const [x, y] = this.corners.get(this.first(place));
+      const [x, y] = this.corners.get(this.first(place)) || [0, 0]; // nobody reads it
       const [width, height] = data.size;
       const offset = Math.max(0, (this.canvas.clientWidth - (this.view.width + 48) * this.zoom) / 2);
       this.canvas.scrollTo(
@@ -381,7 +380,7 @@
 
     fit() {
       const zooms = this.shown().map((pane) => pane.fitting());
-      this.scale(Math.max(0.5, Math.min(1, ...zooms)));
+      this.scale(Math.max(LEAST_FIT, Math.min(1, ...zooms)));
       for (const pane of this.shown()) pane.home();
     },
 

@@ -192,4 +192,4 @@ def test_a_failed_comparison_is_shown_as_failed() -> None:
     ],
 )
 def test_numbers(shown: str, expected: str) -> None:
-    assert shown == expected
+    assert shown.replace("\N{NO-BREAK SPACE}", " ") == expected
