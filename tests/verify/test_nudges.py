@@ -63,6 +63,16 @@ def test_what_rounding_leaves_alone_stays() -> None:
             assert np.isfinite(values).all() or not np.isfinite(stay[name]).all()
 
 
+def test_weights_of_few_bits_stay() -> None:
+    """Their bytes, too: numpy has no such types."""
+    numbers = np.arange(32) % 7
+    kinds = (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
+    stay: dict[str, Any] = {kind.__name__: numbers.astype(kind) for kind in kinds}
+    stay |= {"bools": numbers > 3, "words": np.array([*"abcdefghijklmnopq"], object)}
+    model = model_of("(float[20] x) => (float[20] y)", "y = Relu(x)", stay)
+    assert nudged(model, FP32, 0).SerializeToString() == model.SerializeToString()
+
+
 def test_weights_in_files_stay_there(tmp_path: Path) -> None:
     model = model_of(
         "(float[1024] x) => (float[1024] y)",

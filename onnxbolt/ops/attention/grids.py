@@ -46,7 +46,7 @@ def _grid(graph: gs.Graph, softmax: gs.Node) -> _Grid | None:
     y, tensor = back.outputs[0], back.inputs[0]
     sums, biases = list[gs.Node](), list[gs.Tensor]()
     while (node := producer(tensor)) is not None and node.op == "Add" and not node.domain:
-        scores = [term for term in node.inputs if _leads_to(graph, term, y)]
+        scores = [term for term in node.inputs if leads_to_product(term, sizes(y)[-2:])]
         if len(scores) != 1 or sole_use(graph, tensor) is None:
             return None
         biases.insert(0, node.inputs[1 if node.inputs[0] is scores[0] else 0])
@@ -79,11 +79,6 @@ def _reshape(graph: gs.Graph, tensor: gs.Tensor) -> gs.Node | None:
         return None
     known = tensor.shape is not None and node.inputs[0].shape is not None
     return node if known else None
-
-
-def _leads_to(graph: gs.Graph, tensor: gs.Tensor, y: gs.Tensor) -> bool:
-    """True if a tensor is a product of y's last sizes with biases added to it."""
-    return leads_to_product(tensor, sizes(y)[-2:])
 
 
 def _broadcast(biases: Sequence[gs.Tensor]) -> list[Size]:
