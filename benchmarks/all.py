@@ -176,10 +176,15 @@ TASKS = (
         )
     ),
     *(
-        Task("advice", seconds, f"{models} --tune --budget 25s --append")
-        for seconds, models in (
-            (240, "three_channel_stem channels_46 softplus_everywhere"),
-            (240, "heads_of_72 opset_11_reshapes vit_b16 dlrm_mlp"),
+        Task("advice", 160, f"{model} --tune --budget 20s --append")
+        for model in (
+            "three_channel_stem",
+            "channels_46",
+            "softplus_everywhere",
+            "heads_of_72",
+            "opset_11_reshapes",
+            "vit_b16",
+            "dlrm_mlp",
         )
     ),
     Task("chains", 60, "--budget 40s --append"),

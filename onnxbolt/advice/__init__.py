@@ -9,7 +9,7 @@ advice. This is Bolt's third level, system-friendly models (Xing et al. 2022, se
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Unpack
 
@@ -132,13 +132,13 @@ class _Outcome:
     def __init__(self, trials: Trials, wanted: frozenset[str], say: Callable[[str], None]) -> None:
         self._trials, self._wanted, self._say = trials, wanted, say
         draft = Draft(trials.model, trials.base.point)
-        self._obstacles, self._tried = list[Obstacle](), list[Tried]()
+        self._obstacles = list[Obstacle]()
+        self._advised, self._small = list[Tried](), list[Advice]()
         for kind in FASTER:
             for change in filter(self._concerns, kind.find(draft)):
                 if isinstance(change, Change):
                     say(f"trying to {change.words}")
                 self._note(change)
-        self._advised = [t for t in self._tried if t.advice.gain >= THRESHOLD]
         self._total = trials.together(self._advised)
         deeper = [c for c in Deepening.find(draft) if isinstance(c, Deepening)]
         self._free = trials.deepened([change for change in deeper if self._concerns(change)])
@@ -148,10 +148,12 @@ class _Outcome:
 
     def _note(self, found: Change | Obstacle) -> None:
         tried = self._trials.of(found) if isinstance(found, Change) else found
-        if isinstance(tried, Tried):
-            self._tried.append(tried)
-        else:
+        if isinstance(tried, Obstacle):
             self._obstacles.append(tried)
+        elif tried.advice.gain >= THRESHOLD:
+            self._advised.append(tried)
+        else:
+            self._small.append(tried.advice)  # the changed model is not needed any more
 
     def explanation(self, name: str, options: Options) -> Explanation:
         base = self._trials.base
@@ -165,10 +167,10 @@ class _Outcome:
             base.ms,
             THRESHOLD,
             tuple(self._findings()),
-            tuple(tried.advice for tried in self._by_gain(self._advised)),
+            _by_gain(tried.advice for tried in self._advised),
             several.advice if several else None,
             self._free.advice if self._free else None,
-            tuple(t.advice for t in self._by_gain(self._tried) if t not in self._advised),
+            _by_gain(self._small),
             tuple(self._obstacles),
         )
 
@@ -181,9 +183,6 @@ class _Outcome:
             keys = tuple(advice.key for advice in advices if finding.node in advice.nodes)
             if keys or finding.state != UNALIGNED:
                 yield dataclasses.replace(finding, advices=keys)
-
-    def _by_gain(self, tried: Sequence[Tried]) -> list[Tried]:
-        return sorted(tried, key=lambda each: -each.advice.gain)
 
     def model(self, path: str | Path) -> ModelProto:
         """The model with all changes that go together. Raises InputError if there are none."""
@@ -213,3 +212,7 @@ class _Outcome:
             total=timed(found.total),
             free=timed(found.free),
         )
+
+
+def _by_gain(advices: Iterable[Advice]) -> tuple[Advice, ...]:
+    return tuple(sorted(advices, key=lambda advice: -advice.gain))

@@ -51,7 +51,9 @@ class Channels(Change):
         for multiple in _MULTIPLES:
             found, done = list[tuple[Widening, Ties]](), set[Axis]()
             for node, axis in _layers(draft.graph):
-                if axis in done or not _odd(node, axis, draft, multiple):
+                size = draft.tensor(axis.tensor).shape[axis.number]
+                aligned = isinstance(size, int) and size % multiple == 0
+                if axis in done or (aligned and _has_kernel(node, node.inputs[1])):
                     continue
                 done.add(axis)
                 try:
@@ -99,25 +101,23 @@ class Channels(Change):
 
 
 def _layers(graph: gs.Graph) -> Iterator[tuple[gs.Node, Axis]]:
-    """The products of constant weights, each with the axis of its weight that results have."""
+    """The products of constant weights, each with the axis of its weight that results have, and
+    grouped convolutions that have no kernel with the axis of the channels that they read."""
     for node in graph.nodes:
         if node.domain or len(node.inputs) < 2 or not isinstance(node.inputs[1], gs.Constant):
             continue
-        weight = node.inputs[1]
+        x, weight = node.inputs[:2]
         number = {
             "Conv": 0,
             "ConvTranspose": 1,
             "Gemm": 0 if node.attrs.get("transB", 0) else 1,
             "MatMul": len(weight.shape) - 1,
         }.get(node.op)
-        if number is not None:
-            yield node, Axis(weight.name, number)
-
-
-def _odd(node: gs.Node, axis: Axis, draft: Draft, multiple: int) -> bool:
-    """True if the layer's channels are no multiple, or its groups have no kernel."""
-    weight, size = node.inputs[1], int(node.inputs[1].shape[axis.number])
-    return size % multiple != 0 or not _has_kernel(node, weight)
+        if number is None:
+            continue
+        if not _has_kernel(node, weight) and isinstance(x, gs.Variable) and x.shape is not None:
+            yield node, Axis(x.name, 1)
+        yield node, Axis(weight.name, number)
 
 
 def _has_kernel(node: gs.Node, weight: gs.Constant) -> bool:
@@ -130,10 +130,9 @@ def _has_kernel(node: gs.Node, weight: gs.Constant) -> bool:
 
 def _followed(graph: gs.Graph, node: gs.Node, axis: Axis, multiple: int) -> tuple[Widening, Ties]:
     """The least widening to a multiple that can be followed. Raises UntiedError."""
-    size, parts = int(node.inputs[1].shape[axis.number]), 1
-    groups = int(node.attrs.get("group", 1))
-    if groups > 1 and not _has_kernel(node, node.inputs[1]):
-        parts = groups
+    size, parts = Ties(graph).size(axis), 1
+    if not _has_kernel(node, node.inputs[1]):
+        parts = int(node.attrs.get("group", 1))
     for _ in range(_MOST_TRIES):
         each = -(-size // (parts * multiple)) * multiple
         widening, ties = Widening(axis, size, each * parts, parts), Ties(graph)

@@ -94,26 +94,20 @@ class Trials:
     def deepened(self, changes: Sequence[Deepening]) -> Tried | None:
         """As many further layers, the cheapest first, as cost less than `threshold` together; None
         if none does."""
-        tried = [each for change in changes if isinstance(each := self.of(change), Tried)]
+        costs = dict[Deepening, float]()
+        for change in changes:
+            tried = self.of(change)
+            if isinstance(tried, Tried):
+                costs[change] = -tried.advice.gain
         best: Tried | None = None
-        for each in sorted(tried, key=_cost_per_layer):
-            change = each.change
-            assert isinstance(change, Deepening)  # `changes` are
-            if best is not None:
-                assert isinstance(best.change, Deepening)
-                together = self.of(best.change.with_layers(change))
-                if not isinstance(together, Tried):
-                    continue
-                each = together
-            if -each.advice.gain >= self._threshold:
+        layers: Deepening | None = None
+        for change in sorted(costs, key=lambda each: costs[each] / len(each.layers)):
+            more = change if layers is None else layers.with_layers(change)
+            tried = self.of(more)
+            if not isinstance(tried, Tried) or -tried.advice.gain >= self._threshold:
                 break
-            best = each
+            best, layers = tried, more
         return best
-
-
-def _cost_per_layer(tried: Tried) -> float:
-    assert isinstance(tried.change, Deepening)
-    return -tried.advice.gain / len(tried.change.layers)
 
 
 def _combined(done: Sequence[Tried]) -> Combined:

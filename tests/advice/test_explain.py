@@ -13,6 +13,7 @@ import pytest
 
 from models.unfriendly import unfriendly
 from onnxbolt.advice import _forecaster, explain, explained, measuring, words
+from onnxbolt.advice.channels import Channels
 from onnxbolt.advice.draft import Draft
 from onnxbolt.advice.explanation import FORMAT, Explanation
 from onnxbolt.advice.findings import APART, LAYOUT, UNALIGNED, UNFUSED
@@ -20,6 +21,8 @@ from onnxbolt.advice.forecast import opt_point
 from onnxbolt.advice.inputs import FixedSizes
 from onnxbolt.cli import main
 from onnxbolt.errors import InputError
+from onnxbolt.graph.importer import load_model
+from onnxbolt.graph.weights import complete, is_apart
 from onnxbolt.options import Options
 from tests.support import Net, feeds_of, run
 
@@ -94,6 +97,24 @@ def test_the_written_model_follows_the_advice(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no advice to follow"):
         explain(nothing.model(nothing.linear("x", 64, 64)), write_model=tmp_path / "none.onnx")
     assert not (tmp_path / "none.onnx").exists()
+
+
+def test_large_weights_that_stay_are_read_from_their_file(tmp_path: Path) -> None:
+    """The layer in front has 2 MiB of weights that do not change, the others become wider."""
+    net = Net({"x": [64, 1024]})
+    y = net.node("Relu", net.linear("x", 1024, 512))
+    y = net.node("Reshape", net.linear(y, 512, 46 * 64), net.const([64, 46, 8, 8], np.int64))
+    y = net.node("Relu", net.conv(y, 46, 46, 3, group=2, pads=[1, 1, 1, 1]))
+    model, path = net.model(net.conv(y, 46, 16, 1)), tmp_path / "in.onnx"
+    onnx.save(model, path, save_as_external_data=True)
+    draft = Draft(load_model(path))
+    change = next(each for each in Channels.find(draft) if isinstance(each, Channels))
+    changed = change.applied(load_model(path))
+    apart = [t.name for t in changed.graph.initializer if is_apart(t)]
+    assert apart == ["c0"]
+    feeds = feeds_of(model)
+    whole = complete(changed, {})
+    np.testing.assert_allclose(run(whole, feeds)[0], run(path, feeds)[0], rtol=1e-3, atol=1e-4)
 
 
 def test_the_original_is_not_overwritten(path: Path) -> None:
