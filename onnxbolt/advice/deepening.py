@@ -22,6 +22,7 @@ from onnxbolt.advice.change import Change, Obstacle
 from onnxbolt.advice.draft import Draft
 from onnxbolt.canonicalize import activations
 from onnxbolt.domains import INTERNAL
+from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.graph.edit import (
     Node,
     add_constant,
@@ -115,14 +116,20 @@ def _layer(graph: gs.Graph, node: gs.Node) -> gs.Node | None:
         return None
     behind = sole_use(graph, node.outputs[0])
     for _ in range(_MOST_BETWEEN):
-        if behind is None or step_of(behind):
+        if behind is None or _activates(behind):
             break
         if behind.op not in _BETWEEN or behind.domain:
             return None
         behind = sole_use(graph, behind.outputs[0])
-    if behind is None or not step_of(behind) or pinned(graph, behind.outputs[0]):
+    if behind is None or not _activates(behind) or pinned(graph, behind.outputs[0]):
         return None
     return behind if behind.outputs[0].shape is not None else None
+
+
+def _activates(node: gs.Node) -> bool:
+    """True for an activation that is no gate."""
+    step = step_of(node)
+    return bool(step) and not EPILOGUES[step].bounding
 
 
 def _deepen(graph: gs.Graph, x: gs.Tensor) -> None:

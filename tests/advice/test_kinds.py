@@ -205,6 +205,7 @@ def test_only_windows_with_an_activation_are_deepened() -> None:
     net = Net({"x": [2, 8, 6, 6]})
     y = net.node("Relu", net.conv("x", 8, 8, 1))  # a 1x1 convolution
     y = net.node("Relu", net.conv(y, 8, 8, 3, group=8))  # a depthwise one
+    y = net.node("Sigmoid", net.conv(y, 8, 8, 3))  # a gate
     assert found(Deepening, net.model(net.conv(y, 8, 8, 3))) == []  # and one that ends the graph
 
 
