@@ -14,22 +14,23 @@
 namespace onnxbolt {
 namespace sm90 {
 
+template <class Places>
 struct PhasedParams : Params {
-  PhasedPlaces places;
+  Places places;
   bool skips_taps;  // the last phases meet zeros at the first tap
   int taps_h;       // the filter's height
 };
 
 // The k-blocks of a tile of columns: without the taps at which all of its phases meet zeros. The
 // tiles of a cluster, which share loads, have the same ones, and so do those that share k-blocks.
-template <int ClusterColumns>
+template <class Places, int ClusterColumns>
 struct PhasedRange : BlockRange {
   static constexpr bool kSkipsTaps = true;
   FirstTap taps;
 
   using BlockRange::BlockRange;
 
-  __device__ void enter(const PhasedParams& params, int column) {
+  __device__ void enter(const PhasedParams<Places>& params, int column) {
     if (params.split > 1 || !params.skips_taps) return;
     column = column / ClusterColumns * ClusterColumns;
     taps = FirstTap(params.places, column, column + ClusterColumns);
@@ -39,13 +40,14 @@ struct PhasedRange : BlockRange {
 };
 
 // A unit's place for operands that threads read directly: all of its columns have one phase.
+template <class Places>
 struct UnitOfPhase {
-  const PhasedPlaces& places;
+  const Places& places;
   const MatrixOutput& tile;
   PhaseOfColumn phase;
   int column;  // that the unit's columns count from
 
-  CUTLASS_DEVICE UnitOfPhase(const PhasedPlaces& places, const MatrixOutput& tile, int unit_column)
+  CUTLASS_DEVICE UnitOfPhase(const Places& places, const MatrixOutput& tile, int unit_column)
       : places(places),
         tile(tile),
         phase(places, tile.column + unit_column),
@@ -58,8 +60,9 @@ struct UnitOfPhase {
 };
 
 // As `Shape`'s, but TMA loads no residual.
-template <class Shape>
+template <class Shape, class PlacesType>
 struct PhasedEpilogueShape : Shape {
+  using Places = PlacesType;
   static constexpr bool kResidual = false;
 };
 
@@ -69,9 +72,10 @@ class PhasedEpilogue : public Epilogue<Shape> {
  public:
   using Base = Epilogue<Shape>;
   using Output = typename Base::Output;
+  using Params = PhasedParams<typename Shape::Places>;
   using Base::Base;
 
-  CUTLASS_DEVICE void use(const PhasedParams& params) { params_ = &params; }
+  CUTLASS_DEVICE void use(const Params& params) { params_ = &params; }
 
   template <int Size>
   CUTLASS_DEVICE void finish_unit(const float (&values)[Size], int unit_row, int unit_column,
@@ -132,15 +136,18 @@ class PhasedEpilogue : public Epilogue<Shape> {
     }
   }
 
-  const PhasedParams* params_ = nullptr;
+  const Params* params_ = nullptr;
 };
 
 template <class Config, class ElementType, class OutputType, class ChainType>
 struct PhasedShape : KernelShape<Config, ElementType, OutputType, ChainType> {
   using Base = KernelShape<Config, ElementType, OutputType, ChainType>;
-  using Finish = PhasedEpilogueShape<typename Base::Finish>;
+  static constexpr bool kSlices =
+      Config::at(Column::kInstructionN) == 1;  // as SlicedPlaces has them
+  using Places = std::conditional_t<kSlices, SlicedPlaces, PhasedPlaces>;
+  using Finish = PhasedEpilogueShape<typename Base::Finish, Places>;
   using Epilogue = PhasedEpilogue<Finish>;
-  using Range = PhasedRange<Base::kTileN * Base::kClusterN>;
+  using Range = PhasedRange<Places, Base::kTileN * Base::kClusterN>;
 
   static_assert(!Base::kSwapped && !Base::kNchw, "units are rows of channels");
   static_assert(ChainType::kFold == 1 && !ChainType::kRotated, "columns are channels");
@@ -150,7 +157,7 @@ struct PhasedShape : KernelShape<Config, ElementType, OutputType, ChainType> {
 template <class K>
 class PhasedTileEnd : public TileEnd<K> {
  public:
-  using Params = PhasedParams;
+  using Params = PhasedParams<typename K::Places>;
 
   CUTLASS_DEVICE PhasedTileEnd(const Params& params, SharedMemory<K> memory, int group, int rank)
       : TileEnd<K>(params, memory, group, rank) {

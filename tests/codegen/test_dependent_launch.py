@@ -67,7 +67,10 @@ CONSTANTS: dict[Family[Any] | Instance, tuple[str, tuple[str, ...]]] = {
     named("gemm_sm90"): ("sm90::Params", ("b", "operands.vectors")),
     named("conv_sm90"): ("sm90::Params", ("b", "operands.vectors")),
     named("conv3d_sm90"): ("sm90::VolumeParams", ("b", "operands.vectors")),
-    named("conv_transpose_sm90"): ("sm90::PhasedParams", ("b", "operands.vectors")),
+    named("conv_transpose_sm90"): (
+        "sm90::PhasedParams<sm90::PhasedPlaces>",
+        ("b", "operands.vectors"),
+    ),
     # sizes, of which the weights' addresses are computed, are constant as well
     named("gemm_skinny"): (
         "gemm_skinny::Params",

@@ -69,6 +69,8 @@ def test_volumes_have_the_candidates_of_as_many_columns() -> None:
     volumes, images = PROBLEM.of_volumes(2), replace(PROBLEM, strides=(4, 2), k=24, cut=(0, 0))
     found = tuple(FAMILY.candidates(volumes, get(90)))
     assert {config.columns for config in found} == {c.columns for c in _candidates(images)}
+    assert {config.slices for config in found} == {True}
+    assert {config.slices for config in _candidates()} == {False}
     assert families.is_unmeasured(volumes)
     assert not families.is_unmeasured(PROBLEM)
     with planned(FAMILY):

@@ -17,16 +17,16 @@ struct onnxbolt::Arch<90> {
 
 namespace {
 
-using conv_transpose_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_128_columns_64_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_bias_relu = onnxbolt::ConvTransposeSm90<
+using conv_transpose_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_128_columns_64_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_slices_0_bias_relu = onnxbolt::ConvTransposeSm90<
     onnxbolt::Config<90, 0, 2147483647, 30, 128, 64, 64, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 8, 8, 0, 1, 2, 0>,
     cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>>;
-static_assert(conv_transpose_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_128_columns_64_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_bias_relu::kSharedMemory == 230112, "onnxbolt/families/ computes other bytes");
-onnxbolt::Registered<conv_transpose_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_128_columns_64_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_bias_relu, onnxbolt::kMinM, onnxbolt::kMaxM, onnxbolt::kSwizzle, onnxbolt::kSplitK> conv_transpose_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_128_columns_64_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_bias_relu_kernel("Bias,Relu");
+static_assert(conv_transpose_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_128_columns_64_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_slices_0_bias_relu::kSharedMemory == 230112, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<conv_transpose_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_128_columns_64_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_slices_0_bias_relu, onnxbolt::kMinM, onnxbolt::kMaxM, onnxbolt::kSwizzle, onnxbolt::kSplitK> conv_transpose_sm90_sm90_f16_f16_cluster_1x1_swapped_0_rows_128_columns_64_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_slices_0_bias_relu_kernel("Bias,Relu");
 
-using conv_transpose_sm90_sm90_bf16_f32_cluster_1x1_swapped_0_rows_128_columns_64_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_bias_add = onnxbolt::ConvTransposeSm90<
+using conv_transpose_sm90_sm90_bf16_f32_cluster_1x1_swapped_0_rows_128_columns_64_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_slices_0_bias_add = onnxbolt::ConvTransposeSm90<
     onnxbolt::Config<90, 0, 2147483647, 30, 128, 64, 64, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 8, 8, 0, 1, 2, 0>,
     cutlass::bfloat16_t, float, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Bias, onnxbolt::epilogue::Add>>;
-static_assert(conv_transpose_sm90_sm90_bf16_f32_cluster_1x1_swapped_0_rows_128_columns_64_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_bias_add::kSharedMemory == 230112, "onnxbolt/families/ computes other bytes");
-onnxbolt::Registered<conv_transpose_sm90_sm90_bf16_f32_cluster_1x1_swapped_0_rows_128_columns_64_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_bias_add, onnxbolt::kMinM, onnxbolt::kMaxM, onnxbolt::kSwizzle, onnxbolt::kSplitK> conv_transpose_sm90_sm90_bf16_f32_cluster_1x1_swapped_0_rows_128_columns_64_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_bias_add_kernel("Bias,Add");
+static_assert(conv_transpose_sm90_sm90_bf16_f32_cluster_1x1_swapped_0_rows_128_columns_64_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_slices_0_bias_add::kSharedMemory == 230112, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<conv_transpose_sm90_sm90_bf16_f32_cluster_1x1_swapped_0_rows_128_columns_64_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_slices_0_bias_add, onnxbolt::kMinM, onnxbolt::kMaxM, onnxbolt::kSwizzle, onnxbolt::kSplitK> conv_transpose_sm90_sm90_bf16_f32_cluster_1x1_swapped_0_rows_128_columns_64_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_slices_0_bias_add_kernel("Bias,Add");
 
 }  // namespace

@@ -9,7 +9,7 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.families import named
-from onnxbolt.problems import ConvTransposeProblem
+from onnxbolt.problems import ConvTranspose3dProblem, ConvTransposeProblem
 
 CHAINS: tuple[tuple[str, ...], ...] = (
     ("Bias", "Relu"),
@@ -25,15 +25,18 @@ _PER_CHAIN = 3
 
 
 def instances(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
-    """Each chain with kernels in turn, in each type, and with y in fp32; none where the family does
-    not run."""
+    """Each chain with kernels in turn, in each type, and with y in fp32; in each type one chain for
+    volumes; none where the family does not run."""
     family, turns = named("conv_transpose_sm90"), itertools.count()
     if not family.runs_on(get(arch)):
         return
     outputs = [(dtype, dtype) for dtype in types] + [(DType.F16, DType.F32)]
-    for (dtype, out), chain in itertools.product(outputs, CHAINS):
+    of_images = itertools.product(outputs, CHAINS, (1,))
+    of_volumes = zip(outputs, CHAINS, itertools.repeat(2), strict=False)
+    for (dtype, out), chain, slices in (*of_images, *of_volumes):
         for channels in itertools.islice(itertools.cycle(_CHANNELS), next(turns), None):
-            found = family.candidates(_problem(dtype, out, chain, channels), get(arch))
+            problem = _problem(dtype, out, chain, channels, slices)
+            found = family.candidates(problem, get(arch))
             kernels = list(dict.fromkeys(config.instance() for config in found))
             if kernels:
                 break
@@ -43,8 +46,9 @@ def instances(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
 
 
 def _problem(
-    dtype: DType, out: DType, chain: tuple[str, ...], channels: int
-) -> ConvTransposeProblem:
+    dtype: DType, out: DType, chain: tuple[str, ...], channels: int, slices: int
+) -> ConvTransposeProblem | ConvTranspose3dProblem:
     pads, stride = (1, 1, 1, 1), (2, 2)
     sizes = (8, 56, 56, 128, channels, (2, 2), 112, 112)
-    return ConvTransposeProblem(*sizes, pads, (1, 1), stride, (0, 0), 1, dtype, out, chain)
+    images = ConvTransposeProblem(*sizes, pads, (1, 1), stride, (0, 0), 1, dtype, out, chain)
+    return images if slices == 1 else images.of_volumes(slices)

@@ -54,8 +54,14 @@ SHAPES = (
 
 
 def problems(library: Library, instance: Instance) -> list[Problem]:
-    """Those whose channels suit the kernel's tile."""
-    return [problem(library, instance, shape) for shape in SHAPES]
+    """Those with as many images of y for one of x as the kernel stores: one or several."""
+    shapes = (shape for shape in SHAPES if (shape.slices > 1) == stores_slices(instance))
+    return [problem(library, instance, shape) for shape in shapes]
+
+
+def stores_slices(instance: Instance) -> bool:
+    """True if the kernel stores several images of y for one of x."""
+    return bool(instance.config.named()["slices"])
 
 
 def problem(library: Library, instance: Instance, shape: Shape) -> Problem:

@@ -17,6 +17,7 @@ from onnxbolt.verify import verify
 from onnxbolt.verify.session import CUDA
 from tests.gpu import conv_transposes
 from tests.gpu.cases import ALL
+from tests.gpu.conv_transposes import stores_slices
 from tests.gpu.device import KernelError, Library
 from tests.gpu.problems import problems
 from tests.gpu.reference import LIMITS, relative_error
@@ -28,6 +29,10 @@ pytestmark = pytest.mark.gpu
 FAMILY = named("conv_transpose_sm90")
 KERNELS = [instance for instance in ALL if instance.config.family is FAMILY]
 RUNS = 50
+
+
+def test_some_instances_store_slices_of_volumes() -> None:
+    assert {stores_slices(instance) for instance in KERNELS} == {False, True}
 
 
 @pytest.mark.parametrize("instance", KERNELS, ids=instance_name)
@@ -64,6 +69,15 @@ def test_refusals(library: Library, field: str, value: int, text: str) -> None:
     setattr(problem.arguments, field, value)
     with pytest.raises(KernelError, match=text):
         library.kernel(KERNELS[0]).check(problem.arguments)
+
+
+def test_images_and_slices_are_other_kernels_s(library: Library) -> None:
+    for slices, text in ((False, "one image of y"), (True, "several slices of y")):
+        kernel = next(instance for instance in KERNELS if stores_slices(instance) == slices)
+        problem = problems(library, kernel)[0]
+        problem.arguments.pixels.d = 1 if slices else 2
+        with pytest.raises(KernelError, match=text):
+            library.kernel(kernel).check(problem.arguments)
 
 
 def test_rows_are_another_kernel_s(library: Library) -> None:

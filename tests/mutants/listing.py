@@ -137,8 +137,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/custom_ops/test_phase_places.py",
         (
             "all slices of y that a slice makes lie in the first",
-            "int64_t(first.image) * places.slices + phase.z",
-            "int64_t(first.image) * places.slices",
+            "int64_t(image) * slices + z",
+            "int64_t(image) * slices",
         ),
     ),
     *_mutants(

@@ -1,6 +1,6 @@
 // Transposed convolution for sm_90a in NHWC: an implicit GEMM whose columns are the channels of all
 // phases of y's pixels, which are stored at their pixels (sm90/phases.h). Slices of volumes are
-// images, each of which makes several slices of y.
+// images, each of which makes several slices of y; kernels of instruction_n 1 store these.
 //
 // Constraints: rows of x and filter are multiples of 16 bytes, and so are a group's channels of y;
 // a tile's columns belong to one group; padding and the filter's reach fit TMA's im2col window.
@@ -48,14 +48,14 @@ struct ConvTransposeSm90 {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
     if (conv.n == 0 || conv.p == 0 || conv.q == 0 || conv.k == 0) return nullptr;
     const int taps = conv.r * conv.s;
-    sm90::PhasedParams params{};
+    sm90::PhasedParams<typename Shape::Places> params{};
     if (const char* error = sm90::DescribeActivations<Shape>(params, conv)) return error;
     // the map of y is not used: its rows are described as if they were dense
     if (const char* error =
             sm90::DescribeOutput<Shape>(params, sm90::Rows(conv), conv.k, depth(conv), taps, conv.y,
                                         conv.k, conv.epilogue, launch.config))
       return error;
-    params.places = sm90::PhasedPlaces(conv);
+    params.places = typename Shape::Places(conv);
     params.skips_taps = params.places.skips_taps(), params.taps_h = conv.r;
     params.y = conv.y, params.y_pitch = conv.y_pitch;
     if (const char* error = sm90::DescribeWeights<Shape>(params, conv.filter, conv.k, taps,
@@ -74,6 +74,9 @@ struct ConvTransposeSm90 {
   static int depth(const ConvArguments& conv) { return conv.c / conv.groups; }
 
   static const char* check_groups(const ConvArguments& conv) {
+    if ((conv.pixels.d > 1) != Shape::kSlices)
+      return Shape::kSlices ? "the kernel stores several slices of y for one of x"
+                            : "the kernel stores one image of y for one of x";
     const int phases = conv.pixels.count();
     if (conv.groups < 1 || phases < 1 || conv.c % conv.groups != 0 ||
         conv.k % (conv.groups * phases) != 0)

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 
 from onnxbolt.archs import Arch, Capability, get
 from onnxbolt.epilogues import gates, rotates, tensor_operands
-from onnxbolt.families.base import Compiled, Family
+from onnxbolt.families.base import FLAG, Compiled, Family
 from onnxbolt.families.blocks import sm90
 from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.sm90 import Sm90Config
+from onnxbolt.families.row import at
 from onnxbolt.problems import ConvProblem, ConvTranspose3dProblem, ConvTransposeProblem
 
 _Problem = ConvTransposeProblem | ConvTranspose3dProblem
@@ -22,7 +23,9 @@ _PLACES = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class ConvTransposeSm90Config(Sm90Config):
-    """See Sm90Config."""
+    """See Sm90Config. `slices`: an image of x makes several of y."""
+
+    slices: bool = at("instruction_n", default=False, numbers=FLAG)
 
 
 class ConvTransposeSm90(Family[ConvTransposeSm90Config]):
@@ -45,8 +48,9 @@ class ConvTransposeSm90(Family[ConvTransposeSm90Config]):
         apart = _apart(convolution, problem.phases)
         whole = [] if tensor_operands(problem.chain) else [convolution]
         unlike = any(problem.zeros)  # phases have unlike numbers of taps
+        slices = problem.slices_of_y > 1
         found = [
-            config
+            replace(config, slices=slices)
             for form in (whole + [apart] * unlike or [apart])
             for config in sm90.candidates(ConvTransposeSm90Config, form, arch, swizzle=1)
             if not config.swapped
