@@ -53,6 +53,7 @@ MOVEMENT = {
 _MEANS = {"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"}
 # operators whose output errors are at most the largest error of their inputs
 _LARGEST = {"MaxPool", "GlobalMaxPool", "ReduceMax"}
+_LAYERS = {"Conv", "ConvTranspose", "MatMul"}  # they round what they read (Call.layer_input)
 _WEIGHTLESS = 60.0  # exp(-60) of the largest power is no weight, for any number of terms
 _MEASURED_FACTOR = 4.0  # factor on a limit measured with one draw of the errors' signs
 # Draws for integers, each tried with the opposite signs as well. Two values whose order is within
@@ -347,13 +348,22 @@ class Call:
         env: Env = {
             name: x for name, x in zip(function.input, self.inputs, strict=True) if x is not None
         }
-        self.analysis.run([_bound(node, given) for node in nodes], env, self.arithmetic)
-        # their rounding has been counted
-        casts = {node.output[0] for node in nodes if node.op_type == "Cast"}
+        stored = set[str]()
+        for node in nodes:
+            self.analysis.run([_bound(node, given)], env, self.arithmetic)
+            for name in _read_as_stored(nodes, results).intersection(node.output):
+                env[name] = self._ended_by(node, env[name])
+                stored.add(name)
+        makers = {name: node for node in nodes for name in node.output}
         return [
-            self.ended(env[name], env[name].dtype, 0.0 if name in casts else unit(env[name].dtype))
+            env[name] if name in stored else self._ended_by(makers.get(name), env[name])
             for name in results
         ]
+
+    def _ended_by(self, maker: NodeProto | None, x: Bounded) -> Bounded:
+        """A body's result; the rounding of a Cast has been counted."""
+        cast = maker is not None and maker.op_type == "Cast"
+        return self.ended(x, x.dtype, 0.0 if cast else unit(x.dtype))
 
     def layer_input(self, x: Bounded) -> Bounded:
         """The input of a product: in a kernel of several layers, the rounded result of the previous
@@ -401,6 +411,13 @@ def _own_part(nodes: Sequence[NodeProto], result: str) -> tuple[list[NodeProto],
     stored.CopyFrom(nodes[-1])
     stored.input[0] = part
     return [*nodes[:last], stored], result
+
+
+def _read_as_stored(nodes: Sequence[NodeProto], results: Sequence[str]) -> set[str]:
+    """The results of a body that its other operators go on with, as a normalization does with the
+    sum that it stores. Products round what they read themselves (`Call.layer_input`)."""
+    readers = (node for node in nodes if node.op_type not in _LAYERS)
+    return {name for node in readers for name in node.input} & set(results)
 
 
 def _bound(node: NodeProto, given: Mapping[str, onnx.AttributeProto]) -> NodeProto:

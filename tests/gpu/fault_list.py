@@ -695,7 +695,7 @@ def _gemm_skinny() -> Iterator[tuple[str, tuple[Edit, ...]]]:
         BIAS,
         (Edit(file, values, f"    if (column / 64 == 2) operands.vectors[0].clear();\n{values}"),),
     )
-    yield K_BLOCK, (Edit(file, steps, steps.replace("steps;", "steps - 1;")),)
+    yield K_BLOCK, (Edit(file, steps, steps.replace("step <", "step + S::kSteps <", 1)),)
 
 
 def _k(file: str, old: str, new: str) -> tuple[str, tuple[Edit, ...]]:

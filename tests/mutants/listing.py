@@ -757,6 +757,11 @@ MUTANTS: tuple[Mutant, ...] = (
             "spread if is_set(spread) else _spread(value, other)",
             "spread if is_set(spread) else np.full(value.shape, np.inf)",
         ),
+        (
+            "a normalization reads its sum before it is rounded",
+            "                env[name] = self._ended_by(node, env[name])\n",
+            "",
+        ),
     ),
     *_mutants(
         "onnxbolt/verify/bodies.py",

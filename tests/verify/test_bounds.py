@@ -323,3 +323,40 @@ def test_a_shape_has_no_errors() -> None:
     found = analysed(helper.make_node("Shape", ["x"], ["y"]), np.ones((2, 3)), error=2.0**-11)
     assert found.exact
     assert found.value.tolist() == [2, 3]
+
+
+def test_a_normalization_reads_the_sum_that_it_stores() -> None:
+    """A kernel rounds the sum of x and the residual before it normalizes it, if others read the
+    sum, too; the body in fp16 rounds without a Cast."""
+    net, width = Net({"x": (64, 256), "r": (64, 256)}), 256
+    total = net.node("Add", net.node("Tanh", "x"), net.node("Tanh", "r"))
+    gamma, beta = net.normal(width), net.normal(width)
+    y = net.node("LayerNormalization", total, gamma, beta, epsilon=1e-5)
+    model = fused(net.model(net.node("Relu", y), net.node("Tanh", total)), "fp16", "all", arch=90)
+    (node,) = (node for node in model.graph.node if "_Store" in node.op_type)
+    weights = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    x, r = RNG.standard_normal((2, 64, 256)).astype(np.float16)
+    env: Env = {
+        name: Bounded.of(weights.get(name, values))
+        for name, values in zip(node.input, (x, r, None, None), strict=True)
+    }
+    functions = {function.name: function for function in model.functions}
+    Analysis(Standard(model), functions).run([node], env, Arithmetic(np.dtype(np.float16)))
+    normalized, stored = (env[name] for name in node.output)
+
+    def kernel(total: np.ndarray) -> np.ndarray:
+        centered = total - total.mean(-1, keepdims=True)
+        scaled = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + np.float32(1e-5))
+        return (scaled * weights[node.input[2]] + weights[node.input[3]]).astype(np.float16)
+
+    exact = x.astype(np.float32) + r
+    rounded = exact.astype(np.float16)
+    _assert_within(rounded, stored)
+    _assert_within(kernel(rounded.astype(np.float32)), normalized)
+    with pytest.raises(AssertionError):  # a sum with one digit less
+        _assert_within(kernel(np.round(exact * 64) / 64), normalized)
+
+
+def _assert_within(values: np.ndarray, found: Bounded) -> None:
+    limit = found.absolute(found.arithmetic) + found.absolute(found.operands)
+    assert (np.abs(values - found.value) <= limit).all()
