@@ -35,6 +35,7 @@ from onnxbolt.library import (
     runtime_sources,
 )
 from onnxbolt.ops.base import Part, Signature
+from onnxbolt.ops.deformable_attention.pattern import Attended
 from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.ops.functions import build as build_body
 from onnxbolt.ops.grid_sample import Grid
@@ -357,6 +358,11 @@ SAMPLED = Fused(
     family=named("grid_sample"),
     variant=Grid("linear", "zeros", False, True),
 )
+DEFORMABLE = Fused(
+    "deformable_attention",
+    family=named("grid_sample"),
+    variant=Attended(2, 3, (4, 5, 2, 3), 2, Grid("linear", "zeros", False, True)),
+)
 SUMMED, LIKE, GIVEN = (
     Fused(
         "resize",
@@ -412,6 +418,7 @@ ALL = (
     TO_SPACE_BY_CHANNEL,
     TO_DEPTH,
     SAMPLED,
+    DEFORMABLE,
     GEMM_CHAIN,
     GEMM_CHAIN_PADDED,
     CONV_CHAIN,

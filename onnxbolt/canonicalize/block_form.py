@@ -98,7 +98,8 @@ def _folded(graph: gs.Graph, conv: gs.Node) -> bool:
     conv.inputs = [blocks.image, wide, *conv.inputs[2:]]
     conv.provenance = tuple(dict.fromkeys((*blocks.sources, *conv.provenance)))
     conv.attrs |= {"kernel_shape": [b * r, b * s]}
-    conv.attrs |= {name: [b * n for n in attributes[name]] for name in ("strides", "pads")}
+    for name, fallback in (("strides", [1, 1]), ("pads", [0] * 4)):
+        conv.attrs[name] = [b * n for n in conv.attrs.get(name, fallback)]
     conv.origin = None
     return True
 

@@ -13,6 +13,7 @@ from onnxbolt.ops.attention import Attention
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.ops.conv import Conv
 from onnxbolt.ops.conv_transpose import ConvTranspose
+from onnxbolt.ops.deformable_attention import DeformableAttention
 from onnxbolt.ops.elementwise import Elementwise
 from onnxbolt.ops.gemm import Gemm
 from onnxbolt.ops.glu import Glu
@@ -90,6 +91,7 @@ OPS: Registry[str, FusedOp] = _Ops(
         DepthToSpace(),
         SpaceToDepth(),
         GridSample(),
+        DeformableAttention(),
         ToNhwc(),
         ToNchw(),
     ),

@@ -11,6 +11,7 @@ from onnxbolt.problems.base import Problem, Reference
 from onnxbolt.problems.conv import ConvProblem
 from onnxbolt.problems.conv3d import Conv3dProblem
 from onnxbolt.problems.conv_transpose import ConvTranspose3dProblem, ConvTransposeProblem
+from onnxbolt.problems.deformable_attention import DeformableAttentionProblem
 from onnxbolt.problems.gemm import GemmProblem, GluProblem, RotaryProblem
 from onnxbolt.problems.gemm_moments import GemmMomentsProblem
 from onnxbolt.problems.gemm_norm import GemmNormProblem
@@ -33,6 +34,7 @@ __all__ = [
     "ConvProblem",
     "ConvTranspose3dProblem",
     "ConvTransposeProblem",
+    "DeformableAttentionProblem",
     "EmbeddingNormProblem",
     "GemmMomentsProblem",
     "GemmNormProblem",

@@ -10,6 +10,11 @@ from onnxbolt.domains import CONTRIB
 from onnxbolt.graph.bodies import located
 from onnxbolt.report.products import Product
 
+# operators that no kernel computes
+_KEPT = {
+    "DeformConv": "a deformable convolution, whose filter meets pixels at computed positions",
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), "a recurrent layer, which stays with ONNX Runtime"),
+}
 # an op type that contains one of these is a quantized product
 _QUANTIZED = ("Integer", "QLinear", "QGemm", "QAttention", "DynamicQuantize", "NBits", "Bnb4")
 
@@ -63,6 +68,8 @@ def _reason(product: Product) -> str:
         return "quantized products stay with ONNX Runtime"
     if product.domain == CONTRIB:
         return "an operator of ONNX Runtime's own domain, which is not fused"
+    if product.op in _KEPT:
+        return _KEPT[product.op]
     return (
         "no pattern starts with this operator"
         if product.weighted

@@ -317,6 +317,18 @@ CASES: dict[str, fx.Case] = {
         ),
         [(2, 5, 6, 3), (2, 3, 4, 2)],
     ),
+    "deformable attention": (
+        fx.fused_model(
+            fx.DEFORMABLE,
+            ["N", 26, 6],
+            (),
+            [["N", "Q", 2, 2, 2, 2], ["N", "Q", 2, 4]],
+            sampling=[1, 0, 0],
+            heads=2,
+            levels=[4, 5, 2, 3],
+        ),
+        [(2, 26, 6), (2, 3, 2, 2, 2, 2), (2, 3, 2, 4)],
+    ),
     "depthwise conv": (
         fx.fused_model(
             fx.CONV,

@@ -228,3 +228,18 @@ def test_require_fused_of_a_model_without_products(tmp_path: Path) -> None:
             require_fused=1.0,
         )
     assert not list(tmp_path.iterdir())
+
+
+def test_products_that_no_kernel_computes_say_so() -> None:
+    found = products(
+        model_of(
+            "(float[1,4,6,6] x, float[1,18,6,6] at) => (float[1,8,6,6] y)",
+            "y = DeformConv<pads=[1,1,1,1]>(x, w, at)",
+            w=(8, 4, 3, 3),
+        ),
+        {},
+    )
+    (refusal,) = left_out(found, (), ())
+    assert refusal.reason == (
+        "a deformable convolution, whose filter meets pixels at computed positions"
+    )
