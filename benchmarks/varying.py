@@ -10,8 +10,8 @@ out. Each side runs the same 40 seeded sizes once each, all of them new to it, a
 in other orders; a revisited size counts with its median. Before that, each side runs one more size
 twice, so that loading libraries is no part of the first. ONNX Runtime gets the fp32 original (with
 TF32) and its fp16 conversion, every search for algorithms, and both layouts. An exhaustive search
-takes seconds for each size, so all of these run at eight of the sizes first, and those that are
-fastest there, at new sizes or at revisited ones, run at all 40 in a new session.
+takes seconds for each size, so all of these run at eight of the sizes first, twice each, and those
+that are fastest there, at new sizes or at revisited ones, run at all 40 in a new session.
 """
 
 from __future__ import annotations
@@ -195,7 +195,9 @@ def measured(
         ours = dict(_ours(subject, original, scratch, on_gpu, chosen))
         peers = dict(_onnx_runtime(original, scratch, on_gpu))
 
-        def all_timed(sides: Mapping[str, Callable[[], Run]], sizes: int) -> Iterator[str]:
+        def all_timed(
+            sides: Mapping[str, Callable[[], Run]], sizes: int, rounds: int
+        ) -> Iterator[str]:
             for label, run in sides.items():
                 try:
                     found[label] = timed(run(), warm_up, feeds[:sizes], rounds)
@@ -204,10 +206,10 @@ def measured(
                 except RUNTIME_ERRORS as failure:
                     _say(f"{subject.name}: {label}: {str(failure).splitlines()[0][:200]}")
 
-        tried = list(all_timed(peers, _TRIED))
+        tried = list(all_timed(peers, _TRIED, 1))
         early = Sides("", {label: found.pop(label) for label in tried})
         finalists = {label: peers[label] for kind in KINDS for label in early.fastest(kind)}
-        for _ in all_timed({**ours, **finalists}, count):
+        for _ in all_timed({**ours, **finalists}, count, rounds):
             pass
     first, *_ = ours
     error = None if subject.selects else _error(original, ours[first](), feeds, on_gpu)
