@@ -1,7 +1,7 @@
 """Layout-preserving nodes: those whose results are NHWC if their input is.
 
-Flatten, Reshape, Squeeze and Transpose are not, except Reshapes between images and sequences, and
-channel shuffles.
+Choices among channels, Flatten, Reshape, Squeeze and Transpose are not, except Reshapes between
+images and sequences, and channel shuffles.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 # operators that do not preserve NHWC, with the exceptions above
-_LEAVING = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose"})
+_LEAVING = frozenset({"ArgMax", "ArgMin", "Flatten", "Reshape", "Squeeze", "Transpose"})
 _SWAPPED = [0, 2, 1, 3, 4]
 
 

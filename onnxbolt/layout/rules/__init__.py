@@ -16,6 +16,7 @@ from onnxbolt.layout.assignment import Assignment, Rule
 from onnxbolt.layout.carry import Carry
 from onnxbolt.layout.rules import (
     batchnorm,
+    channels,
     concat,
     elementwise,
     flatten,
@@ -31,6 +32,7 @@ from onnxbolt.layout.rules import (
 
 _MODULES = (
     batchnorm,
+    channels,
     concat,
     elementwise,
     flatten,
