@@ -55,6 +55,18 @@ def test_every_form_of_the_original_is_a_peer_and_the_fastest_counts(
     assert result.ours.name == "optimized.onnx (onnxbolt)"
     assert result.speedup == min(side.us for side in result.peers) / result.ours.us
     lines = text(result).splitlines()
+    assert lines[0].split() == [
+        "model",
+        "setting",
+        "median",
+        "us",
+        "p90",
+        "p99",
+        "runs/s",
+        "spread",
+    ]
+    assert len(result.ours.times) == 20
+    assert result.ours.us <= result.ours.percentile(90) <= result.ours.percentile(99)
     assert lines[-1].startswith(f"speed-up {result.speedup:.3f} +- ")
     assert json.loads(result.json())["speedup"] == result.speedup
 
@@ -173,3 +185,16 @@ def test_log_format_json_prints_one_line(
     assert main(["bench", "a.onnx", "b.onnx", "--log-format", "json"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert (json.loads(line)["event"], json.loads(line)["speedup"]) == ("benchmark", 1.0)
+
+
+def test_a_trace_is_written_to_its_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    side, trace = Side("ours", "", 1.0, 0.01, (1.0, 1.5)), tmp_path / "trace.json"
+    monkeypatch.setattr(bench, "bench", lambda *_, **__: Benchmark(side, (side,), {}, ()))
+    assert main(["bench", "a.onnx", "b.onnx", "--trace", str(trace), "--quiet"]) == 0
+    runs = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert [event["dur"] for event in runs] == [1.0, 1.5] * 2
+    for place in (tmp_path, tmp_path / "none" / "trace.json"):
+        assert main(["bench", "a.onnx", "b.onnx", "--trace", str(place)]) == 1
+        assert f"--trace {place}: not the path of a file" in capsys.readouterr().err

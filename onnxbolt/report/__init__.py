@@ -208,7 +208,9 @@ class Account:
     def after(self, archs: Sequence[int]) -> list[Block]:
         """The nodes of the graph, with the times of those that are not fused."""
         others = self.others(archs)
-        return blocks_of(self.graph, self._shape, lambda node: others.get(node.name, ()), self.body)
+        return blocks_of(
+            self.graph, self._shape, lambda node: others.get(node.name, ()), _provenance, self.body
+        )
 
     def _shape(self, tensor: gs.Tensor) -> Shape:
         return list(self.at.shape(tensor) or ())
@@ -226,6 +228,10 @@ def _together(totals: Sequence[Totals | None]) -> Totals | None:
     return (
         Totals(**{name: sum(each[name] for each in known) for name in known[0]}) if known else None
     )
+
+
+def _provenance(node: gs.Node) -> tuple[str, ...]:
+    return () if node.domain == DOMAIN else tuple(node.provenance)
 
 
 def _sources(candidate: Candidate) -> tuple[str, ...]:

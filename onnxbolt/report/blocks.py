@@ -28,6 +28,9 @@ class Block:
     # microseconds in ONNX Runtime, predicted, for each architecture; empty for a fused node, whose
     # times are with it, and for nodes of the original
     us: tuple[float, ...] = ()
+    # nodes of the original that it is or that it comes from; empty for fused nodes, whose source
+    # nodes are with them, and for nodes of the original
+    sources: tuple[str, ...] = ()
     body: str = ""  # the body of control flow that it is in; empty for the main graph
 
 
@@ -56,14 +59,20 @@ def blocks_of(
     graph: gs.Graph,
     shape_of: ShapeOf,
     us: Callable[[gs.Node], tuple[float, ...]] = lambda node: (),
+    sources: Callable[[gs.Node], tuple[str, ...]] = lambda node: (),
     body: str = "",
 ) -> list[Block]:
-    """The nodes of one graph in topological order; `us` gives the times of a node."""
-    return list(_blocks(graph, shape_of, us, body))
+    """The nodes of one graph in topological order; `us` gives the times of a node, and `sources`
+    its source nodes."""
+    return list(_blocks(graph, shape_of, us, sources, body))
 
 
 def _blocks(
-    graph: gs.Graph, shape_of: ShapeOf, us: Callable[[gs.Node], tuple[float, ...]], body: str
+    graph: gs.Graph,
+    shape_of: ShapeOf,
+    us: Callable[[gs.Node], tuple[float, ...]],
+    sources: Callable[[gs.Node], tuple[str, ...]],
+    body: str,
 ) -> Iterator[Block]:
     makers: dict[str, int] = {}
     constant: set[str] = set()
@@ -82,6 +91,7 @@ def _blocks(
             [] if output is None else list(shape_of(output)),
             _element(output),
             us(node),
+            sources(node),
             body,
         )
         makers.update((tensor.name, place) for tensor in node.outputs if tensor.name)

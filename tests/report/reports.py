@@ -99,6 +99,7 @@ def large(layers: int, width: int = 5) -> dict[str, Any]:
             "shape": [8, 128 + layer, 768],
             "element": "float16",
             "us": [],
+            "sources": [],
             "body": "",
         }
         for layer in range(layers)

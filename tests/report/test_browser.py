@@ -407,6 +407,37 @@ def test_a_model_s_names_are_texts_and_nothing_else(opened: Open) -> None:
     assert "{{ 7 * 7 }}" in page.content()
 
 
+ODD = {
+    "no nodes": "g (float[2] x) => (float[2] x) { }",
+    "one node": "g (float[0,4] x) => (float[0,4] y) { y = Relu(x) }",
+    "a sequence": "g (float[2,8] x) => (seq(float[2,8]) s) { s = SequenceConstruct(x, x) }",
+    "branches": """g (float[2,8] x, bool c) => (float[2,8] y) { y = If (c) <
+        then_branch = t () => (float[2,8] p) { q = Exp(x) p = Neg(q) },
+        else_branch = e () => (float[2,8] r) { r = Abs(x) }> }""",
+    "symbols": "g (float[B,4] x, float[4,N] w) => (float[B,N] y) { a = MatMul(x, w) y = Relu(a) }",
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_models(name: str, opened: Open) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {ODD[name]}')
+    for node in model.graph.node:
+        node.name = f"{'long ' * 2000}{node.op_type}"
+    found = optimize(model, library=False, verify=False, archs=("sm_80", "sm_90a"))
+    for viewport in (SIZE, NARROW):
+        page = opened(found.html(), viewport)
+        tabs = page.get_by_role("tab")
+        for number in range(tabs.count()):
+            tabs.nth(number).click()
+            assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        if page.locator("#tab-model").count():
+            choose_tab(page, "Model")
+            blocks(page, "after").first.click()
+            assert "Output" in details(page)
+    if name == "branches":
+        assert "then_branch of If" in page.locator('[data-pane="after"] .frame').first.inner_html()
+
+
 def test_the_policy_stops_what_is_not_of_the_page(browser: Browser, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     hole = "<script>document.title = 'broken'</script><img src='data:image/png;base64,AAAA'>"

@@ -50,6 +50,9 @@ def test_the_best_measured_configuration_of_every_task_is_the_answer() -> None:
     timings, tuning = tuned(records, profiler)
     assert (tuning.ended_by, tuning.trials) == ("done", len(records.rows))
     assert timings.machine == MACHINE
+    best = sum(task.occurrences * timings.choices[task.problem, 90].us for task in TASKS)
+    assert tuning.history[-1].us == pytest.approx(best)
+    assert [m.us for m in tuning.history] == sorted((m.us for m in tuning.history), reverse=True)
     for task in TASKS:
         choice = timings.choices[task.problem, 90]
         assert choice.us == min(

@@ -34,7 +34,7 @@ def page(report: Values) -> str:
     style, script = (
         _HERE.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
     )
-    drawn = bool(report["before"] and report["after"])
+    drawn = all(report[side] and report[side]["blocks"] for side in ("before", "after"))
     data = _data(report) if drawn else {"graphs": {}, "tables": {}}
     text = _template().render(
         report=report,

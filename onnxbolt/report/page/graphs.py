@@ -14,9 +14,13 @@ from onnxbolt.report.page.layout import HEIGHT, WIDTH, laid_out
 
 OURS = "com.onnxbolt"  # the domain of fused nodes and of layout conversions
 _PAD = 12  # pixels between a frame and the blocks in it
+_LETTER = 8  # pixels of a letter of a frame's title, at most
+_TITLE = 36  # letters of a title
 _LONG = 24  # characters of a text that is worth sharing
 Values = Mapping[str, Any]
 Fact = tuple[str, str]
+_Key = tuple[int | None, str]  # the number of a fold, and a body
+_Frame = tuple[int, int, int, int, str]  # x, y, width, height and title
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,11 @@ def _by_name(blocks: Sequence[Values]) -> dict[tuple[str, str], int]:
 def before(report: Values, links: Links) -> dict[str, Any]:
     """The drawing of the original."""
     kept, refused = _reasons(report["kept"]), _reasons(report["refusals"])
-    stays = _by_name(report["after"]["blocks"])
+    stays = {
+        (source, block["body"]): place
+        for place, block in reversed(list(enumerate(report["after"]["blocks"])))
+        for source in block["sources"]
+    }
 
     def told(place: int, block: Values) -> dict[str, Any]:
         key = block["name"], block["body"]
@@ -114,7 +122,8 @@ def after(
             "facts": [*_times(report, block), *facts],
             "time": _us(block),
         }
-        return found | {"link": ["In the original", "before", [was[key]]]} if key in was else found
+        sources = [was[s, block["body"]] for s in block["sources"] if (s, block["body"]) in was]
+        return found | {"link": ["In the original", "before", sources]} if sources else found
 
     return _drawing(report["after"], told)
 
@@ -291,14 +300,9 @@ def _view(blocks: Sequence[Values], shown: _Shown, found: Sequence[Fold]) -> dic
     layout = laid_out(
         reads, [number for number, (_, count) in enumerate(groups) for _ in range(count)]
     )
-    frames, begin = [], 0
-    for (number, body), count in groups:
-        title = body if number is None else f"{found[number].count} ×"
-        if title:
-            frames.append([*_frame(layout.places[begin : begin + count]), title])
-        begin += count
+    frames = _frames(groups, found, layout.places)
     return {
-        "width": layout.width,
+        "width": max([layout.width, *(_right(frame) for frame in frames)]),
         "height": layout.height,
         "blocks": [
             [shown.places[position], *place]
@@ -309,12 +313,32 @@ def _view(blocks: Sequence[Values], shown: _Shown, found: Sequence[Fold]) -> dic
     }
 
 
-def _groups(keys: Sequence[tuple[int | None, str]]) -> list[tuple[tuple[int | None, str], int]]:
+def _groups(keys: Sequence[_Key]) -> list[tuple[_Key, int]]:
     """Runs of blocks of one fold, or of one graph between folds, with their lengths."""
     return [(key, len(list(run))) for key, run in groupby(keys)]
 
 
-def _frame(corners: Sequence[tuple[int, int]]) -> list[int]:
+def _frames(
+    groups: Sequence[tuple[_Key, int]], found: Sequence[Fold], places: Sequence[tuple[int, int]]
+) -> list[_Frame]:
+    """A frame around each fold and each part of a body."""
+    frames, begin = list[_Frame](), 0
+    for (number, body), count in groups:
+        title = body if number is None else f"{found[number].count} ×"
+        if title:
+            frames.append(_frame(places[begin : begin + count], title))
+        begin += count
+    return frames
+
+
+def _frame(corners: Sequence[tuple[int, int]], title: str) -> _Frame:
     left, top = min(x for x, _ in corners), min(y for _, y in corners)
     right, bottom = max(x for x, _ in corners) + WIDTH, max(y for _, y in corners) + HEIGHT
-    return [left - _PAD, top - _PAD, right - left + 2 * _PAD, bottom - top + 2 * _PAD]
+    shown = title if len(title) <= _TITLE else f"{title[: _TITLE - 1]}…"
+    return (left - _PAD, top - _PAD, right - left + 2 * _PAD, bottom - top + 2 * _PAD, shown)
+
+
+def _right(frame: _Frame) -> int:
+    """The right end of a frame with its title, which stands beside it."""
+    left, _, width, _, title = frame
+    return left + width + _LETTER * len(title)

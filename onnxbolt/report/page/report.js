@@ -204,9 +204,8 @@
     scale(zoom) {
       const middle = this.view.height ? (this.canvas.scrollTop + this.canvas.clientHeight / 2) / (this.view.height * this.zoom) : 0;
       this.zoom = zoom;
-      const width = this.view.width + 48; // titles of frames
-      this.svg.setAttribute("viewBox", `0 0 ${width} ${this.view.height}`);
-      this.svg.setAttribute("width", width * zoom);
+      this.svg.setAttribute("viewBox", `0 0 ${this.view.width} ${this.view.height}`);
+      this.svg.setAttribute("width", this.view.width * zoom);
       this.svg.setAttribute("height", this.view.height * zoom);
       this.canvas.scrollTop = middle * this.view.height * zoom - this.canvas.clientHeight / 2;
       this.clear();
@@ -225,7 +224,7 @@
     }
 
     fitting() {
-      return Math.min(1, (this.canvas.clientWidth - 16) / (this.view.width + 48));
+      return Math.min(1, (this.canvas.clientWidth - 16) / this.view.width);
     }
 
     clear() {
@@ -285,7 +284,7 @@
     reveal(place) {
       const [x, y] = this.corners.get(this.first(place)) || [0, 0]; // nobody reads it
       const [width, height] = data.size;
-      const offset = Math.max(0, (this.canvas.clientWidth - (this.view.width + 48) * this.zoom) / 2);
+      const offset = Math.max(0, (this.canvas.clientWidth - this.view.width * this.zoom) / 2);
       this.canvas.scrollTo(
         offset + (x + width / 2) * this.zoom - this.canvas.clientWidth / 2,
         (y + height / 2) * this.zoom - this.canvas.clientHeight / 2,
