@@ -21,6 +21,7 @@ from onnxbolt import pipeline
 from onnxbolt.errors import InputError, OnnxboltError, RejectedError
 from onnxbolt.graph.importer import external_files
 from onnxbolt.graph.saving import data_file
+from onnxbolt.library import notice_path
 from onnxbolt.options import Options
 from onnxbolt.report import Report, files
 from onnxbolt.report.several import Outcome, Several
@@ -51,7 +52,8 @@ class Job:
     def written(self) -> tuple[Path, ...]:
         """All files that may be written for the model."""
         library = get_library_path(self.out)
-        return self.out, data_file(self.out), library, self.lock, self.report, self.page
+        model = self.out, data_file(self.out), library, notice_path(library)
+        return *model, self.lock, self.report, self.page
 
     @property
     def page(self) -> Path:
@@ -63,7 +65,7 @@ def jobs_in(
     models: Path, out: Path, locks: Path | None = None, inputs: Path | None = None
 ) -> tuple[Job, ...]:
     """A job for each model below `models`, in the order of their paths. Hidden files and
-    directories, linked directories and `out` are left out.
+    directories, linked directories, pipes and `out` are left out.
 
     Lock files lie below `locks`, by default `out`; `inputs` is a directory of .npz files, of which
     models may have one each, or a file for all of them. Raises InputError if there are no models,
@@ -117,11 +119,17 @@ def _models_below(models: Path, out: Path) -> list[Path]:
             if not name.startswith(".") and Path(folder, name).resolve() != out.resolve()
         ]
         found += [
-            Path(folder, name)
-            for name in names
-            if name.lower().endswith(SUFFIX) and not name.startswith(".")
+            path
+            for path in (Path(folder, name) for name in names if not name.startswith("."))
+            if path.name.lower().endswith(SUFFIX) and not _is_device(path)
         ]
     return sorted(found, key=lambda path: path.relative_to(models).as_posix())
+
+
+def _is_device(path: Path) -> bool:
+    """True for a pipe and the like, which might never end. A link that leads nowhere is none: it is
+    an error of its model."""
+    return path.exists() and not path.is_file()
 
 
 def _check(jobs: Sequence[Job]) -> None:

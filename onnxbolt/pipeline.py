@@ -116,12 +116,15 @@ def optimize_as_decided(
         try:
             subject = Subject.of(original, options, kernels)
         except LiftError as reason:
-            return _written_as_it_is(
+            report = _written_as_it_is(
                 given,
                 output,
                 Report.unchanged(str(reason), archs).between(source, output.path),
                 options,
             )
+            # a lock without choices: a later run that takes them from it alone needs the file
+            _write_lock(lock.updated(NOTHING, options, names, kernels.release), options, output)
+            return report
         planner = Planner(archs, options, decided, progress, watch)
         subject, parts = without_skipped(planner, subject, options)
         manifest = library.make_manifest(
@@ -191,13 +194,20 @@ def optimize_as_decided(
                 raise SpeedError(slow, report)
         if report.passed or options.keep_failed:
             output.commit()
-        if report.passed and options.lock and output.path and not options.frozen:
+        if report.passed:
             for used in planner.used:
                 lock = lock.updated(used, options, names, kernels.release)
-            lock.write(Path(options.lock))
+            _write_lock(lock, options, output)
     if not report.passed:
         raise AccuracyError(report.failure(), report)
     return report
+
+
+def _write_lock(lock: Lock, options: Options, output: Output) -> None:
+    """Write the lock that `options` name, unless the run takes all choices from it or writes
+    nothing."""
+    if options.lock and output.path and not options.frozen:
+        lock.write(Path(options.lock))
 
 
 @dataclass(frozen=True)

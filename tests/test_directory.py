@@ -92,6 +92,22 @@ def test_lock_files_of_one_run_build_the_same_bytes_in_another(
     assert again.read_bytes() == (tmp_path / "first" / "sub" / "a.onnx").read_bytes()
 
 
+def test_a_model_that_stays_as_it_is_has_a_lock_file_too(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A later run with --frozen needs it."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["other" : 1]> g (float[2] x) => (float[2] y)'
+        " {y = other.Op(x)}"
+    )
+    onnx.save(model, models / "other.onnx")
+    locks = tmp_path / "locks"
+    assert run(capsys, models, tmp_path / "out", "--lock", locks)[0] == 0
+    assert "other.onnxbolt.lock" in files(locks)
+    assert run(capsys, models, tmp_path / "again", "--lock", locks, "--frozen")[0] == 0
+    assert files(tmp_path / "again") == files(tmp_path / "out")
+
+
 def test_a_failure_stops_no_other_and_the_worst_code_counts(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
@@ -146,14 +162,24 @@ def test_models_are_found_in_order_and_others_are_not(models: Path, tmp_path: Pa
         (models / name).write_bytes(b"")
     (models / "loop").symlink_to(models, target_is_directory=True)
     (models / "linked.onnx").symlink_to(models / "b.onnx")
+    (models / "lost.onnx").symlink_to(models / "nothing")
+    os.mkfifo(models / "pipe.onnx")
+    (models / "folder.onnx").mkdir()
     jobs = jobs_in(models, models / "out")
-    assert [job.name for job in jobs] == ["UPPER.ONNX", "b.onnx", "linked.onnx", "sub/a.onnx"]
+    assert [job.name for job in jobs] == [
+        "UPPER.ONNX",
+        "b.onnx",
+        "linked.onnx",
+        "lost.onnx",
+        "sub/a.onnx",
+    ]
     assert jobs[0].written == tuple(
         models / "out" / name
         for name in (
             "UPPER.ONNX",
             "UPPER.ONNX.data",
             "UPPER.onnxbolt.so",
+            "UPPER.onnxbolt.notice.txt",
             "UPPER.onnxbolt.lock",
             "UPPER.onnxbolt.json",
             "UPPER.onnxbolt.html",

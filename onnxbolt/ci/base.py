@@ -115,10 +115,10 @@ class Base:
     def _resolved(self) -> str:
         """The commit's number. A branch of the remote comes first, since local ones may be old."""
         for name in (f"refs/remotes/origin/{self.ref}", self.ref):
-            if not name.startswith("-"):  # else git would take it for an option
-                with contextlib.suppress(InputError):
-                    found = self._git("rev-parse", "--verify", f"{name}^{{commit}}")
-                    return found.decode().strip()
+            with contextlib.suppress(InputError):
+                # with --verify, only one commit is an answer, whatever options the name looks like
+                found = self._git("rev-parse", "--verify", f"{name}^{{commit}}")
+                return found.decode().strip()
         raise InputError(
             f"this clone does not have {self.ref!r} to compare with: fetch it (in GitHub Actions:"
             " actions/checkout with fetch-depth: 0), or name another commit"

@@ -226,6 +226,7 @@ def test_one_model_with_its_lock_file(repository: Repository, run: Any) -> None:
     [
         ({"ONNXBOLT_BASE": "no-such-branch"}, 1, "does not have 'no-such-branch' to compare with"),
         ({"ONNXBOLT_BASE": "--help"}, 1, "does not have '--help' to compare with"),
+        ({"ONNXBOLT_BASE": "--since=yesterday"}, 1, "does not have '--since=yesterday'"),
         ({"ONNXBOLT_BASE": "$(touch pwned)"}, 1, "does not have '$(touch pwned)'"),
         ({"ONNXBOLT_BASE": "main:nets"}, 1, "does not have 'main:nets'"),
         ({"ONNXBOLT_MODEL": ""}, 2, "Missing option '--model'"),

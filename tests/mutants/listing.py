@@ -783,6 +783,54 @@ MUTANTS: tuple[Mutant, ...] = (
         ("readers inside of bodies keep old names", "rename(graph.node, new)", "pass"),
     ),
     *_mutants(
+        "onnxbolt/directory.py",
+        "tests/test_directory.py",
+        (
+            "a result replaces another model's original",
+            "for path in (job.source, *external_files(job.source))",
+            "for path in ()",
+        ),
+        (
+            "names that differ by case alone are two",
+            'unicodedata.normalize("NFC", path.as_posix()).casefold()',
+            "path.as_posix()",
+        ),
+        (
+            "a fault of one model stops the others",
+            "except Exception as error:",
+            "except EOFError as error:",
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/ci/__init__.py",
+        "tests/ci/test_ci.py",
+        (
+            "a CI chooses what its lock file lacks",
+            "lock=job.lock, frozen=True",
+            "lock=job.lock, frozen=False",
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/ci/base.py",
+        "tests/ci/test_base.py",
+        ("links of the base are followed", '("-c", "core.symlinks=false")', "()"),
+        (
+            "the checkout's index is the base's",
+            '"GIT_INDEX_FILE": str(Path(self._scratch.name, "index"))',
+            '"ONNXBOLT_NO": ""',
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/ci/junit.py",
+        "tests/ci/test_junit.py",
+        ("a failed level passes", "if failed:", "if not rows and failed:"),
+    ),
+    *_mutants(
+        "onnxbolt/report/several.py",
+        "tests/report/test_several.py",
+        ("the last code counts", "return min(codes, default", "return max(codes, default"),
+    ),
+    *_mutants(
         "onnxbolt/runtime.py",
         "tests/test_runtime.py",
         ("another model's library is taken", "    if found.digest != digest:\n", "    if False:\n"),
