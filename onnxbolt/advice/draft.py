@@ -28,7 +28,6 @@ class Draft:
         self.graph = import_model(source)
         infer(self.graph)
         self._tensors: dict[str, gs.Tensor] = self.graph.tensors()
-        self._known = {name for name, tensor in self._tensors.items() if tensor.shape is not None}
 
     def tensor(self, name: str) -> gs.Tensor:
         """The tensor of this name of the source."""
@@ -41,7 +40,6 @@ class Draft:
     def model(self) -> ModelProto:
         """The changed model; large weights that no change touched stay in their files. Raises
         InputError if the graph contradicts itself."""
-        self.graph.stored_types = ()  # inference tells the new ones
         model, large = export_apart(self.graph)
         for tensor in model.graph.initializer:
             if (constant := large.get(tensor.name)) is None:
@@ -57,18 +55,17 @@ class Draft:
     def _check(self, model: ModelProto) -> None:
         wrong = stale.contradictions(model)
         try:
-            found = inferred_types(model)
-        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
-            wrong.append(" ".join(str(error).split()))
-        else:
             # inference leaves out tensors of which it knows nothing, such as the result of a
             # product whose operands do not fit
-            left = self._known & used_variables(self.graph).keys()
-            wrong += [
-                f"{name} has no shape"
-                for name in sorted(left)
-                if name in found and not found[name].tensor_type.HasField("shape")
-            ]
-            wrong += [f"{name} has no shape" for name in sorted(left - found.keys())]
+            left = used_variables(self.graph).keys() & _with_shapes(self.source)
+            wrong += [f"{name} has no shape" for name in sorted(left - _with_shapes(model))]
+        except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
+            wrong.append(" ".join(str(error).split()))
         if wrong:
             raise InputError(f"the changed model contradicts itself: {wrong[0]}")
+
+
+def _with_shapes(model: ModelProto) -> set[str]:
+    """The tensors whose shapes inference finds."""
+    types = inferred_types(model)
+    return {name for name, kind in types.items() if kind.tensor_type.HasField("shape")}

@@ -25,6 +25,7 @@ from onnxbolt.graph.lift import default_opset
 from onnxbolt.graph.names import fresh
 from onnxbolt.graph.shapes import Shape, infer_at
 from onnxbolt.graph.sizes import Sizes, filled
+from onnxbolt.graph.symbols import is_generated
 
 # two sets of sizes for open dimensions: a size that is the same for both is constant
 _POINTS = (Sizes(2, (64, 96), 32), Sizes(3, (128, 160), 48))
@@ -32,8 +33,8 @@ _POINTS = (Sizes(2, (64, 96), 32), Sizes(3, (128, 160), 48))
 
 @dataclass(frozen=True)
 class ComputedShapes(Change):
-    """Reshapes whose targets are computed at run time, although at most one of their sizes varies,
-    with constant targets."""
+    """Reshapes whose targets are computed in a way that hides their sizes from inference, although
+    at most one of them varies, with constant targets."""
 
     kind: ClassVar[str] = "export"
 
@@ -48,7 +49,7 @@ class ComputedShapes(Change):
             node
             for node in draft.graph.nodes
             if node.op == "Reshape" and node.outputs[0].name in written and not node.domain
-            if constant_integers(node, 1) is None
+            if constant_integers(node, 1) is None and not _is_known(node.outputs[0])
         ]
         if not nodes:
             return
@@ -99,6 +100,13 @@ class ComputedShapes(Change):
                 result.graph.initializer.append(numpy_helper.from_array(values, name))
                 node.input[1] = name
         return super().applied(result)
+
+
+def _is_known(tensor: gs.Tensor) -> bool:
+    """True if inference knows each size, as a number or by a name of the model."""
+    return tensor.shape is not None and not any(
+        size is None or is_generated(size) for size in tensor.shape
+    )
 
 
 def _constant(

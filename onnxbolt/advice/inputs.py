@@ -12,7 +12,7 @@ from onnx import ModelProto
 from onnxbolt.advice.change import Change, Obstacle
 from onnxbolt.advice.draft import Draft
 from onnxbolt.graph.overridable import frozen
-from onnxbolt.graph.sizes import size_of
+from onnxbolt.graph.sizes import size_of, without_names
 from onnxbolt.spelling import option
 
 
@@ -99,9 +99,9 @@ class FixedSizes(Change):
     def applied(self, model: ModelProto) -> ModelProto:
         result, sizes = ModelProto(), dict(self.sizes)
         result.CopyFrom(model)
-        for value in (*result.graph.input, *result.graph.output):
+        graph = result.graph
+        for value in (*graph.input, *graph.output, *graph.value_info):
             for dim in value.type.tensor_type.shape.dim:
                 if (symbol := size_of(dim)) in sizes:
                     dim.dim_value = sizes[str(symbol)]
-        del result.graph.value_info[:]
-        return result
+        return without_names(result, sizes.keys())  # inference tells expressions of them

@@ -84,16 +84,10 @@ class Ties:
 
     @property
     def nodes(self) -> tuple[gs.Node, ...]:
-        """The nodes that read a changed constant."""
+        """All nodes of changed tensors, those with changed constants first."""
         constants = (self.tensors[axis.tensor] for axis in self.changes)
-        return tuple(
-            dict.fromkeys(
-                node
-                for tensor in constants
-                if isinstance(tensor, gs.Constant)
-                for node in tensor.outputs
-            )
-        )
+        readers = (n for t in constants if isinstance(t, gs.Constant) for n in t.outputs)
+        return tuple(dict.fromkeys((*readers, *self._touched())))
 
     def apply(self) -> None:
         """Change the graph: constants, attributes and shapes."""
