@@ -146,6 +146,8 @@ class Model:
             value.shape[0] for value in self.inputs.values() if isinstance(value.shape[0], int)
         }
         self.batches = sorted(fixed or set(batches))
+        if self.batches[0] < 1:
+            raise ValueError(f"a bucket of {self.batches[0]} rows: give numbers of at least 1")
         self._buckets: dict[tuple[RowShapes, int], Bucket] = {}
         for rows in shapes or [self._fixed_shapes()]:
             for batch in self.batches:

@@ -292,6 +292,7 @@ def test_bad_requests_get_a_reason(address: str, content: bytes, message: str) -
     [
         (["--device", "cpu"], "error: inputs ['x'] have open sizes"),
         (["--batches", "1,many"], "error: invalid literal"),
+        (["--batches", "0,1", "--device", "cpu"], "a bucket of 0 rows"),
         (["--batches", "1", "--device", "cuda"], "does not run on a GPU here: give --device cpu"),
         (["--shape", "x:3xq"], "invalid shapes_of value"),
     ],
