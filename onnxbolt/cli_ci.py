@@ -24,6 +24,9 @@ class _Lines(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return self._of(value, param, ctx)
 
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        return self._of.get_metavar(param, ctx)
+
     def split_envvar_value(self, rv: str) -> list[str]:
         return [line for line in rv.splitlines() if line.strip()]
 

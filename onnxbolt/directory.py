@@ -94,14 +94,18 @@ def jobs_in(
 
 def job_for(name: Path, source: Path, out: Path, locks: Path, inputs: Path | None = None) -> Job:
     """The job for the model `source`, whose files lie at `name` below each of the directories."""
-    given = inputs / name.with_suffix(".npz") if inputs and inputs.is_dir() else inputs
+    if inputs is not None and inputs.is_dir():
+        arrays = inputs / name.with_suffix(".npz")
+        if not arrays.exists():
+            logger.warning("%s does not exist: random inputs take its place", one_line(str(arrays)))
+        inputs = arrays if arrays.exists() else None
     return Job(
         name.as_posix(),
         source,
         out / name,
         (locks / name).with_suffix(".onnxbolt.lock"),
         (out / name).with_suffix(".onnxbolt.json"),
-        given if given is None or given.exists() or given is inputs else None,
+        inputs,
     )
 
 

@@ -149,6 +149,8 @@ def test_inputs_may_be_a_directory(
     inputs = tmp_path / "inputs"
     (inputs / "sub").mkdir(parents=True)
     np.savez(inputs / "sub" / "a.npz", other=np.ones((8, 64), np.float32))
+    main(["optimize", str(models), str(tmp_path / "out"), "--inputs", str(inputs), *FLAGS])
+    assert f"{inputs / 'b.npz'} does not exist: random inputs" in capsys.readouterr().err
     code, found = run(capsys, models, tmp_path / "out", "--inputs", inputs)
     assert (code, [row["code"] for row in found["models"]]) == (1, [0, 1])
     assert "a.npz: holds other; the model's inputs are x" in found["models"][1]["message"]

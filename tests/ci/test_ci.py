@@ -16,6 +16,7 @@ from onnxbolt import ci as runs
 from onnxbolt.ci import comparing
 from onnxbolt.cli import main
 from onnxbolt.directory import Job, optimize_one
+from onnxbolt.errors import InputError
 from onnxbolt.options import Options
 from onnxbolt.verify.session import CUDA
 from tests.ci.repository import Repository, net
@@ -251,6 +252,25 @@ def test_wrong_inputs_are_one_clear_error_before_anything_is_written(
     assert message in line
     assert not Path("onnxbolt-out").exists()
     assert not list(Path().glob("pwned*"))
+
+
+def test_variables_of_flags(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Options] = []
+
+    def noted(task: runs.Task, options: Options, progress: Any) -> Any:
+        given.append(options)
+        raise InputError("noted")
+
+    monkeypatch.setattr(runs, "run", noted)
+    for value in ("true", "false", ""):
+        flags = "ONNXBOLT_STRICT", "ONNXBOLT_FREEZE_INITIALIZERS", "ONNXBOLT_NO_LIBRARY"
+        assert run(**dict.fromkeys(flags, value)) == 1
+    assert [(each.strict, each.freeze_initializers, each.library) for each in given] == [
+        (True, True, False),
+        (False, False, True),
+        (False, None, True),
+    ]
+    assert run(ONNXBOLT_STRICT="maybe") == 2
 
 
 def test_variables_with_several_lines_are_several_values(
