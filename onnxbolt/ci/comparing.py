@@ -24,6 +24,7 @@ from onnxbolt.tune.lockfile import Lock
 from onnxbolt.verify.session import CUDA, available_providers
 
 UNCHANGED, CHANGED, NEW, REMOVED = "unchanged", "changed", "new", "removed"
+UNKNOWN = "not compared"
 Progress = Callable[[str], None]
 
 
@@ -44,7 +45,10 @@ def compared(
 
     A model whose files and lock file are those of the base is not built again.
     """
-    model, lock = base.model(job.source), base.file(job.lock)
+    try:
+        model, lock = base.model(job.source), base.file(job.lock)
+    except InputError as error:  # a file that lies elsewhere, or that git cannot bring
+        return Compared(job.name, UNKNOWN, note=str(error))
     if model is None:
         return Compared(job.name, NEW)
     if _same(_files(model, lock), _files(job.source, job.lock)):

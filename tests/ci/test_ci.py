@@ -174,6 +174,20 @@ def test_a_pointer_to_a_large_file_is_noted(repository: Repository, run: Any) ->
     assert row.endswith("not an ONNX model, or truncated; export or download it again` |")
 
 
+def test_a_file_that_git_cannot_bring_is_noted(repository: Repository, run: Any) -> None:
+    """Git LFS without its server, say."""
+    (repository.path / ".gitattributes").write_text("*.onnx filter=large\n")
+    repository.git("config", "filter.large.clean", "cat")
+    repository.commit()
+    repository.git("config", "filter.large.smudge", "false")
+    repository.git("config", "filter.large.required", "true")
+    assert run(ONNXBOLT_BASE="main") == 0
+    assert outcomes() == [("a.onnx", 0), ("sub/b.onnx", 0)]
+    rows = [line for line in summary().splitlines() if "| not compared |" in line]
+    assert len(rows) == 2
+    assert all("git checkout-index failed" in row for row in rows)
+
+
 def test_a_name_of_two_lines_makes_no_line(
     repository: Repository, run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
