@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.advice.change import Change, Obstacle
+from onnxbolt.advice.change import Change, Edit, Obstacle
 from onnxbolt.advice.draft import Draft
 from onnxbolt.canonicalize import activations
 from onnxbolt.domains import INTERNAL
@@ -23,7 +23,7 @@ _HARD_SWISH_OPSET = 14
 
 
 @dataclass(frozen=True)
-class Activation(Change):
+class Activation(Edit):
     """All activations of one kind, as another."""
 
     kind: ClassVar[str] = "activation"

@@ -64,11 +64,19 @@ class Change(ABC):
         return False
 
     @abstractmethod
+    def applied(self, model: ModelProto) -> ModelProto:
+        """A changed copy. Raises InputError if it contradicts itself."""
+
+
+@dataclass(frozen=True)
+class Edit(Change):
+    """A change of the graph."""
+
+    @abstractmethod
     def edit(self, draft: Draft) -> None:
         """Make the change."""
 
     def applied(self, model: ModelProto) -> ModelProto:
-        """A changed copy. Raises InputError if it contradicts itself."""
         draft = Draft(model)
         self.edit(draft)
         return draft.model()

@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt import grouped
 from onnxbolt.advice.axes import Axis, Positions, UntiedError, grown
-from onnxbolt.advice.change import SAME, Change, Obstacle
+from onnxbolt.advice.change import SAME, Change, Edit, Obstacle
 from onnxbolt.advice.draft import Draft
 from onnxbolt.advice.ties import Ties
 from onnxbolt.dtypes import DType
@@ -36,7 +36,7 @@ class Widening:
 
 
 @dataclass(frozen=True)
-class Channels(Change):
+class Channels(Edit):
     """Layers with more channels, whose weights are zero."""
 
     kind: ClassVar[str] = "channels"

@@ -18,7 +18,7 @@ import onnx_graphsurgeon as gs
 from onnx import NodeProto
 
 from onnxbolt.advice.activation import step_of
-from onnxbolt.advice.change import Change, Obstacle
+from onnxbolt.advice.change import Change, Edit, Obstacle
 from onnxbolt.advice.draft import Draft
 from onnxbolt.canonicalize import activations
 from onnxbolt.domains import INTERNAL
@@ -39,7 +39,7 @@ _MOST_BETWEEN = 3
 
 
 @dataclass(frozen=True)
-class Deepening(Change):
+class Deepening(Edit):
     """A 1x1 convolution and an activation behind each of some layers, with seeded weights."""
 
     kind: ClassVar[str] = "deepening"

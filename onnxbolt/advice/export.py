@@ -11,7 +11,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto, numpy_helper
 
-from onnxbolt.advice.change import Change, Obstacle
+from onnxbolt.advice.change import Change, Edit, Obstacle
 from onnxbolt.advice.draft import Draft
 from onnxbolt.graph.edit import (
     constant_integers,
@@ -85,9 +85,6 @@ class ComputedShapes(Change):
     def nodes(self) -> tuple[str, ...]:
         return self.places
 
-    def edit(self, draft: Draft) -> None:
-        prune(draft.graph)  # the nodes that computed the targets
-
     def applied(self, model: ModelProto) -> ModelProto:
         """The targets are replaced before operators are lifted, which needs ranks."""
         result, targets = ModelProto(), dict(self.targets)
@@ -99,7 +96,9 @@ class ComputedShapes(Change):
                 values = np.array(targets[node.output[0]], np.int64)
                 result.graph.initializer.append(numpy_helper.from_array(values, name))
                 node.input[1] = name
-        return super().applied(result)
+        draft = Draft(result)
+        prune(draft.graph)  # the nodes that computed the targets
+        return draft.model()
 
 
 def _is_known(tensor: gs.Tensor) -> bool:
@@ -128,7 +127,7 @@ def _constant(
 
 
 @dataclass(frozen=True)
-class TrainingMode(Change):
+class TrainingMode(Edit):
     """BatchNormalizations and Dropouts in training mode, as they are in inference."""
 
     kind: ClassVar[str] = "export"

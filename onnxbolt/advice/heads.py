@@ -9,7 +9,7 @@ from typing import ClassVar
 import onnx_graphsurgeon as gs
 
 from onnxbolt.advice.axes import Axis, UntiedError, grown
-from onnxbolt.advice.change import SAME, Change, Obstacle
+from onnxbolt.advice.change import SAME, Change, Edit, Obstacle
 from onnxbolt.advice.draft import Draft
 from onnxbolt.advice.ties import Ties
 from onnxbolt.graph.edit import producer
@@ -19,7 +19,7 @@ _FARTHEST = 8  # nodes between a product of attention and the axis of its heads
 
 
 @dataclass(frozen=True)
-class Heads(Change):
+class Heads(Edit):
     """Attention with heads of another size; the number of heads and the model's width stay."""
 
     kind: ClassVar[str] = "heads"

@@ -49,9 +49,6 @@ class Initializers(Change):
     def nodes(self) -> tuple[str, ...]:
         return self.places
 
-    def edit(self, draft: Draft) -> None:
-        raise NotImplementedError("inputs are changed before import")
-
     def applied(self, model: ModelProto) -> ModelProto:
         return frozen(model, True)[0]
 
@@ -92,9 +89,6 @@ class FixedSizes(Change):
     @property
     def results(self) -> str:
         return "the same, at these sizes alone"
-
-    def edit(self, draft: Draft) -> None:
-        raise NotImplementedError("inputs are changed before import")
 
     def applied(self, model: ModelProto) -> ModelProto:
         result, sizes = ModelProto(), dict(self.sizes)

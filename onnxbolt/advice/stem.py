@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxbolt.advice.axes import Axis, UntiedError, grown
-from onnxbolt.advice.change import Change, Obstacle
+from onnxbolt.advice.change import Change, Edit, Obstacle
 from onnxbolt.advice.draft import Draft
 from onnxbolt.advice.ties import Ties
 
@@ -15,7 +15,7 @@ _CHANNELS = (4, 8)
 
 
 @dataclass(frozen=True)
-class Stem(Change):
+class Stem(Edit):
     """A graph input with more channels, which callers fill with zeros."""
 
     kind: ClassVar[str] = "stem"

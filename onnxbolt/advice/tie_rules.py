@@ -13,7 +13,9 @@ from typing import TypeAlias
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.advice.alignment import aligned
 from onnxbolt.advice.axes import (
+    NEW,
     Axis,
     Changes,
     Positions,
@@ -254,53 +256,36 @@ def _depthwise(node: gs.Node) -> bool:
 def _conv(node: gs.Node, axis: Axis, changes: Changes) -> Implied:
     x, weight, y = node.inputs[0], node.inputs[1], node.outputs[0]
     bias = optional(node.inputs, 2)
+    read = Axis(x.name, 1)
     results = [Axis(weight.name, 0), Axis(y.name, 1), *([Axis(bias.name, 0)] if bias else [])]
-    groups = int(node.attrs.get("group", 1))
-    if axis in (Axis(x.name, 0), Axis(y.name, 0)):
-        alike: list[Group] = [[Axis(x.name, 0), Axis(y.name, 0)]]
-    elif _depthwise(node):
-        alike = [[Axis(x.name, 1), *results]]
+    groups: list[Group] = [[Axis(x.name, 0), Axis(y.name, 0)]]
+    if _depthwise(node):
+        groups.append([read, *results])
     else:
-        alike = [results]
-        if groups == 1:
-            alike.append([Axis(x.name, 1), Axis(weight.name, 1)])
-    if groups > 1 and not _depthwise(node):
-        _require_parts(changes.of(axis), changes.size(axis), groups, axis, results, x)
-        if axis == Axis(x.name, 1):
-            each, size = len(changes.of(axis)) // groups, changes.size(axis) // groups
-            yield (
-                Axis(weight.name, 1),
-                tuple(p % size if p >= 0 else p for p in changes.of(axis)[:each]),
-            )
+        groups.append(results)
+        count = int(node.attrs.get("group", 1))
+        own = Axis(weight.name, 1)  # the channels that each group reads
+        if count > 1 and axis in (read, *results):
+            part = _equal_part(axis, count, changes)
+            if axis == read:
+                yield own, part
+                return
+        elif count > 1 and axis == own:
+            yield read, joined([changes.of(own)] * count, [changes.size(own)] * count)
             return
-        if axis == Axis(weight.name, 1):
-            size = changes.size(axis)
-            yield Axis(x.name, 1), joined([changes.of(axis)] * groups, [size] * groups)
-            return
-    yield from _tied(lambda _: iter(alike))(node, axis, changes)
+        else:
+            groups.append([read, own])
+    yield from _tied(lambda _: iter(groups))(node, axis, changes)
 
 
-def _require_parts(
-    positions: Positions,
-    size: int,
-    groups: int,
-    axis: Axis,
-    results: Sequence[Axis],
-    x: gs.Tensor,
-) -> None:
-    """Raises UntiedError unless a grouped convolution's channels change by equal parts."""
-    if axis not in (*results, Axis(x.name, 1)):
-        return
-    if size % groups or len(positions) % groups:
-        raise UntiedError(f"a convolution has {groups} groups of these channels", groups)
-    each, now = size // groups, len(positions) // groups
-    parts = [positions[i * now : (i + 1) * now] for i in range(groups)]
-    first = parts[0]
-    for i, part in enumerate(parts):
-        if part != tuple(p + i * each if p >= 0 else p for p in first) or any(
-            p >= each for p in first
-        ):
-            raise UntiedError(f"a convolution has {groups} groups of these channels", groups)
+def _equal_part(axis: Axis, count: int, changes: Changes) -> Positions:
+    """The change of each of `count` equal parts of an axis. Raises UntiedError if they differ."""
+    positions, size = changes.of(axis), changes.size(axis)
+    each, now = size // count, len(positions) // count
+    part = tuple(p if p == NEW else p % each for p in positions[:now])
+    if positions != joined([part] * count, [each] * count):
+        raise UntiedError(f"a convolution has {count} groups of these channels", count)
+    return part
 
 
 def _conv_transpose(node: gs.Node, axis: Axis, changes: Changes) -> Implied:
@@ -409,7 +394,7 @@ def _reshape(node: gs.Node, axis: Axis, changes: Changes) -> Implied:
     x, y = node.inputs[0], node.outputs[0]
     if node.op == "Reshape" and target_of(node) is None:
         raise UntiedError(f"the target of Reshape {node.name} is computed at run time")
-    for ours, theirs in _aligned(x.shape, y.shape):
+    for ours, theirs in aligned(x.shape, y.shape):
         before = [Axis(x.name, number) for number in ours]
         behind = [Axis(y.name, number) for number in theirs]
         if axis not in (*before, *behind):
@@ -424,8 +409,9 @@ def _reshape(node: gs.Node, axis: Axis, changes: Changes) -> Implied:
 def _regrouped(
     node: gs.Node, before: Sequence[Axis], behind: Sequence[Axis], changes: Changes
 ) -> Implied:
+    """The change of the axes `behind`, whose product is that of the axes `before`."""
     sizes = [[changes.size(axis) for axis in axes] for axes in (before, behind)]
-    if len(before) > 1 and len(behind) > 1:
+    if not behind or (len(before) > 1 and len(behind) > 1):
         raise UntiedError(f"{node.op} {node.name} mixes the channels with other axes")
     whole = merged([changes.of(axis) for axis in before], sizes[0])
     if len(behind) == 1:
@@ -436,68 +422,6 @@ def _regrouped(
             parts = sizes[1][0]
             raise UntiedError(f"{node.op} {node.name} divides these channels", parts)
         yield from zip(behind, found, strict=True)
-
-
-def _aligned(
-    before: Sequence[int | str | None], behind: Sequence[int | str | None]
-) -> Iterator[tuple[list[int], list[int]]]:
-    """The axes of two shapes of the same elements, in groups of equal products: from the left, and
-    then from the right, as far as sizes are known."""
-    sides = before, behind
-    left = _taken(*sides)
-    yield from left
-    rest = [list(range(sum(len(group[i]) for group in left), len(sides[i]))) for i in (0, 1)]
-    turned = [[sides[i][number] for number in reversed(rest[i])] for i in (0, 1)]
-    for group in _taken(*turned):
-        yield tuple(sorted(rest[i][-1 - number] for number in group[i]) for i in (0, 1))  # type: ignore[misc]
-
-
-def _taken(
-    before: Sequence[int | str | None], behind: Sequence[int | str | None]
-) -> list[tuple[list[int], list[int]]]:
-    found: list[tuple[list[int], list[int]]] = []
-    begin, ends = [0, 0], [0, 0]
-    shapes = before, behind
-    while ends[0] < len(before) or ends[1] < len(behind):
-        products = [_size(shapes[i][begin[i] : ends[i]]) for i in (0, 1)]
-        started = ends[0] > begin[0] and ends[1] > begin[1]
-        if started and products[0] == products[1] and None not in products:
-            found.append((list(range(begin[0], ends[0])), list(range(begin[1], ends[1]))))
-            begin = list(ends)
-            continue
-        side = _shorter(products, [ends[i] > begin[i] for i in (0, 1)])
-        if side is None or ends[side] >= len(shapes[side]):
-            return found
-        ends[side] += 1
-    products = [_size(shapes[i][begin[i] : ends[i]]) for i in (0, 1)]
-    if products[0] == products[1] and None not in products and ends[0] > begin[0]:
-        found.append((list(range(begin[0], ends[0])), list(range(begin[1], ends[1]))))
-    elif found and ends[1] > begin[1] and products[1] == products[0] == (1, ()):
-        found[-1][1].extend(range(begin[1], ends[1]))
-    return found
-
-
-Measure: TypeAlias = "tuple[int, tuple[str, ...]] | None"
-
-
-def _size(sizes: Sequence[int | str | None]) -> Measure:
-    """The product of sizes: a number times symbols; None if one is unknown."""
-    if any(size is None for size in sizes):
-        return None
-    count = math.prod(size for size in sizes if isinstance(size, int))
-    return count, tuple(sorted(size for size in sizes if isinstance(size, str)))
-
-
-def _shorter(products: Sequence[Measure], begun: Sequence[bool]) -> int | None:
-    """The side whose product has to grow; None if that is not known."""
-    if not all(begun):
-        return begun.index(False)
-    (a, b) = products
-    if a is None or b is None or a[1] != b[1]:
-        if a is None or b is None:
-            return None
-        return 0 if len(a[1]) < len(b[1]) else 1 if len(b[1]) < len(a[1]) else None
-    return 0 if a[0] < b[0] else 1
 
 
 def _attention(node: gs.Node, axis: Axis, changes: Changes) -> Implied:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from onnxbolt.advice import findings
-from onnxbolt.advice.change import SAME
 from onnxbolt.advice.explanation import Advice, Explanation
 from onnxbolt.advice.findings import Finding
 from onnxbolt.report.markdown import plain
@@ -87,9 +86,8 @@ def _parts(found: Explanation) -> Iterator[list[str]]:
 
 def _lines(advice: Advice, found: Explanation) -> Iterator[str]:
     yield f"  {advice.words}"
-    retraining = "needs retraining" if advice.needs_retraining else "needs no retraining"
     times_after = f"{_ms(advice.after_ms, found.archs)}, {_change(advice.gain)}"
-    yield f"    {times_after}; {retraining}: {_results(advice)}"
+    yield f"    {times_after}; {_effect(advice)}"
     before, after = found.measured, advice.measured
     if before is not None and after is not None:
         change = _change(1 - after.ms / before.ms)
@@ -98,8 +96,9 @@ def _lines(advice: Advice, found: Explanation) -> Iterator[str]:
         yield f"    concerns {_names(advice.nodes)}"
 
 
-def _results(advice: Advice) -> str:
-    return f"results stay {SAME}" if advice.results == SAME else f"its results: {advice.results}"
+def _effect(advice: Advice) -> str:
+    retraining = "needs retraining" if advice.needs_retraining else "needs no retraining"
+    return f"{retraining}; results: {advice.results}"
 
 
 def _change(gain: float) -> str:
@@ -146,10 +145,9 @@ def _found(explanation: Explanation) -> Iterator[tuple[str, str, Sequence[str]]]
         remedy = f". Remedy: {finding.remedy}" if finding.remedy else ""
         yield finding.state, f"{finding.op}: {finding.reason}{remedy}", [finding.node]
     for advice in explanation.advices:
-        retraining = "needs retraining" if advice.needs_retraining else "needs no retraining"
         message = (
             f"{advice.words}: {_ms(advice.after_ms, explanation.archs)} instead of"
-            f" {_ms(advice.before_ms, explanation.archs)}; {retraining}, {_results(advice)}"
+            f" {_ms(advice.before_ms, explanation.archs)}; {_effect(advice)}"
         )
         yield f"{_ADVICE}/{advice.kind}", message, advice.nodes
 

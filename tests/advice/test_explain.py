@@ -182,7 +182,7 @@ def test_the_text_has_advices_first(whole: Explanation) -> None:
     assert lines[0].startswith(whole.model)
     assert "fp16 (predicted)" in lines[0]
     assert lines[2:4] == ["advice:", f"  {whole.advices[0].words}"]
-    assert "needs no retraining: results stay the same" in lines[4]
+    assert "needs no retraining; results: the same" in lines[4]
     assert "together:" in lines
     assert "not fused, or not at its best:" in lines
 
