@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.ops.attention_form import (
+    B,
     D,
     FoldedForm,
     Form,
@@ -91,6 +92,64 @@ class TwoLayers(Folded):
 
     def attended(self) -> str:
         return self.net.node("Add", super().attended(), super().attended())
+
+
+class ConstantAndCausal(Folded):
+    """BLOOM's without padding: a constant bias of heads and keys, and a causal mask behind a
+    Reshape that divides batch and heads."""
+
+    second_mask = np.where(np.tri(S, T) > 0, 0, np.finfo(np.float32).min)
+
+    def mask(self) -> str:
+        return self.net.const(-np.random.default_rng(3).random((B * H, 1, T)))
+
+    def masked(self, scores: str) -> str:
+        scores = self.reshape(super().masked(scores), B, H, S, T)
+        return self.net.node("Add", scores, self.net.const(self.second_mask))
+
+    def weights(self, scores: str) -> str:
+        return self.reshape(super().weights(scores), B * H, S, T)
+
+
+class ComputedAndCausal(ConstantAndCausal):
+    """DeBERTa's without padding: the bias is computed. A mask of two numbers becomes one with it,
+    since the bias of a key without weight may be any number."""
+
+    def mask(self) -> str:
+        return Folded.mask(self)
+
+
+class OneForAll(ConstantAndCausal):
+    """A constant that is the same for batch and heads."""
+
+    def mask(self) -> str:
+        return self.net.const(-np.random.default_rng(3).random((1, S, T)))
+
+
+@pytest.mark.parametrize("precision", ["keep", "fp16", "bf16"])
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        (ConstantAndCausal, ["masks divided into batch and heads"]),
+        (
+            ComputedAndCausal,
+            ["several masks joined to one", "masks divided into batch and heads"],
+        ),
+        (OneForAll, []),
+    ],
+)
+def test_a_divided_mask_and_another_one(
+    form: type[Form], words: list[str], precision: str, tmp_path: Path
+) -> None:
+    source = form().model()
+    report = optimized(source, tmp_path / "out.onnx", precision)
+    assert report.passed
+    assert len([node for node in report.fused if "Attention" in node.op]) == 1
+    assert [line for line in report.changes if line.startswith("attention: ")] == [
+        f"attention: 1 ({each})" for each in words
+    ]
+    if precision == "keep":
+        assert_same_answers(source, tmp_path / "out.onnx")
 
 
 @pytest.mark.parametrize("batch", [2, "batch"])

@@ -82,6 +82,9 @@ def divided(graph: gs.Graph, mask: gs.Tensor, heads: int, at: gs.Node) -> gs.Ten
     `at`; one that is the same for all batches and heads as [1, 1, queries, keys]. Its sizes may be
     symbolic: the last two are copied."""
     place, shape = int(heads == 1), list(mask.shape)
+    if isinstance(mask, gs.Constant):
+        apart = (heads if mask.shape[0] != 1 else 1, *mask.shape[1:])
+        return add_constant(graph, f"{mask.name}_divided", mask.values.reshape(-1, *apart))
     axis = add_constant(graph, f"{mask.name}_axis", np.array([place], np.int64))
     shape.insert(place, 1)
     lifted = gs.Variable(fresh(graph, f"{mask.name}_lifted"), mask.dtype, shape)

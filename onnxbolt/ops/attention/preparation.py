@@ -31,6 +31,8 @@ _REWRITES: tuple[
     ("biases of grids added to scores", grids.flatten),
     ("several masks joined to one", sums.join),
     ("masks divided into batch and heads", folds.divide),
+    # again: one of several masks may have been divided since
+    ("several masks joined to one", sums.join),
     ("batch moved in front of positions", sequence_first.turn),
 )
 
@@ -44,7 +46,9 @@ def prepare(op: FusedOp, graph: gs.Graph) -> Sequence[str]:
     ]
     before = Snapshot(graph)
     while True:
-        changed = {words: rewrite(op, graph, softmaxes) for words, rewrite in _REWRITES}
+        changed = dict[str, list[gs.Node]]()
+        for words, rewrite in _REWRITES:
+            changed.setdefault(words, []).extend(rewrite(op, graph, softmaxes))
         found = dict.fromkeys(softmax for nodes in changed.values() for softmax in nodes)
         lost = {each for each in found if not isinstance(decomposed.match(op, each), tuple)}
         if not lost:
