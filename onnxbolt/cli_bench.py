@@ -8,7 +8,6 @@ import click
 
 from onnxbolt.cli_base import FILE, SEED, Command, Finite, custom_ops, emit, show
 from onnxbolt.errors import SpeedError
-from onnxbolt.spelling import option
 
 
 @click.command(cls=Command)
@@ -68,8 +67,8 @@ def bench(
     with the best of its settings.
     """
     from onnxbolt import bench as benchmark
+    from onnxbolt.files import write_whole
     from onnxbolt.output import check_apart
-    from onnxbolt.report import files
     from onnxbolt.report.bench import text
     from onnxbolt.report.trace import trace_of
 
@@ -86,7 +85,7 @@ def bench(
         progress=(lambda message: None) if silent else lambda message: show(message, err=True),
     )
     if trace is not None:
-        files.write(trace, trace_of(result), option("trace", trace))
+        write_whole(trace, trace_of(result))
     if not quiet:
         emit("benchmark", result.json if as_json else lambda: text(result), result.json)
     if slow := result.short_of(min_speedup):

@@ -36,7 +36,7 @@ def report_commands() -> None:
 @click.argument("out", metavar="OUT.html", type=FILE)
 def report_page(source: Path, out: Path, quiet: bool) -> None:
     """Write a report as one HTML file that needs no network."""
-    from onnxbolt.report import files
+    from onnxbolt.files import write_whole
     from onnxbolt.report.page import page
     from onnxbolt.report.reading import read
 
@@ -44,7 +44,7 @@ def report_page(source: Path, out: Path, quiet: bool) -> None:
         raise click.UsageError(f"{out}: name a file that ends in .html.")
     if out.is_dir() or not out.parent.is_dir():
         raise click.UsageError(f"{out}: not the path of a file in an existing directory.")
-    files.write(out, page(read(source)), str(out))
+    write_whole(out, page(read(source)))
     if not quiet:
         show(out)
 

@@ -243,7 +243,7 @@ def test_markdown_lists_every_fused_node(report: Report, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["r.txt", "missing/r.json"])
 def test_places_that_cannot_be_written(name: str, report: Report, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="report='"):
+    with pytest.raises(InputError, match=name):
         report.save(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 

@@ -166,6 +166,10 @@ def _whole(report: Values) -> dict[Key, _Time]:
         arch = f"sm_{estimate['arch']}"
         found["onnxbolt,", arch] = _Time(estimate["ours_us"], False)
         found["ONNX Runtime,", arch] = _Time(estimate["ort_us"], False)
+    if report["speed"]:
+        peers = report["speed"]["peers"]
+        found["onnxbolt,", "by bench"] = _Time(report["speed"]["ours"]["us"], True)
+        found["ONNX Runtime,", "by bench"] = _Time(min(peer["us"] for peer in peers), True)
     measured = (report["tuning"] or {}).get("whole")
     if measured:
         found["onnxbolt,", "by the tuner"] = _Time(measured["ours_us"], True)

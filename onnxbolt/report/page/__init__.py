@@ -78,6 +78,7 @@ def _data(report: Values) -> dict[str, Any]:
         "refusals": tables.refusals(report),
         "kept": tables.kept(report),
         "tasks": tables.tasks(report),
+        "quality": tables.quality(report),
         "operators": tables.operators(report),
     }
     drawings = {

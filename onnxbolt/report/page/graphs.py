@@ -175,14 +175,20 @@ def _facts_of_fused(node: Values) -> list[Fact]:
 
 
 def _errors(rows: Sequence[Values]) -> list[Fact]:
-    return [
-        (
-            f"Error, {row['level']}, {row['provider']}",
-            f"{numbers.error(row['error'])} of limit {numbers.error(row['limit'])}"
-            f"{'' if row['passed'] else ': ' + (row['unjudged'] or row['reason'])}",
+    """At each level the comparison nearest to its limit."""
+    facts = []
+    for level in dict.fromkeys(row["level"] for row in rows):
+        found = [row for row in rows if row["level"] == level]
+        row = max(found, key=numbers.nearness)
+        more = f", the largest of {len(found)}" if len(found) > 1 else ""
+        why = "" if row["passed"] else f": {row['unjudged'] or row['reason']}"
+        facts.append(
+            (
+                f"Error, {level}, {row['provider']}{more}",
+                f"{numbers.error(row['error'])} of limit {numbers.error(row['limit'])}{why}",
+            )
         )
-        for row in rows
-    ]
+    return facts
 
 
 def shared_texts(drawings: Iterable[dict[str, Any]]) -> list[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 _SPACE = "\N{NO-BREAK SPACE}"
 PREDICTED = f"≈{_SPACE}"
+INFINITE = 1e300  # numbers that JSON lacks are sorted as this one
 _KIB = 1024.0
 
 
@@ -43,6 +45,15 @@ def flops(count: int) -> str:
 def error(value: float | None) -> str:
     """An error or a limit; those that are not finite are null in a report."""
     return "not finite" if value is None else f"{value:.2e}"
+
+
+def nearness(row: Mapping[str, Any]) -> float:
+    """The error of a comparison as a part of its limit; INFINITE where it is not finite and
+    failed."""
+    error, limit = row["error"], row["limit"]
+    if error is None or not limit:
+        return 0.0 if row["passed"] else INFINITE
+    return float(error / limit)
 
 
 def shape(block: dict[str, Any]) -> str:

@@ -259,7 +259,7 @@
     block(place, x, y, all) {
       const [width, height] = data.size;
       const block = this.graph.blocks[place];
-      const made = drawn("g", { class: `block ${block.kind}`, id: `${this.side}-${place}`, transform: `translate(${x} ${y})` }, null, this.blocks);
+      const made = drawn("g", { class: `block ${block.kind}`, role: "img", "aria-label": `${block.op} ${block.name}`, id: `${this.side}-${place}`, transform: `translate(${x} ${y})` }, null, this.blocks);
       drawn("rect", { width, height, rx: 6 }, null, made);
       if (block.time) drawn("path", { class: "time", d: `M6 ${height - 2.5}h${((width - 12) * block.time) / this.longest}` }, null, made);
       if (this.zoom >= READABLE || all) {

@@ -73,8 +73,9 @@ def _fused(report: Values, node: Values, block: Values, errors: Sequence[Values]
             if block["us"]
             else [_NOTHING] * 5
         )
-    nearest = max((_nearness(row) for row in errors), default=-1.0)
-    cells.append([nearest, f"{nearest:.3f}" if nearest >= 0 else ""])
+    nearest = max((numbers.nearness(row) for row in errors), default=-1.0)
+    shown = "not finite" if nearest == numbers.INFINITE else f"{nearest:.3f}"
+    cells.append([nearest, shown if errors else ""])
     return [*cells, [len(node["source_nodes"]), str(len(node["source_nodes"]))]]
 
 
@@ -112,14 +113,6 @@ def _other(report: Values, block: Values) -> list[Cell]:
     return [*cells, *[_NOTHING] * (missing + 2)]
 
 
-def _nearness(row: Values) -> float:
-    """An error as a part of its limit; infinite where it failed or is not finite."""
-    error, limit = row["error"], row["limit"]
-    if error is None or not limit:
-        return 0.0 if row["passed"] else 1e9
-    return float(error / limit)
-
-
 def errors(report: Values, links: Links) -> Any:
     """Every comparison of verification."""
     found = report["verification"]
@@ -140,7 +133,7 @@ def errors(report: Values, links: Links) -> Any:
     ]
     rows, at = [], []
     for row in found["rows"] if found else ():
-        nearness = _nearness(row)
+        nearness = numbers.nearness(row)
         verdict = (
             "passed"
             if row["passed"]
@@ -156,7 +149,7 @@ def errors(report: Values, links: Links) -> Any:
                 f"{row['provider']}, {row['sizes']}" if row["sizes"] else row["provider"],
                 _error(row["error"]),
                 _error(row["limit"]),
-                [nearness, f"{nearness:.3f}" if nearness < 1e9 else "not finite"],
+                [nearness, "not finite" if nearness == numbers.INFINITE else f"{nearness:.3f}"],
                 _error(row["max_abs"]),
                 verdict,
             ]
@@ -166,7 +159,7 @@ def errors(report: Values, links: Links) -> Any:
 
 
 def _error(value: float | None) -> Cell:
-    return [float("1e300") if value is None else value, numbers.error(value)]
+    return [numbers.INFINITE if value is None else value, numbers.error(value)]
 
 
 def regions(report: Values) -> Any:
@@ -270,6 +263,28 @@ def tasks(report: Values) -> Any:
         for task in (report["tuning"] or {"tasks": ()})["tasks"]
     ]
     return table("Problems", columns, rows)
+
+
+def quality(report: Values) -> Any:
+    """How good predictions were."""
+    columns = [
+        ("Kind of problem", _TEXT),
+        ("Problems", _NUMBER),
+        ("Predicted choice / best", _NUMBER),
+        ("Rank correlation", _NUMBER),
+    ]
+    rows = []
+    for row in (report["tuning"] or {"quality": ()})["quality"]:
+        found = row["rank_correlation"]
+        rows.append(
+            [
+                row["kind"],
+                [row["tasks"], str(row["tasks"])],
+                [row["regret"], f"{row['regret']:.3f}"],
+                _NOTHING if found is None else [found, f"{found:.2f}"],
+            ]
+        )
+    return table("Quality of predictions", columns, rows)
 
 
 def _gained(task: Values) -> str:

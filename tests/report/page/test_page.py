@@ -152,6 +152,43 @@ def test_each_time_says_whether_it_was_measured() -> None:
     assert "No time was measured." in page(reports.small())
 
 
+def test_the_speed_up_is_the_best_known_one() -> None:
+    report = reports.tuned()
+    assert "2.50×" in page(report)
+    side = {"name": "a", "setting": "", "us": 8.0, "spread": 0.1, "times": [8.0]}
+    side |= {"p90_us": 8.0, "p99_us": 8.0, "per_second": 125_000.0}
+    benchmark = {"ours": side, "peers": [side | {"us": 24.0}, side | {"us": 26.0}]}
+    report["speed"] = benchmark | {"failed": {}, "nodes": [], "speedup": 3.0, "spread": 0.1}
+    check(report, "the report")
+    assert "3.00×" in page(report)
+    assert "2.50×" not in page(report)
+
+
+def test_a_node_tells_the_error_nearest_to_its_limit_at_each_level() -> None:
+    report = reports.small()
+    node = report["fused"][0]
+    row = next(row for row in report["verification"]["rows"] if row["level"] == "node")
+    row = row | {"node": node["name"], "level": "node", "limit": 1.0, "provider": "CPU"}
+    failed = {"error": None, "passed": False, "reason": "not finite"}
+    report["verification"]["rows"] = [row | {"error": 0.25}, row | {"error": 0.5}]
+    assert ("Error, node, CPU, the largest of 2", "5.00e-01 of limit 1.00e+00") in facts(report)
+    report["verification"]["rows"] += [row | failed]
+    assert (
+        "Error, node, CPU, the largest of 3",
+        "not finite of limit 1.00e+00: not finite",
+    ) in facts(report)
+
+
+def facts(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """All facts of the optimized model's blocks."""
+    data = Parsed(page(report)).data()
+    return [
+        (title, data["texts"][text] if isinstance(text, int) else text)
+        for block in data["graphs"]["after"]["blocks"]
+        for title, text in block["facts"]
+    ]
+
+
 def test_parts_without_contents_are_left_out() -> None:
     report = reports.small()
     assert 'id="tab-tuning"' not in page(report)
