@@ -41,6 +41,7 @@ def races(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, tuple[int
     monkeypatch.setattr(pipeline, "bench", SimpleNamespace(race=race))
     monkeypatch.setattr(pipeline, "Stream", object)
     monkeypatch.setattr(pipeline, "compiled", lambda instances: {})
+    monkeypatch.setattr(pipeline, "kernel_names", lambda content, instances: {})
     monkeypatch.setattr(bench, "get_library_path", lambda path: None)
     monkeypatch.setattr(bench, "RUNS", 10)
     monkeypatch.setattr(
