@@ -36,7 +36,7 @@ LEAKY_RELU = EpilogueStep(
     cost=2,
     params=(Parameter("alpha", default=0.01, typical=0.1),),
     patterns=(Unary("LeakyRelu"),),
-    accuracy=Accuracy(slope=lambda alpha: max(1.0, abs(alpha))),
+    accuracy=Accuracy(slope=lambda alpha: max(1.0, abs(alpha)), rounded_factor=True),
     in_ort=InOrt(all_types=False),
 )
 

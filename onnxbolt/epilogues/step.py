@@ -48,6 +48,8 @@ class Accuracy:
     results are operands or constants, so that nothing is rounded. `fp16`, `bf16`: the published
     error of the functor's approximation in kernels with elements of that type, beside rounding; 0
     where it has none (tests/custom_ops/test_pairs.py and test_approximations.py hold them).
+    `rounded_factor`: the parameter is a factor of values below zero, which ONNX Runtime's kernels
+    for 16 bits round to these.
     """
 
     slope: float | Callable[..., float] = 1.0
@@ -55,6 +57,7 @@ class Accuracy:
     exact: bool = False
     fp16: float = 0.0
     bf16: float = 0.0
+    rounded_factor: bool = False
 
     @property
     def approximated(self) -> bool:

@@ -20,12 +20,13 @@ _TINY = 1e-300
 class Function:
     """An operator. `value(attributes, *operands)` is its result; `error(attributes, y, operands,
     errors)` bounds the error of each element of y; `own` is the error of implementations in fp32,
-    absolute for |y| up to 1 and relative above."""
+    absolute for |y| up to 1 and relative above. `rounded_factor`: as `Accuracy` has it."""
 
     value: Callable[..., Array]
     error: Callable[[Attributes, Array, Sequence[Array], Sequence[Array]], Array]
     own: float = 0.0
     rounds: bool = True  # False if results are exact, such as the larger of two operands
+    rounded_factor: bool = False
 
 
 def _gelu(attributes: Attributes, x: Array) -> Array:
@@ -138,6 +139,7 @@ def _of_step(entry: EpilogueStep) -> Function:
         ),
         entry.accuracy.own,
         rounds=not entry.accuracy.exact,
+        rounded_factor=entry.accuracy.rounded_factor,
     )
 
 

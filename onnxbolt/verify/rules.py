@@ -157,13 +157,16 @@ class Call:
                 )
             )
         own = self.arithmetic.function(self.dtype, function.own, self.node.op_type)
+        local = own * np.maximum(np.abs(value), 1.0) if own else 0.0
+        if function.rounded_factor and not self.arithmetic.kernel:
+            local = local + unit(self.dtype) * np.where(value < 0, np.abs(value), 0.0)
         return bounded(
             value,
             self.dtype,
             found[0],
             found[1],
             self.arithmetic.rounding(self.dtype) if function.rounds else 0.0,
-            own * np.maximum(np.abs(value), 1.0) if own else 0.0,
+            local,
         )
 
     def _element(self) -> np.dtype:

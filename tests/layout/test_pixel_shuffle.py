@@ -10,6 +10,8 @@ import onnx
 import pytest
 
 from onnxbolt.families import named
+from onnxbolt.verify import verify
+from onnxbolt.verify.session import CPU
 from tests.layout.test_layout import layout_changes
 from tests.support import Net, assert_same, feeds_of, fused, ops, planned, run
 
@@ -100,3 +102,14 @@ def test_conversions_beside_it_belong_to_kernels() -> None:
 def test_modes_without_a_kernel_stay() -> None:
     assert "GridSample" in ops(assert_same(_warped("bicubic")))
     assert "GridSample_nhwc_linear_zeros_grid_f32_f32" in ops(assert_same(_warped("linear", 20)))
+
+
+def test_verification_knows_that_16_bit_slopes_are_rounded() -> None:
+    """The pixels in front of the activation are exact, so that no other error hides it."""
+    model = _super_resolution("CRD", 16)
+    assert verify(model, fused(model, "fp16"), providers=(CPU,)).passed
+    wrong = fused(model, "fp16")
+    (body,) = (f for f in wrong.functions if f.name.startswith("DepthToSpace"))
+    (slope,) = (n for n in body.node if n.op_type == "LeakyRelu")
+    slope.attribute[0].f *= 1.05
+    assert not verify(model, wrong, providers=(CPU,)).passed
