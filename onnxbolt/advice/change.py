@@ -10,7 +10,9 @@ from typing import ClassVar
 
 from onnx import ModelProto
 
+from onnxbolt.advice.axes import UntiedError
 from onnxbolt.advice.draft import Draft
+from onnxbolt.errors import InputError
 
 SAME = "the same"
 
@@ -78,5 +80,8 @@ class Edit(Change):
 
     def applied(self, model: ModelProto) -> ModelProto:
         draft = Draft(model)
-        self.edit(draft)
+        try:
+            self.edit(draft)
+        except UntiedError as reason:  # places that can be changed alone, but not together
+            raise InputError(str(reason)) from reason
         return draft.model()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
@@ -80,8 +80,9 @@ class Forecaster:
         """The forecast of a model that `optimize` could read, at one point. Raises InputError."""
         original, _ = resolved(model)
         shapes = self._shapes(model)
+        asked = {name: shapes[name] for name in _open_inputs(model) if name in shapes}
         at = dataclasses.replace(
-            self.options, min_shapes=None, opt_shapes=shapes or None, max_shapes=None
+            self.options, min_shapes=None, opt_shapes=asked or None, max_shapes=None
         )
         subject = Subject.of(original, at, self.kernels)
         symbols = _symbols(subject)
@@ -103,6 +104,14 @@ class Forecaster:
                     for own, size in zip(fixed, point, strict=True)
                 )
         return found
+
+
+def _open_inputs(model: ModelProto) -> Iterator[str]:
+    """The inputs whose sizes are not all numbers."""
+    for value in model.graph.input:
+        shape = tensor_type(value.type)[1]
+        if shape is None or not all(isinstance(size, int) for size in shape):
+            yield value.name
 
 
 def _symbols(subject: Subject) -> dict[str, int]:

@@ -24,6 +24,7 @@ from onnxbolt.advice.axes import (
     joined,
     merged,
     split,
+    unchanged,
 )
 from onnxbolt.graph.edit import add_constant, constant_integers, optional, reduced_axes
 
@@ -362,10 +363,9 @@ def _concat(node: gs.Node, axis: Axis, changes: Changes) -> Implied:
     parts = [Axis(t.name, number) for t in node.inputs]
     sizes = [changes.size(part) for part in parts]
     own = joined([changes.of(part) for part in parts], sizes)
-    if axis.tensor != y.name:
-        yield Axis(y.name, number), own
-    elif own != changes.of(axis):
+    if axis.tensor == y.name and own == unchanged(sum(sizes)):
         raise UntiedError(f"channels are not followed back through Concat {node.name}")
+    yield Axis(y.name, number), own  # another part may have changed since
 
 
 def _like_all(node: gs.Node) -> Iterator[Group]:

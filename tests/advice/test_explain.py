@@ -174,6 +174,30 @@ def test_changes_are_compared_at_the_point_of_the_plan(batch: int) -> None:
         assert fixed.ms == pytest.approx(base.ms, rel=1e-6)
 
 
+def test_models_with_nothing_to_compute_are_explained() -> None:
+    empty, scalar = Net({"x": [0, 8, 4, 4]}), Net({"x": []})
+    for model in (
+        empty.model(empty.conv("x", 8, 12, 3, pads=[1, 1, 1, 1])),
+        scalar.model(scalar.node("Relu", "x")),
+    ):
+        found = explain(model, archs=ARCH)
+        assert found.advices == ()
+        assert words.text(found)
+
+
+def test_names_of_a_model_are_no_markup(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    net = Net({"x": [8, 8, 28, 28]})
+    y = net.conv("x", 8, 46, 3)
+    net.nodes[-1].name = "</script>\x1b[31m"
+    y = net.conv(y, 46, 46, 3, group=2)
+    path = tmp_path / "in.onnx"
+    onnx.save(net.model(net.conv(y, 46, 8, 1)), path)
+    assert main(["explain", str(path), "--arch", ARCH]) == 0
+    out = capfd.readouterr().out
+    assert "\x1b" not in out
+    assert "</script>\\x1b[31m" in out
+
+
 # --- forms ----------------------------------------------------------------------------------------
 
 

@@ -107,6 +107,17 @@ def test_channels_of_groups_grow_in_each_group() -> None:
     assert [bool(weights[0][i].any()) for i in (22, 23, 24, 47)] == [True, False, True, False]
 
 
+def test_several_parts_of_a_concat_grow_together() -> None:
+    net = Net({"x": [2, 8, 6, 6]})
+    parts = [net.conv("x", 8, width, 1) for width in (6, 7, 12)]
+    deeper = [net.node("Concat", *parts, axis=1), net.node("Concat", parts[1], parts[0], axis=1)]
+    model = net.model(net.conv(deeper[0], 25, 16, 1), net.conv(deeper[1], 13, 16, 1))
+    eight, _ = found(Channels, model)
+    changed = same(model, eight)
+    widths = [w.dims[1] for w in changed.graph.initializer if len(w.dims) == 4 and w.dims[1] > 8]
+    assert widths == [8 + 8 + 16, 8 + 8]
+
+
 def test_aligned_channels_need_no_change() -> None:
     assert found(Channels, grouped(16)) == []
 
