@@ -147,13 +147,14 @@ def _focus(concat: gs.Node) -> _Blocks | None:
     return _Blocks(image, size, channels, concat)
 
 
-def _grid(tensor: gs.Tensor) -> _Grid | None:
-    """The grid that Slices of height and width make of an image; None for other nodes."""
+def _grid(tensor: gs.Tensor, slices: int = 2) -> _Grid | None:
+    """The grid that at most so many Slices of height and width make of an image; None for other
+    nodes."""
     node = producer(tensor)
-    if node is None or node.op != "Slice" or node.domain:
+    if node is None or node.op != "Slice" or node.domain or not slices:
         return None
     bounds = [constant_integers(node, i) for i in range(1, 5)]
-    inner = _grid(node.inputs[0]) or _Grid(node.inputs[0])
+    inner = _grid(node.inputs[0], slices - 1) or _Grid(node.inputs[0])
     if None in bounds or node.inputs[0].shape is None or len(node.inputs[0].shape) != 4:
         return None
     first, step = list(inner.first), list(inner.step)

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from onnxbolt.families import named
+from onnxbolt.ops.deformable_attention import pattern
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CPU
 from tests.support import Net, fused, matched, ops, planned, run
@@ -151,6 +152,31 @@ def test_values_that_move_otherwise_are_refused(wrong: str) -> None:
 def test_levels_that_read_another_level_s_positions_are_refused() -> None:
     net = Attention()
     assert _refusals(net, net.attention(order=(1, 0)))
+
+
+def test_many_samples_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nodes do is found by computing them, which has to stay cheap."""
+    monkeypatch.setattr(pattern, "_MOST_VALUES", 2 * CHANNELS * QUERIES * 2 * POINTS - 1)
+    net = Attention()
+    assert _refusals(net, net.attention()) == [pattern._LARGE]
+
+
+def test_a_long_way_is_no_deformable_attention() -> None:
+    """However long it is, nothing is called once for each of its nodes."""
+    net = Attention()
+    x = "x"
+    for _ in range(2000):
+        x = net.node("Reshape", x, net.sizes(0, 0, CHANNELS))
+    net.nodes[-1].output[0] = "moved"
+    sampled = net.samples(net.node("Reshape", "moved", net.sizes(0, 0, HEADS, SIZE)), "at", 0, 0)
+    total = net.node("ReduceSum", net.node("Mul", sampled, sampled), net.sizes(-1), keepdims=0)
+    candidates, _ = matched(net.model(total))
+    assert not [c for c in candidates if c.anchor.op.name == "deformable_attention"]
+
+
+def test_sampled_volumes_are_none() -> None:
+    net = Net({"x": (1, 8, 4, 6, 6), "at": (1, 3, 3, 3, 3)}, opset=20)
+    assert matched(net.model(net.node("GridSample", "x", "at", mode="linear"))) == ([], [])
 
 
 def test_a_value_inside_that_is_an_output_is_refused() -> None:

@@ -15,6 +15,7 @@ import onnx_graphsurgeon as gs
 from onnxbolt.graph.edit import constant_integers, constant_values, producer
 
 BATCH = 2  # in place of a symbolic size
+_MOST_STEPS = 16  # nodes between a tensor and one that is given; exporters take about six
 
 
 class Moves:
@@ -29,22 +30,23 @@ class Moves:
         """Let a tensor have these values."""
         self._known[tensor.name] = values
 
-    def of(self, tensor: gs.Tensor) -> np.ndarray | None:
-        """A tensor's values; None if it cannot be computed from those that are given."""
+    def of(self, tensor: gs.Tensor, steps: int = 2 * _MOST_STEPS) -> np.ndarray | None:
+        """A tensor's values; None if it cannot be computed from those that are given, by so many
+        nodes behind one another."""
         if (known := self._known.get(tensor.name)) is not None:
             return known
         if (constant := constant_values(tensor)) is not None:
             return constant
         node = producer(tensor)
         compute = _COMPUTED.get(node.op) if node is not None and not node.domain else None
-        if node is None or compute is None:
+        if node is None or compute is None or not steps:
             return None
-        inputs = [self.of(t) for t in node.inputs[: _reads(node)]]
+        inputs = [self.of(t, steps - 1) for t in node.inputs[: _reads(node)]]
         if any(values is None for values in inputs):
             return None
         try:
             found = compute(node, [values for values in inputs if values is not None])
-        except ValueError:  # shapes that do not fit, or parameters that are no constants
+        except (IndexError, ValueError):  # shapes or parameters that do not fit, or are computed
             return None
         for output, values in zip(node.outputs, found, strict=True):
             self._known[output.name] = values
@@ -55,10 +57,11 @@ class Moves:
 def source(tensor: gs.Tensor) -> gs.Tensor:
     """The tensor whose values `tensor` has in another order: the first one that is not moved, of
     those that each node reads first."""
-    node = producer(tensor)
-    while node is not None and not node.domain and node.op in MOVING:
-        tensor = node.inputs[0]
+    for _ in range(_MOST_STEPS):
         node = producer(tensor)
+        if node is None or node.domain or node.op not in MOVING:
+            break
+        tensor = node.inputs[0]
     return tensor
 
 

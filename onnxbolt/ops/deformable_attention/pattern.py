@@ -27,6 +27,8 @@ from onnxbolt.patterns.types import AnchorPattern, Match
 
 MOST_LEVELS = 8  # as many as kernels take (custom_ops/ops/grid_sample/arguments.h)
 _BEHIND = MOVING | {"Concat", "Mul", "ReduceSum"}  # operators between samples and the result
+_MOST_VALUES = 2**24  # 128 MiB of float64; a detector's decoder has 2 million
+_LARGE = "it has more samples than what its nodes do is found out with"
 _MOST_STEPS = 12  # nodes between a sample and the result, on each way
 
 
@@ -86,14 +88,25 @@ def _match(op: FusedOp, node: gs.Node) -> Match:
     if found is None or weights is None:
         return None
     dtype = DType.of(x.dtype)
-    if dtype is None or (y.dtype, weights.dtype) != (x.dtype, x.dtype):
+    alike = (y.dtype, weights.dtype) == (x.dtype, x.dtype)
+    if dtype is None or not alike or grid.dtype not in (x.dtype, np.float32):
         return Refusal(node.name, node.op, f"no kernel for its element type: {x.dtype}", x.name)
+    if _values(found, x, grid) > _MOST_VALUES:
+        return Refusal(node.name, node.op, _LARGE, y.name)
     nodes = _proven(samples, found, (x, grid, weights), y)
     if nodes is None:
         reason = "its samples are no deformable attention: they are moved or summed otherwise"
         return Refusal(node.name, node.op, reason, y.name)
     others = tuple(each for each in nodes if each is not node)
     return DeformableAnchor(op, node, x, None, dtype, (), others, found, grid, weights), ()
+
+
+def _values(found: Attended, x: gs.Tensor, grid: gs.Tensor) -> int:
+    """How many numbers `_proven` computes with at once."""
+    channels = found.heads * found.size
+    samples = int(grid.shape[1]) * len(found.pixels) * found.points
+    batch = x.shape[0] if isinstance(x.shape[0], int) else BATCH
+    return int(batch) * channels * max(samples, sum(found.pixels))
 
 
 def _samples(node: gs.Node) -> Iterator[gs.Node]:
@@ -164,12 +177,13 @@ def _is_sampled(tensor: gs.Tensor) -> bool:
 
 def _grid_source(tensor: gs.Tensor) -> gs.Tensor:
     """The tensor [N, Q, H, L, P, 2] that positions are a part of."""
-    node = producer(tensor)
-    while node is not None and not node.domain and node.op in MOVING:
+    for _ in range(_MOST_STEPS):
+        node = producer(tensor)
         if tensor.shape is not None and len(tensor.shape) == 6:
             break
+        if node is None or node.domain or node.op not in MOVING:
+            break
         tensor = node.inputs[0]
-        node = producer(tensor)
     return tensor
 
 
@@ -182,7 +196,7 @@ def _attended(samples: Sequence[gs.Node], x: gs.Tensor, grid: gs.Tensor) -> Atte
     (way,) = ways
     _, _, heads, levels, points, two = places
     shapes = [sizes_of(node.inputs[0]) for node in samples]
-    sizes = [size for shape in shapes if shape is not None for size in shape[2:]]
+    sizes = [size for shape in shapes if shape and len(shape) == 4 for size in shape[2:]]
     pixels = sum(h * w for h, w in zip(sizes[::2], sizes[1::2], strict=True))
     fits = len(samples) == levels <= MOST_LEVELS and len(sizes) == 2 * levels
     if way is None or not fits or two != 2 or pixels != rows[1] or rows[2] % heads:
