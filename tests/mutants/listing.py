@@ -826,6 +826,46 @@ MUTANTS: tuple[Mutant, ...] = (
         ("a failed level passes", "if failed:", "if not rows and failed:"),
     ),
     *_mutants(
+        "onnxbolt/report/page/__init__.py",
+        "tests/report/page/test_page.py",
+        ("embedded JSON may end its script", 'for char in "<>&', 'for char in ">&'),
+        ("templates escape nothing", "autoescape=True", "autoescape=False"),
+        ("errors of nodes are lost", 'if row["node"]:', 'if not row["node"]:'),
+    ),
+    *_mutants(
+        "onnxbolt/report/page/folding.py",
+        "tests/report/page/test_folding.py",
+        (
+            "layers need not be wired alike",
+            "(kind[:-period] == kind[period:]) & same.all(axis=1)",
+            "kind[:-period] == kind[period:]",
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/report/page/layout.py",
+        "tests/report/page/test_layout.py",
+        ("blocks may cover each other", "while pools and pools[-1][0] > mean", "while False"),
+    ),
+    *_mutants(
+        "onnxbolt/report/page/tables.py",
+        "tests/report/page/test_page.py",
+        (
+            "measured times are marked as predicted",
+            "[ours, numbers.microseconds(ours, measured)]",
+            "[ours, numbers.microseconds(ours)]",
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/report/reading.py",
+        "tests/report/test_reading.py",
+        ("the schema is not asked", "_validator()(values)", "_validator()"),
+    ),
+    *_mutants(
+        "onnxbolt/report/diff.py",
+        "tests/report/test_diff.py",
+        ("times differ without differing", "_NOISE = 0.01", "_NOISE = 0.0"),
+    ),
+    *_mutants(
         "onnxbolt/report/several.py",
         "tests/report/test_several.py",
         ("the last code counts", "return min(codes, default", "return max(codes, default"),

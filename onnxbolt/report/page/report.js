@@ -455,7 +455,7 @@
       const list = element("dl", {}, null, details);
       const fact = (title, text) => {
         element("dt", {}, title, list);
-        return element("dd", {}, text, list);
+        return element("dd", { class: title === "Kernel" ? "kernel" : "" }, text, list);
       };
       fact("Output", block.shape);
       if (block.body) fact("Body", block.body);
