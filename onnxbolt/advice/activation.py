@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.advice.change import Change, Edit, Obstacle
+from onnxbolt.advice.change import Change, Edit, Obstacle, counted
 from onnxbolt.advice.draft import Draft
 from onnxbolt.canonicalize import activations
 from onnxbolt.domains import INTERNAL
@@ -54,7 +54,7 @@ class Activation(Edit):
 
     @property
     def words(self) -> str:
-        return f"use {self.to} instead of {self.before} in {len(self.outputs)} places"
+        return f"use {self.to} instead of {self.before} in {counted(len(self.outputs), 'place')}"
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -17,6 +17,11 @@ from onnxbolt.errors import InputError
 SAME = "the same"
 
 
+def counted(count: int, noun: str) -> str:
+    """'1 layer', '2 layers'."""
+    return f"{count} {noun}" + "s" * (count != 1)
+
+
 @dataclass(frozen=True)
 class Obstacle:
     """A change that cannot be made: its kind, the source nodes that it would concern, and why."""

@@ -18,7 +18,7 @@ import onnx_graphsurgeon as gs
 from onnx import NodeProto
 
 from onnxbolt.advice.activation import step_of
-from onnxbolt.advice.change import Change, Edit, Obstacle
+from onnxbolt.advice.change import Change, Edit, Obstacle, counted
 from onnxbolt.advice.draft import Draft
 from onnxbolt.canonicalize import activations
 from onnxbolt.domains import INTERNAL
@@ -79,8 +79,8 @@ class Deepening(Edit):
     @property
     def words(self) -> str:
         return (
-            f"add a 1x1 convolution with its activation behind {len(self.layers)} layers, for"
-            " accuracy"
+            "add a 1x1 convolution with its activation behind"
+            f" {counted(len(self.layers), 'layer')}, for accuracy"
         )
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import ModelProto, numpy_helper
 
-from onnxbolt.advice.change import Change, Edit, Obstacle
+from onnxbolt.advice.change import Change, Edit, Obstacle, counted
 from onnxbolt.advice.draft import Draft
 from onnxbolt.graph.edit import (
     constant_integers,
@@ -27,8 +27,8 @@ from onnxbolt.graph.shapes import Shape, infer_at
 from onnxbolt.graph.sizes import Sizes, filled
 from onnxbolt.graph.symbols import is_generated
 
-# two sets of sizes for open dimensions: a size that is the same for both is constant
-_POINTS = (Sizes(2, (64, 96), 32), Sizes(3, (128, 160), 48))
+# sizes for open dimensions: a size that is the same for all of them is constant
+_POINTS = (Sizes(2, (64, 96), 32), Sizes(3, (128, 160), 48), Sizes(5, (352, 288), 17))
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class ComputedShapes(Change):
             for node in draft.graph.nodes
             if node.op == "Reshape" and node.outputs[0].name in written and not node.domain
             if constant_integers(node, 1) is None and not _is_known(node.outputs[0])
+            if not node.attrs.get("allowzero", 0)  # 0 would be a size then
         ]
         if not nodes:
             return
@@ -77,7 +78,8 @@ class ComputedShapes(Change):
     @property
     def words(self) -> str:
         return (
-            f"give {len(self.targets)} Reshapes constant targets, with 0 or -1 for what varies:"
+            f"give {counted(len(self.targets), 'Reshape')} constant targets, with 0 or -1 for what"
+            " varies:"
             f" export with a newer opset than {self.opset}, or write sizes of layers as numbers"
         )
 
@@ -149,8 +151,9 @@ class TrainingMode(Edit):
     @property
     def words(self) -> str:
         return (
-            f"export in inference mode, in PyTorch after model.eval(): {len(self.outputs)} layers"
-            " are in training mode, and their results depend on the other samples or on chance"
+            "export in inference mode, in PyTorch after model.eval():"
+            f" {counted(len(self.outputs), 'layer')} in training mode, whose results depend on the"
+            " other samples or on chance"
         )
 
     @property

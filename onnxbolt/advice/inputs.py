@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from onnx import ModelProto
 
-from onnxbolt.advice.change import Change, Obstacle
+from onnxbolt.advice.change import Change, Obstacle, counted
 from onnxbolt.advice.draft import Draft
 from onnxbolt.graph.overridable import frozen
 from onnxbolt.graph.sizes import size_of, without_names
@@ -41,8 +41,8 @@ class Initializers(Change):
     @property
     def words(self) -> str:
         return (
-            f"make constants of {len(self.names)} initializers that are also graph inputs, by"
-            f" {option('freeze_initializers', True)}"
+            f"make constants of the {counted(len(self.names), 'initializer')} that callers may"
+            f" override, by {option('freeze_initializers', True)}"
         )
 
     @property
