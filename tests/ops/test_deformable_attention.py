@@ -155,7 +155,7 @@ def test_levels_that_read_another_level_s_positions_are_refused() -> None:
 
 
 def test_many_samples_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nodes do is found by computing them, which has to stay cheap."""
+    """The op finds out what nodes do by computing them, which has to stay cheap."""
     monkeypatch.setattr(pattern, "_MOST_VALUES", 2 * CHANNELS * QUERIES * 2 * POINTS - 1)
     net = Attention()
     assert _refusals(net, net.attention()) == [pattern._LARGE]
