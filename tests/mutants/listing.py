@@ -886,6 +886,55 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     *_mutants(
+        "onnxbolt/ops/attention/body.py",
+        "tests/ops/test_attention_body.py",
+        ("heads counted in one axis of rows", "body.size(x, 2, REST)", "body.size(x, 2)"),
+    ),
+    *_mutants(
+        "onnxbolt/ops/body.py",
+        "tests/e2e/test_empty.py",
+        (
+            "a Concat right before a Reshape",
+            'self("Abs", [self("Concat", parts, axis=0)])',
+            'self("Concat", parts, axis=0)',
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/ops/attention/grids.py",
+        "tests/ops/test_attention_position_tables.py",
+        (
+            "biases of a grid that lack an axis",
+            "whole = same and _alike(_broadcast(biases), sizes(to.outputs[0]), open_batch)",
+            "whole = same",
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/canonicalize/contrib_group_norm.py",
+        "tests/canonicalize/test_contrib_group_norm.py",
+        ("GroupNorm of ONNX's epsilon", '.get("epsilon", _EPSILON)', '.get("eps", _EPSILON)'),
+        ("SkipGroupNorm without its bias", "for place in (3, 4)]", "for place in (3,)]"),
+    ),
+    *_mutants(
+        "onnxbolt/verify/nudges.py",
+        "tests/verify/test_nudges.py",
+        ("all weights nudged upwards", "rng.choice([-1.0, 1.0], wide.shape)", "1.0"),
+        ("small integers nudged", "stays = exact | ~", "stays = ~"),
+    ),
+    *_mutants(
+        "onnxbolt/verify/whole.py",
+        "tests/verify/test_whole.py tests/verify/test_nudges.py",
+        (
+            "yardsticks without a cap",
+            "row.judged(yardsticks.get(row.name, 0.0), models.cap)",
+            "row.judged(yardsticks.get(row.name, 0.0))",
+        ),
+        (
+            "one way of rounding",
+            "for seed in range(nudges.DRAWS):",
+            "for seed in range(0):",
+        ),
+    ),
+    *_mutants(
         "onnxbolt/tolerances.py",
         "tests/test_tolerances.py tests/test_verify.py",
         (

@@ -164,6 +164,14 @@ class RowsAlone(Grid):
         return self.reshape(more, -1, S, T)
 
 
+class SameForAllKeys(Grid):
+    """The bias lacks the keys' axes."""
+
+    def masked(self, scores: str) -> str:
+        _, wide = self.summands()
+        return self.reshape(self.add(self.reshape(scores, -1, S, 1, T, 1), wide), -1, S, T)
+
+
 class ReadOnTheWay(Grid):
     """The grid is an output as well."""
 
@@ -174,7 +182,7 @@ class ReadOnTheWay(Grid):
         return y
 
 
-@pytest.mark.parametrize("form", [RowsAlone, ReadOnTheWay])
+@pytest.mark.parametrize("form", [RowsAlone, SameForAllKeys, ReadOnTheWay])
 def test_other_grids_are_refused_and_answer_as_before(form: type[Form], tmp_path: Path) -> None:
     source, out = form("batch").model(), tmp_path / "out.onnx"
     report = optimized(source, out)
