@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable
@@ -16,8 +17,11 @@ from onnxbolt.errors import InputError
 from onnxbolt.measurements.benchmark import Benchmark, NodeTime, Side
 from onnxbolt.pipeline import optimize
 from onnxbolt.report.data import ReportData
+from onnxbolt.report.diff import difference
+from onnxbolt.report.page import page
 from onnxbolt.report.reading import SCHEMA, check, read
 from tests.report import reports
+from tests.report.damage import damaged
 from tests.support import Net
 
 Edit = Callable[[dict[str, Any]], object]
@@ -105,6 +109,20 @@ def test_other_files_are_refused(text: str, words: str, tmp_path: Path) -> None:
         read(path)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("first", range(0, 400, 100))
+def test_damaged_reports_are_refused_or_shown(first: int) -> None:
+    before, shown = reports.tuned(), 0
+    for seed in range(first, first + 100):
+        report = damaged(reports.tuned(), seed)
+        with contextlib.suppress(InputError):
+            check(report, "the report")
+            assert page(report).encode()
+            found = difference(before, report)
+            assert all((found.text(), found.markdown(), found.json()))
+            shown += 1
+    assert 5 < shown < 95
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from onnxbolt.report.markdown import plain
 from onnxbolt.report.page import curve, graphs, overview, tables
 from onnxbolt.report.page.layout import HEIGHT, WIDTH
 
@@ -59,8 +60,8 @@ def page(report: Values) -> str:
 
 
 def embedded(data: object) -> str:
-    """JSON that can stand between <script> and </script>."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    """JSON that can stand between <script> and </script>; NaN and infinities become null."""
+    text = json.dumps(plain(data), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     # half of a surrogate pair, which no encoding has
     return text.translate(_ESCAPED).encode(errors="backslashreplace").decode()
 
