@@ -309,3 +309,11 @@ def test_operators_in_nhwc_of_unknown_factors_are_refused(tmp_path: Path) -> Non
     reasons = [refusal.reason for refusal in report.refusals if refusal.op == "GroupNorm"]
     assert reasons == ["its input has no known channels, or its factors are no constants"]
     assert "GroupNorm" in [node.op_type for node in onnx.load(out).graph.node]
+
+
+def test_a_cast_behind_it_is_no_step_of_its_kernel(tmp_path: Path) -> None:
+    """The lock file names the kernels of the problems that were decided."""
+    net = Net({"x": (N, 16, SIDE, SIDE)}, 21)
+    y = net.node("Relu", _group(net, net.conv("x", 16, C, 3, pads=SAME)))
+    report = _optimized(tmp_path / "out.onnx", net.model(y))
+    assert _rules(report) == ["group_norm+Relu+CastF32"]

@@ -11,6 +11,7 @@ from onnx import AttributeProto
 
 from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import CASTS
 from onnxbolt.forms import CHANNELS_LAST, FIRST_TO_LAST, PLAIN, Form
 from onnxbolt.ops.base import FusedOp, Operation, Signature, Sizes, Stored, Surroundings, Tensors
 from onnxbolt.ops.body import AttributeType, Body, epilogue
@@ -69,7 +70,7 @@ class GroupNorm(FusedOp):
             int(anchor.normalization.attrs["groups"]),
             anchor.dtype,
             candidate.out,
-            candidate.steps,
+            tuple(step for step in candidate.steps if step not in CASTS.values()),
             anchor.before is not None,
             bool(anchor.modulation),
         )
