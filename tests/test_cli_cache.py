@@ -84,6 +84,20 @@ def test_list_describes_every_task(database: Database, capsys: pytest.CaptureFix
     assert lines[-1] == "4 tasks, 5 measurements"
 
 
+def test_list_has_tasks_of_versions_with_other_problems(
+    database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = kernel_key(GEMM, H200).replace("GemmProblem", "GemmNormProblem")
+    database.add(Measurement(key, config(3), Status.OK, 4.5, 0.1, 20, 1e-4, 1980))
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    (line,) = [line for line in printed(capsys, "list").splitlines() if digest[:10] in line]
+    assert "unknown GemmNormProblem" in line
+    assert "4.50" in line
+    (row,) = [row for row in json.loads(printed(capsys, "list", "--json")) if row["id"] == digest]
+    assert (row["what"], row["best_us"], row["tflops"]) == ("unknown GemmNormProblem", 4.5, None)
+    assert "4.50" in printed(capsys, "show", digest[:10])
+
+
 def test_list_as_json(database: Database, capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(printed(capsys, "list", "--json"))
     (row,) = [row for row in rows if row["id"] == digest(GEMM, H200)]

@@ -45,7 +45,9 @@ def plain(value: object) -> object:
 def problem_from(kind: str, fields: Mapping[str, Any]) -> Problem:
     """The problem whose class is `kind` and for which `plain` returns `fields`. Raises KeyError,
     ValueError or TypeError if there is none."""
-    problem = families.problem_types()[kind]
+    problem = families.problem_types().get(kind)
+    if problem is None:
+        raise ValueError(f"no kernel family solves a {kind}")
     return problem(**{name: _held(value, problem, name) for name, value in fields.items()})
 
 

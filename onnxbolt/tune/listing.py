@@ -11,8 +11,9 @@ from typing import Any
 
 from onnxbolt.errors import InputError
 from onnxbolt.inspection import describe
-from onnxbolt.measurements.keys import problem_from
+from onnxbolt.measurements.keys import kernel_of_key
 from onnxbolt.measurements.records import Measurement, Status
+from onnxbolt.problems import Problem
 from onnxbolt.terminal import table
 from onnxbolt.tune.database import Database
 
@@ -50,7 +51,7 @@ class Entry:
         """The task in words."""
         facts = self.facts
         if "kernel" in facts:
-            return problem_from(facts["kind"], facts["kernel"]).description
+            return self.problem.description if self.problem else f"unknown {facts.get('kind', '')}"
         if "model" in facts:
             return f"model {str(facts['model'])[:_SHOWN]}, {facts['session']}"
         if "session" in facts:
@@ -58,11 +59,17 @@ class Entry:
         return self.key
 
     @property
+    def problem(self) -> Problem | None:
+        """The kernel's problem; None for other tasks, and where this version has none of its
+        kind."""
+        known = kernel_of_key(self.key)
+        return known[0] if known else None
+
+    @property
     def tflops(self) -> float | None:
-        facts = self.facts
-        if self.best is None or self.best.us <= 0 or "kernel" not in facts:
+        if self.best is None or self.best.us <= 0 or self.problem is None:
             return None
-        return problem_from(facts["kind"], facts["kernel"]).flops / self.best.us / 1e6
+        return self.problem.flops / self.best.us / 1e6
 
     @property
     def failures(self) -> int:

@@ -135,7 +135,7 @@ def test_files_hold_an_extensions_problem() -> None:
 
 def test_an_extensions_problem_is_unknown_without_it() -> None:
     assert not supports(PROBLEM, 90)
-    with pytest.raises(KeyError, match="SoftmaxProblem"):
+    with pytest.raises(ValueError, match="no kernel family solves a SoftmaxProblem"):
         problem_from("SoftmaxProblem", {})
 
 
