@@ -148,8 +148,6 @@ class Candidate:
     links: tuple[Link, ...]
     originals: frozenset[str] = field(repr=False)
     layers: tuple[Candidate, ...] = field(default=(), repr=False)
-    # statistics of the output's rows, which the kernel also writes (step Moments)
-    statistics: gs.Variable | None = field(default=None, repr=False)
 
     @property
     def output(self) -> gs.Tensor:
@@ -173,8 +171,7 @@ class Candidate:
     @property
     def outputs(self) -> tuple[gs.Tensor, ...]:
         """The tensors that the kernel writes."""
-        further = (self.stored, self.statistics)
-        return (self.output, *(tensor for tensor in further if tensor is not None))
+        return (self.output,) if self.stored is None else (self.output, self.stored)
 
     @property
     def nodes(self) -> tuple[gs.Node, ...]:

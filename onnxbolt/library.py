@@ -305,7 +305,6 @@ def _manifest_source(manifest: Manifest) -> str:
             "operands": op.operands,
             "nchw_input": op.nchw_input.onnx if op.nchw_input else 0,
             "stores": STORE in op.chain,
-            "moments": op.writes_statistics,
             "to_nchw": op.to_nchw,
             "means": MEAN in op.chain,
             "indices": op.indices.onnx if op.indices else 0,

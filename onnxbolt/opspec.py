@@ -18,14 +18,9 @@ from onnxbolt.dtypes import DType, IndexType
 from onnxbolt.epilogues import (
     CASTS,
     EPILOGUES,
-    FOLDED_NORMS,
     MAX_STEPS,
     MAX_TENSORS,
     MAX_VECTORS,
-    MOMENTS,
-    NORMS,
-    PRODUCT,
-    STORE,
     gates,
     rotates,
 )
@@ -78,11 +73,6 @@ class OpSpec:
                 f"op {self.name} has {gates(self.chain)} gates, but nodes of the kind {self.kind}"
                 f" have {self.op.gates}"
             )
-        if not self._has_statistics_in_place():
-            raise InputError(
-                f"op {self.name} has statistics of rows, which nodes of the kind {self.kind} have"
-                " behind all other steps, or read in front of them"
-            )
         if rotates(self.chain) != self.op.rotates:
             does, do = ("rotates", "do not") if rotates(self.chain) else ("does not rotate", "do")
             raise InputError(f"op {self.name} {does}, but nodes of the kind {self.kind} {do}")
@@ -95,25 +85,6 @@ class OpSpec:
                 f"op {self.name} takes more operands than a kernel can: {MAX_VECTORS}"
                 f" vectors and {MAX_TENSORS} tensors"
             )
-
-    def _has_statistics_in_place(self) -> bool:
-        """True if the first step alone reads statistics of rows, and the last one alone writes
-        them, in a product of one layer that stores nothing else."""
-        places = [i for i, step in enumerate(self.chain) if EPILOGUES[step].statistics]
-        if not places:
-            return True
-        inner = self.chain[self.chain[0] in FOLDED_NORMS : len(self.chain) - self.writes_statistics]
-        others = {PRODUCT, STORE, *NORMS}
-        return (
-            self.op.takes_statistics
-            and others.isdisjoint(inner)
-            and not any(EPILOGUES[step].statistics for step in inner)
-        )
-
-    @property
-    def writes_statistics(self) -> bool:
-        """True if the statistics of y's rows are an output."""
-        return self.chain[-1:] == (MOMENTS,)
 
     @classmethod
     def of(cls, signature: Signature, name: str) -> OpSpec:

@@ -297,8 +297,6 @@ class Rewriter:
             place.whole.written += outputs
         if result.stored is not None:
             outputs.append(self.produce(result.stored, self.form(result.stored)))
-        if result.statistics is not None:
-            outputs.append(result.statistics)
         return self.add(spec.name, operation.inputs, outputs, attributes, y, origin.source, DOMAIN)
 
     def _placed(self, operation: Operation, place: Slice) -> Operation:
@@ -368,7 +366,7 @@ class Rewriter:
         anchor, stored = candidate.anchor, self._assignment.stored(candidate)
         output = candidate.output.name
         operation = anchor.op.operation(candidate, stored, self)
-        result = Result(candidate.output, stored.writes, candidate.stored, candidate.statistics)
+        result = Result(candidate.output, stored.writes, candidate.stored)
         if (plain := stored.both) is not None:
             result = Result(plain, PLAIN, candidate.output)
         origin = Origin(candidate.rule, anchor.node, candidate.nodes)

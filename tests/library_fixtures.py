@@ -66,7 +66,6 @@ ARGUMENTS = {
     named("grid_sample"): "GridSampleArguments",
     named("gemm_rows_sm90"): "GemmArguments",
     named("gemm_sm90"): "host::GatedArguments",
-    named("gemm_norm_sm90"): "GemmArguments",
     named("conv_sm90"): "host::MeanArguments",
     named("attention"): "AttentionArguments",
 }
@@ -97,7 +96,6 @@ FIELDS: dict[str, dict[str, Any]] = {
     "conv3d_sm90": _SM90,
     "conv_transpose_sm90": _SM90,
     "gemm_sm90": _SM90,
-    "gemm_norm_sm90": {**_SM90, "cluster": (1, 4), "stages": 4},
     "norm": {"rows": 4, "lanes": 32, "vectors": 3, "access": 8},
     "group_norm": {"threads": 256, "access": 8, "resident": True},
     "attention": {
@@ -173,16 +171,6 @@ GEMM = Fused("gemm", Step("Bias"), Step("Relu"), family=named("gemm_2x"))
 GEMM_ROWS = Fused("gemm", Step("Bias"), Step("Relu"), family=named("gemm_rows_sm90"), padding=3)
 GLU = Fused("glu", Step("Bias"), Step("Relu"), Step("GateBias"), family=named("gemm_sm90"))
 ROTARY = Fused("rotary", Step("Bias"), Step("Rotate"), family=named("gemm_2x"))
-WRITES_STATISTICS = Fused(
-    "gemm", Step("Bias"), Step("Add"), Step("Relu"), Step("Moments"), family=named("gemm_2x")
-)
-READS_STATISTICS = Fused(
-    "gemm",
-    Step("FoldedLayerNorm", (0.25,)),
-    Step("Bias"),
-    Step("Relu"),
-    family=named("gemm_2x"),
-)
 GEMM_ADD = Fused(
     "gemm", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=named("gemm_2x")
 )

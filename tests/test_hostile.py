@@ -162,7 +162,6 @@ def test_templates_render_no_hostile_string(word: str) -> None:
         "to_nchw": False,
         "means": False,
         "indices": 0,
-        "moments": False,
     }
     arch = {"number": 80, "name": "sm_80", "compute_capability": 80, "alone": False}
     facts = {"number": 80, "facts": [("int", "kSharedMemory", 1)]}

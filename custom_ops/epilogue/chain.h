@@ -16,11 +16,6 @@ struct LastOf<First> {
   using Type = First;
 };
 
-template <class First, class... Others>
-struct FirstOf {
-  using Type = First;
-};
-
 template <class... Steps>
 struct Chain;
 
@@ -54,9 +49,6 @@ struct Chain {
   // one of the result.
   static constexpr bool kGated = (false || ... || Steps::kGates);
   static constexpr int kFold = kGated ? 2 : 1;
-  // A norm of the product's input, as the first step, reads statistics of the input's rows.
-  using First = typename FirstOf<Steps..., Step<Operand::kNone>>::Type;
-  static constexpr bool kNormalizesInput = First::kFolds;
   static constexpr bool kRotated = (false || ... || Steps::kRotates);
 
   static_assert(kVectors <= kMaxVectors,
@@ -64,12 +56,8 @@ struct Chain {
   static_assert(kTensors <= kMaxTensors, "a chain has at most kMaxTensors tensor operands");
   static_assert(kParams <= kMaxParams, "a chain has at most kMaxParams parameters");
   static_assert((0 + ... + Steps::kGates) <= 1, "a chain has one gate at most");
-  static_assert((0 + ... + Steps::kFolds) == First::kFolds,
-                "the product's input is normalized in front of all other steps");
-  static_assert(!kGated || !kNormalizesInput, "a gate's other half would not be normalized");
   static_assert((0 + ... + Steps::kRotates) <= 1, "a chain rotates once at most");
-  static_assert(!kRotated || (!kGated && !kNormalizesInput),
-                "a chain rotates, or has a gate or normalizes the product's input");
+  static_assert(!kRotated || !kGated, "a chain rotates, or has a gate");
 
   // The operands' values for one fragment of N neighbouring channels, in the order of the steps
   // that take them.
@@ -87,15 +75,6 @@ struct Chain {
     __device__ explicit GatedOperands(const cutlass::Array<float, N>& half) : half(half) {}
   };
 
-  // With the statistics of each value's row, which other kernels do not have, either.
-  template <int N>
-  struct RowOperands : PlainOperands<N> {
-    cutlass::Array<float, N> means, scales;
-    __device__ RowOperands(const cutlass::Array<float, N>& means,
-                           const cutlass::Array<float, N>& scales)
-        : means(means), scales(scales) {}
-  };
-
   // With cos and sin of each pair of columns, in their places. A kernel that cannot read them does
   // not compile either.
   template <int N>
@@ -106,10 +85,9 @@ struct Chain {
   };
 
   template <int N>
-  using Operands = std::conditional_t<
-      kGated, GatedOperands<N>,
-      std::conditional_t<kRotated, RotatedOperands<N>,
-                         std::conditional_t<kNormalizesInput, RowOperands<N>, PlainOperands<N>>>>;
+  using Operands =
+      std::conditional_t<kGated, GatedOperands<N>,
+                         std::conditional_t<kRotated, RotatedOperands<N>, PlainOperands<N>>>;
 
   // The result in fp32, for callers that continue in fp32. Output: the type that it will be rounded
   // to. For 16 bits, steps may be approximated with an error below that rounding
@@ -166,9 +144,7 @@ struct Chain {
         if constexpr (kVector) operand = operands.vectors[Vector][i];
         if constexpr (kTensor) operand = operands.tensors[Tensor][i];
         if constexpr (Step::kGates) operand += operands.half[i];
-        if constexpr (Step::kFolds)
-          x[i] = Step::apply(x[i], operand, operands.means[i], operands.scales[i]);
-        else if constexpr (Approximate && Step::kApproximable)
+        if constexpr (Approximate && Step::kApproximable)
           x[i] = Step::approximate(x[i], operand, params + Param);
         else
           x[i] = Step::apply(x[i], operand, params + Param);

@@ -20,15 +20,13 @@ namespace epilogue {
 enum class Operand { kNone, kVector, kTensor, kRotation };
 
 // A step's operand and number of parameters; kHeavy marks long code, for which an epilogue's outer
-// loop is better not unrolled, kGates a step that gets the product's other half with its operand,
-// kFolds one that gets statistics of the value's row.
+// loop is better not unrolled, kGates a step that gets the product's other half with its operand.
 // A step with kRotates has `rotate` for the values of a pair of columns in the place of `apply`.
 template <Operand Kind, int Params = 0, bool Heavy = false>
 struct Step {
   static constexpr Operand kOperand = Kind;
   static constexpr int kParams = Params;
   static constexpr bool kHeavy = Heavy, kApproximable = false, kGates = false, kRotates = false;
-  static constexpr bool kFolds = false, kCenters = false;  // see FoldedLayerNorm
   template <class Output>
   static constexpr bool kFinishes = false;
 };
@@ -224,30 +222,6 @@ struct Mish : Step<Operand::kNone> {
 // The mean over an image's pixels, behind all other steps. It is no function of one value: a kernel
 // that does not know it does not compile.
 struct Mean : Step<Operand::kNone> {};
-
-// Normalizations of each row of the output, with epsilon as parameter; the second one's mean counts
-// as zero. As Mean, they are known to some kernels alone (sm90/whole_rows.h).
-struct LayerNorm : Step<Operand::kNone, 1> {};
-struct RmsNorm : Step<Operand::kNone, 1> {};
-
-// Behind all other steps: the statistics of each row of the output are a second output. As Mean, it
-// is known to some kernels alone (sm90/moments_epilogue.h).
-struct Moments : Step<Operand::kNone> {};
-
-// Normalizations of the product's input, as first steps: the product has read rows that are not
-// normalized, and a weight that gamma is a factor of. `mean` and `scale` (1 / deviation) are those
-// of the value's row of the input, `sum` that of the weight's column. Epsilon is the parameter.
-struct FoldedLayerNorm : Step<Operand::kVector, 1> {
-  static constexpr bool kFolds = true, kCenters = true;
-  __device__ static float apply(float x, float sum, float mean, float scale) {
-    return (x - mean * sum) * scale;
-  }
-};
-
-struct FoldedRmsNorm : Step<Operand::kNone, 1> {
-  static constexpr bool kFolds = true;
-  __device__ static float apply(float x, float, float, float scale) { return x * scale; }
-};
 
 }  // namespace epilogue
 }  // namespace onnxbolt

@@ -245,33 +245,6 @@ class Norm : public Problem {
   Answer reference_, sum_reference_;  // float [rows, columns]
 };
 
-// A GEMM whose rows are normalized: the chains of its two layers are the steps in front of the
-// normalization and those behind it.
-class GemmNorm : public Problem {
- public:
-  // computes the reference's answer
-  GemmNorm(const Description& description, bool centered, size_t l2_bytes);
-
-  int sets() const override { return sets_; }
-  int last() const override { return 0; }
-  Arguments arguments(int set, int first, int last) const override;
-  void poison(cudaStream_t stream) const override;
-  Distance error() const override;
-
- private:
-  const Chain& before() const { return description_.layers.chains[0]; }
-  const Chain& behind() const { return description_.layers.chains[1]; }
-  bool stores() const { return description_.layers.stores; }
-  void fill();
-  void compute_reference(bool centered);
-  EpilogueArguments epilogue(int set) const;  // those of both chains
-
-  Description description_;
-  int sets_ = 1;
-  Operand x_, weight_, vectors_[kMaxVectors], tensors_[kMaxTensors], y_, sum_;
-  Answer reference_, sum_reference_;  // float [rows, columns]
-};
-
 // Attention, its operands dense.
 class Attention : public Problem {
  public:
@@ -315,9 +288,6 @@ void ComputePixels(const ConvArguments& conv, const Answer& rows, const Answer& 
 // `sum`: what is normalized, if kernels of the chain write it.
 void ComputeNorm(const NormArguments& norm, int element, const Chain& chain, float rounding,
                  const Answer& y, const Answer* sum);
-// The same of a product's results `x`; `rounds`: they are an output, of the relative error `unit`.
-void ComputeNormOf(const Answer& x, bool rounds, float unit, const NormArguments& norm, int element,
-                   const Chain& chain, float rounding, const Answer& y);
 // `accumulation`: error of the sums of values, `score_error` of those of scores, each in parts of
 // the sum of magnitudes.
 void ComputeAttention(const AttentionArguments& attention, int element, float accumulation,

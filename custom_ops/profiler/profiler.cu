@@ -30,7 +30,7 @@ constexpr int kMaxNodes = 2048;
 constexpr float kEpsilon = 1e-5f;  // normalizations have it
 
 // Kinds of problems (Computed in onnxbolt/problems/base.py).
-enum class Computed { kConvolutions, kGemms, kNorm, kAttention, kGemmNorm, kConvTranspose };
+enum class Computed { kConvolutions, kGemms, kNorm, kAttention, kConvTranspose };
 
 struct DeviceFacts {
   char name[256];
@@ -287,11 +287,10 @@ Limits ReadLimits(const float* from, Layers& layers) {
 
 constexpr int kConvolutionExtents = 21;  // numbers that describe a convolution
 
-// `extents`, of the first layer: m, n, k of a GEMM, and behind them 1 if rows are normalized with
-// their mean subtracted, or the rotated columns, and the rows and columns of their table; of a
-// convolution the int fields of
-// ConvArguments, in their order; x_nchw is fp32 or 0, y_nchw and padding those of the only
-// layer. `columns`: of the layers behind it.
+// `extents`, of the first layer: m, n, k of a GEMM, and behind them the rotated columns, and the
+// rows and columns of their table; of a convolution the int fields of ConvArguments, in their
+// order; x_nchw is fp32 or 0, y_nchw and padding those of the only layer. `columns`: of the layers
+// behind it.
 Description Describe(bool is_gemm, int element, int output, const char* epilogue,
                      const int* extents, const int* columns, const float* params,
                      const float* limits) {
@@ -387,10 +386,6 @@ EXPORT const char* profiler_set_problem(const char* name, int computed, int elem
         return std::make_unique<Norm>(DescribeNorm(element, epilogue, extents, limits), l2_bytes);
       if (Computed(computed) == Computed::kAttention)
         return std::make_unique<Attention>(DescribeAttention(element, extents, limits), l2_bytes);
-      if (Computed(computed) == Computed::kGemmNorm)
-        return std::make_unique<GemmNorm>(
-            Describe(true, element, output, epilogue, extents, columns, params, limits),
-            extents[3] != 0, l2_bytes);
       const bool is_gemm = Computed(computed) == Computed::kGemms;
       Description description =
           Describe(is_gemm, element, output, epilogue, extents, columns, params, limits);

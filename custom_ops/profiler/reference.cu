@@ -248,50 +248,28 @@ __global__ void PixelKernel(ConvArguments conv, Output rows, Output of) {
   }
 }
 
-// The values that kernels of a normalization normalize, as computed in fp32: x plus the residual,
-// rounded where they are an output.
+// The value that kernels of a normalization normalize, as computed in fp32: x plus the residual,
+// rounded where it is an output.
 template <class Element>
-struct NormInput {
-  NormArguments norm;
-  bool rounds;
-
-  __device__ Bounded operator()(int64_t row, int column) const {
-    const auto at = [&](const void* tensor, int64_t pitch) {
-      return float(static_cast<const Element*>(tensor)[row * pitch + column]);
-    };
-    float value = at(norm.x, norm.x_pitch);
-    if (norm.epilogue.tensors[0])
-      value += at(norm.epilogue.tensors[0], norm.epilogue.tensor_pitch[0]);
-    return {rounds ? float(Element(value)) : value, 0};
-  }
-};
-
-// A product's results [rows, columns]; where they are an output, kernels normalize their own
-// rounding of them, of the relative error `unit`.
-template <class Element>
-struct ProductInput {
-  const float *values, *errors;
-  int columns;
-  bool rounds;
-  float unit;
-
-  __device__ Bounded operator()(int64_t row, int column) const {
-    const float value = values[row * columns + column], error = errors[row * columns + column];
-    if (!rounds) return {value, error};
-    return {float(Element(value)), error + 2 * unit * fabsf(value)};
-  }
-};
+__device__ float NormInput(const NormArguments& norm, bool rounds, int64_t row, int column) {
+  const auto at = [&](const void* tensor, int64_t pitch) {
+    return float(static_cast<const Element*>(tensor)[row * pitch + column]);
+  };
+  float value = at(norm.x, norm.x_pitch);
+  if (norm.epilogue.tensors[0])
+    value += at(norm.epilogue.tensors[0], norm.epilogue.tensor_pitch[0]);
+  return rounds ? float(Element(value)) : value;
+}
 
 __device__ double WarpSum(double value) {
   for (int distance = 16; distance; distance /= 2) value += __shfl_xor_sync(~0u, value, distance);
   return value;
 }
 
-// A warp makes a row of `input`'s. Errors: the input's, those of the sums of the mean and of the
-// squares by `accumulation`, that of the mean in each difference, and the steps' own.
-template <class Input>
-__global__ void NormReferenceKernel(const __grid_constant__ Input input,
-                                    const __grid_constant__ NormArguments norm,
+// A warp makes a row. Errors: those of the sums of the mean and of the squares by `accumulation`,
+// that of the mean in each difference, and the steps' own.
+template <class Element>
+__global__ void NormReferenceKernel(const __grid_constant__ NormArguments norm,
                                     const __grid_constant__ Chain chain, float rounding, Output y,
                                     Output sum) {
   const int lane = threadIdx.x % 32, columns = norm.columns;
@@ -299,17 +277,16 @@ __global__ void NormReferenceKernel(const __grid_constant__ Input input,
   const int64_t warps = int64_t(gridDim.x) * blockDim.x / 32;
   for (int64_t row = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) / 32; row < norm.rows;
        row += warps) {
-    double total = 0, erring = 0, squares = 0, carried = 0;
+    double total = 0, magnitude = 0, squares = 0, carried = 0;
     for (int c = lane; c < columns; c += 32) {
-      const Bounded x = input(row, c);
-      total += x.value, erring += x.error + chain.accumulation * fabs(x.value);
+      const double value = NormInput<Element>(norm, stores, row, c);
+      total += value, magnitude += fabs(value);
     }
     const double mean = norm.centered ? WarpSum(total) / columns : 0;
-    const double mean_error = norm.centered ? WarpSum(erring) / columns : 0;
+    const double mean_error = norm.centered ? chain.accumulation * WarpSum(magnitude) / columns : 0;
     const auto difference = [&](int c) {
-      const Bounded x = input(row, c);
-      const double d = x.value - mean;
-      return Bounded{d, x.error + mean_error + rounding * (fabs(x.value) + fabs(d))};
+      const double value = NormInput<Element>(norm, stores, row, c), d = value - mean;
+      return Bounded{d, mean_error + rounding * (fabs(value) + fabs(d))};
     };
     for (int c = lane; c < columns; c += 32) {
       const Bounded d = difference(c);
@@ -329,7 +306,7 @@ __global__ void NormReferenceKernel(const __grid_constant__ Input input,
                               rounding, step.error);
       }
       y.Store(row * columns + c, value);
-      if (stores) sum.Store(row * columns + c, input(row, c));
+      if (stores) sum.Store(row * columns + c, {NormInput<Element>(norm, true, row, c), 0});
     }
   }
 }
@@ -518,13 +495,9 @@ bool IsCalled(const char* name, size_t length, const char* text) {
 }
 
 // A further product (PRODUCT in onnxbolt/epilogues/) is no step of a chain: it begins the next
-// one, as a normalization of rows does. Nor is what makes the result in front of it an output, too
-// (STORE), or of the last result its mean (MEAN).
+// one. Nor is what makes the result in front of it an output, too (STORE), or of the last result
+// its mean (MEAN).
 constexpr char kProduct[] = "Gemm", kStore[] = "Store", kMean[] = "Mean";
-
-bool IsNorm(size_t length, const char* text) {
-  return IsCalled("LayerNorm", length, text) || IsCalled("RmsNorm", length, text);
-}
 
 }  // namespace
 
@@ -537,10 +510,9 @@ Layers ParseLayers(const char* epilogue) {
       layers.stores = true;
     } else if (IsCalled(kMean, length, name)) {
       layers.means = true;
-    } else if (IsCalled(kProduct, length, name) || IsNorm(length, name)) {
+    } else if (IsCalled(kProduct, length, name)) {
       if (++layers.count > kMaxProducts)
         throw Failure(std::string("the profiler takes fewer layers than ") + epilogue);
-      params += IsNorm(length, name);  // epsilon
       layers.chains[layers.count - 1].first_param = params;
     } else {
       const auto found =
@@ -613,20 +585,8 @@ void ComputeNorm(const NormArguments& norm, int element, const Chain& chain, flo
                  const Answer& y, const Answer* sum) {
   const Output stored = sum ? OutputOf(*sum) : Output{nullptr, nullptr};
   WithType(element, [&](auto zero) {
-    const NormInput<decltype(zero)> input{norm, sum != nullptr};
-    NormReferenceKernel<<<kBlocks, kThreads>>>(input, norm, chain, rounding, OutputOf(y), stored);
-  });
-  Check(cudaGetLastError(), "launching the reference");
-  Check(cudaDeviceSynchronize(), "the reference");
-}
-
-void ComputeNormOf(const Answer& x, bool rounds, float unit, const NormArguments& norm, int element,
-                   const Chain& chain, float rounding, const Answer& y) {
-  WithType(element, [&](auto zero) {
-    const Output of = OutputOf(x);
-    const ProductInput<decltype(zero)> input{of.values, of.errors, norm.columns, rounds, unit};
-    NormReferenceKernel<<<kBlocks, kThreads>>>(input, norm, chain, rounding, OutputOf(y),
-                                               Output{nullptr, nullptr});
+    NormReferenceKernel<decltype(zero)>
+        <<<kBlocks, kThreads>>>(norm, chain, rounding, OutputOf(y), stored);
   });
   Check(cudaGetLastError(), "launching the reference");
   Check(cudaDeviceSynchronize(), "the reference");

@@ -16,8 +16,6 @@ constexpr char kEnableEntry[] = "onnxbolt.enable", kDeviceEntry[] = "onnxbolt.de
 constexpr int kMaxVectors = 4, kMaxTensors = 2, kMaxParams = 8, kMaxLayers = 4;
 // Embeddings that one kernel adds up (onnxbolt/problems/norm.py).
 constexpr int kMaxTables = 3;
-// Columns of a row that one entry of its statistics is of (onnxbolt/problems/gemm_moments.py).
-constexpr int kPartColumns = 64;
 
 // Columns of a configuration row (onnxbolt/families/row.py).
 constexpr int kConfigWidth = 25;

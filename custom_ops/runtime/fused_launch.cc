@@ -97,9 +97,6 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
     tensors.stored_data =
         buffers.Write(1, RowsOf(tensors.y_shape, tensors.stored_channels), op_.element);
   }
-  if (op_.moments)
-    tensors.moments =
-        static_cast<float*>(buffers.Write(1, MomentsShape(tensors.y_shape), kTypeF32));
   if (Elements(Written(op_, tensors.y_shape)) == 0) return;
   RunInSlices(context, std::move(tensors));
   buffers.Finish();

@@ -27,7 +27,7 @@ const char* Provider(const OrtCustomOp*) { return ONNXBOLT_PROVIDER; }
 size_t InputCount(const OrtCustomOp* self) {
   return Of(self).first_operand + std::strlen(Of(self).operands);
 }
-size_t OutputCount(const OrtCustomOp* self) { return Of(self).stores || Of(self).moments ? 2 : 1; }
+size_t OutputCount(const OrtCustomOp* self) { return Of(self).stores ? 2 : 1; }
 
 int InputType(const OrtCustomOp* self, size_t index) {
   const Op& op = Of(self);
@@ -41,8 +41,7 @@ int InputType(const OrtCustomOp* self, size_t index) {
   return letter == 'v' || letter == 'f' ? kTypeF32 : op.element;
 }
 int OutputType(const OrtCustomOp* self, size_t index) {
-  if (index == 0) return Of(self).output;
-  return Of(self).moments ? kTypeF32 : Of(self).element;
+  return index == 0 ? Of(self).output : Of(self).element;
 }
 
 int Required(const OrtCustomOp*, size_t) { return ort::kRequired; }

@@ -25,7 +25,6 @@ struct Op {
   bool to_nchw = false;  // true if a convolution writes y as NCHW
   bool means = false;    // true if a convolution's output is the mean over each image, [N, 1, 1, K]
   int indices = 0;       // the type of x, and of all inputs 'n', where x are indices, else 0
-  bool moments = false;  // true if the statistics of y's rows are a second output, in float32
 };
 
 constexpr int TypeOfX(const Op& op) {

@@ -121,7 +121,6 @@ void InferShape(const Op& op, OrtShapeInferContext* context) {
     if (HasWeight(op)) stored.back() = first[0];  // a layer's columns are its weight's rows
     SetOutput(context, 1, op.element, stored, symbols);
   }
-  if (op.moments) SetOutput(context, 1, kTypeF32, MomentsShape(y), Symbols(3));
   if (op.to_nchw) y = placement.Nchw(y), symbols = ChannelsToFirst(symbols);
   if (placement.before + placement.after > 0) symbols.back().clear();
   SetOutput(context, 0, op.output, placement.Whole(y), symbols);

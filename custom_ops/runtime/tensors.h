@@ -18,7 +18,6 @@ struct Tensors {
   void *y_data,
       *stored_data;  // the first layer's result if the op stores it, else nullptr
   int64_t stored_channels;
-  float* moments;   // the statistics of y's rows if the op writes them, else nullptr
   int64_t x_pitch;  // channels of the first input, of which those of x_shape are read
   int64_t y_pitch;  // channels of the output, of which the node writes those of y_shape
   int64_t columns;  // elements of y in one row of the kernel's problem
@@ -26,15 +25,6 @@ struct Tensors {
 
   int64_t rows() const { return Elements(y_shape) / columns; }
 };
-
-// The shape of the statistics of a tensor's rows.
-inline ort::Shape MomentsShape(const ort::Shape& like) {
-  const int64_t columns = like.back();
-  int64_t rows = 1;
-  for (size_t i = 0; i + 1 < like.size(); ++i)
-    rows = rows == kUnknown || like[i] == kUnknown ? kUnknown : rows * like[i];
-  return {columns == kUnknown ? kUnknown : columns / kPartColumns, rows, 2};
-}
 
 // `data` behind so many elements of an ONNX type.
 template <class Data>

@@ -51,20 +51,6 @@ class Barrier {
         : "memory");
   }
 
-  // As `wait`, and what other blocks of the cluster wrote before they completed the phase is
-  // visible.
-  __device__ void wait_for_cluster(uint32_t parity) {
-    asm volatile(
-        "{\n.reg .pred done;\n"
-        "again:\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-        "@done bra over;\n"
-        "bra again;\n"
-        "over:\n}" ::"r"(address()),
-        "r"(parity)
-        : "memory");
-  }
-
   __device__ uint32_t address() const { return SharedAddress(&state_); }
 
  private:
@@ -107,16 +93,6 @@ __device__ inline uint32_t AddressIn(int rank, uint32_t address) {
   uint32_t mapped;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
   return mapped;
-}
-
-// Stores two values at an address in a block of the cluster, and then reports their 8 bytes to a
-// barrier of the same block.
-__device__ inline void Send(uint32_t address, uint32_t barrier, float first, float second) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%2, %3}, [%1];" ::
-          "r"(address),
-      "r"(barrier), "f"(first), "f"(second)
-      : "memory");
 }
 
 // True for one thread of a converged warp.

@@ -42,16 +42,11 @@ class TileEnd {
   static_assert(kBlocksApart * (K::kBlocks - 1) <= 7,
                 "as many groups of products as a wait can leave under way");
 
-  // Initializes the barriers of this end of a tile; there are none.
-  CUTLASS_DEVICE static void initialize(typename K::Barriers&) {}
-  // Work for the idle warps of the producer's warpgroup, those from 2 on; there is none.
-  CUTLASS_DEVICE static void assist(const Params&, SharedMemory<K>, int) {}
-
   CUTLASS_DEVICE TileEnd(const Params& params, SharedMemory<K> memory, int group, int rank)
       : params_(params),
-        rank_(rank),
         memory_(memory),
         group_(group),
+        rank_(rank),
         epilogue_(memory.epilogue(group), params.operands, 1 + group) {}
 
   // fetch: before the main loop of a tile of the result; keep: after it.
@@ -130,11 +125,10 @@ class TileEnd {
   }
 
   const Params& params_;
-  int rank_;
+  SharedMemory<K> memory_;
+  int group_, rank_;
 
  protected:
-  SharedMemory<K> memory_;
-  int group_;
   typename K::Epilogue epilogue_;
 };
 
@@ -301,7 +295,7 @@ class Consumer {
 
   // Gives a stage back to every block of the cluster that loads into it.
   CUTLASS_DEVICE void release(int stage) {
-    if constexpr (K::kSharersM * K::kSharersN == 1) {
+    if constexpr (K::kClusterSize == 1) {
       if (thread_ == 0) barriers_.empty[stage].arrive();
     } else {
       const int row = tiles_.rank % K::kClusterM, column = tiles_.rank / K::kClusterM;

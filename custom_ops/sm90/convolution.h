@@ -107,7 +107,7 @@ const char* DescribeActivations(Params& params, const ConvArguments& conv) {
   const std::initializer_list<Im2colAxis> axes = {WidthOf(conv), HeightOf(conv)};
   const Im2colTensor tensor{conv.n, conv.c, conv.x_pitch * int64_t(sizeof(Element)), axes};
   return EncodeIm2col(params.a, kOperandType<Element>, sizeof(Element), conv.x, tensor, K::kBoxK,
-                      K::kMean ? kImageRows : K::kTileM / K::kSharersN);
+                      K::kMean ? kImageRows : K::kTileM / K::kClusterN);
 }
 
 }  // namespace sm90

@@ -43,9 +43,8 @@ struct MatrixOutput {
 // Constants of an epilogue. `Blocks`: the number of 64-row blocks. If the first tensor operand has
 // the output's width, TMA brings it into the staging buffers, where the output takes its place;
 // other tensors, and all if nothing loads them (LoadsResidual is false), are read directly.
-// StagesAll: each unit of a tile has a buffer of its own.
 template <class ElementType, class OutputType, class ChainType, int Blocks, int ColumnCount,
-          bool LoadsResidual = true, bool StagesAll = false>
+          bool LoadsResidual = true>
 struct EpilogueShape {
   using Element = ElementType;
   using Output = OutputType;
@@ -56,10 +55,8 @@ struct EpilogueShape {
   static constexpr int kUnitColumns = StoredColumns<Output>(kColumns, kResidual);
   static constexpr int kRowBytes = kUnitColumns * sizeof(Output), kUnitBytes = 64 * kRowBytes;
   static constexpr int kUnitsAcross = kColumns / kUnitColumns, kUnits = kBlocks * kUnitsAcross;
-  static constexpr int kBuffers = StagesAll ? kUnits
-                                  : kResidual && kUnits > 1
-                                      ? 4  // residuals are loaded this many units ahead
-                                      : 2;
+  static constexpr int kBuffers =
+      kResidual && kUnits > 1 ? 4 : 2;   // residuals are loaded this many units ahead
   static constexpr bool kStores = true;  // false: the result is only the operand of a further
                                          // product, and the buffers are the residual's
   static constexpr int kStagingBytes = kBuffers * kUnitBytes;
@@ -233,31 +230,17 @@ class Epilogue {
 #pragma unroll
       for (int i = 0; i < Count; ++i) half[i] = values[value_of(column, i) + 4];
       return typename Chain::template Operands<Count>(half);
-    } else if constexpr (Chain::kNormalizesInput) {
-      cutlass::Array<float, Count> means, scales;
-#pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        const auto norm = to.row_scale(unit_row + first_row() + 8 * row);
-#pragma unroll
-        for (int i = 2 * row; i < Count; i += 4) {
-          means[i] = means[i + 1] = norm.mean;
-          scales[i] = scales[i + 1] = norm.scale;
-        }
-      }
-      return typename Chain::template Operands<Count>(means, scales);
     } else {
       return typename Chain::template Operands<Count>();
     }
   }
 
-  // Reads the vectors of `Part` of the chain, whose first one is the chain's vector `First`.
-  template <int Count, class Part = Chain, int First = 0>
-  CUTLASS_DEVICE void read_vectors(typename Part::template Operands<Count>& operands,
+  template <int Count>
+  CUTLASS_DEVICE void read_vectors(typename Chain::template Operands<Count>& operands,
                                    int column) const {
 #pragma unroll
-    for (int v = 0; v < Part::kVectors; ++v) {
-      const float* vector =
-          memory_.vectors + (First + v) * Shape::kColumns + column + 2 * (thread_ % 4);
+    for (int v = 0; v < Chain::kVectors; ++v) {
+      const float* vector = memory_.vectors + v * Shape::kColumns + column + 2 * (thread_ % 4);
 #pragma unroll
       for (int i = 0; i < Count; i += 4) {
         const float2 pair = *reinterpret_cast<const float2*>(vector + 2 * i);

@@ -39,7 +39,7 @@ __device__ void InitializeBarriers(typename K::Barriers& barriers) {
     barriers.full[i].init(1);
     barriers.empty[i].init(
         K::kGroupsOfTile *
-        (K::kSharersM + K::kSharersN - 1));  // one arrival for each block that multiplies this load
+        (K::kClusterM + K::kClusterN - 1));  // one arrival for each block that multiplies this load
   }
   barriers.weights.init(1);
   barriers.begun.init(1);
@@ -94,7 +94,6 @@ __device__ void Run(const typename End::Params& params, SharedMemory<K> memory) 
         if constexpr (K::Finish::kResidual) {
           if (warp == 1 && ElectOne()) ResidualProducer<K>(params, memory).run();
         }
-        End::assist(params, memory, warp);
       },
       [&](int group) { Consumer<K, End>(params, memory, group).run(); });
 }
@@ -108,7 +107,6 @@ __global__ void __launch_bounds__(K::kThreads, 1)
   const SharedMemory<K> memory{shared};
   if (threadIdx.x == 0) {
     PrefetchMaps<K>(params);
-    End::initialize(memory.barriers());
     InitializeBarriers<K>(memory.barriers());
   }
   if constexpr (K::kClusterSize > 1)
@@ -217,7 +215,7 @@ const char* DescribeWeights(Params& params, const void* weights, int64_t columns
   return EncodeTiled(params.b, kOperandType<Element>, kSize, weights,
                      {{depth, 0, K::kBoxK},
                       {taps, depth * kSize, 1},
-                      {columns * K::kFold, pitch * kSize, K::kTileN / K::kSharersM}});
+                      {columns * K::kFold, pitch * kSize, K::kTileN / K::kClusterM}});
 }
 
 // The tensor map of A if its rows are a matrix.
@@ -228,7 +226,7 @@ const char* DescribeMatrix(Params& params, const void* a, int64_t rows, int64_t 
   constexpr int64_t kSize = sizeof(Element);
   params.a_is_matrix = true;
   return EncodeTiled(params.a, kOperandType<Element>, kSize, a,
-                     {{depth, 0, K::kBoxK}, {rows, pitch * kSize, K::kTileM / K::kSharersN}},
+                     {{depth, 0, K::kBoxK}, {rows, pitch * kSize, K::kTileM / K::kClusterN}},
                      CU_TENSOR_MAP_L2_PROMOTION_L2_128B);  // 128 B: fetching the next k-block as
                                                            // well would delay the first tile
 }

@@ -59,9 +59,8 @@ struct SharingOfA {
   int part;
   uint16_t mask = 0;
 
-  __device__ explicit SharingOfA(int rank)
-      : part(K::kSharersN == K::kClusterN ? rank / K::kClusterM : 0) {
-    if constexpr (K::kSharersN > 1) {
+  __device__ explicit SharingOfA(int rank) : part(rank / K::kClusterM) {
+    if constexpr (K::kClusterN > 1) {
       for (int n = 0; n < K::kClusterN; ++n) mask |= 1 << (rank % K::kClusterM + n * K::kClusterM);
     }
   }
@@ -71,7 +70,7 @@ struct SharingOfA {
 template <class K, bool kIsImage>
 class LoaderOfA {
  public:
-  static constexpr int kRows = K::kTileM / K::kSharersN, kPartBytes = kRows * K::kBoxBytes;
+  static constexpr int kRows = K::kTileM / K::kClusterN, kPartBytes = kRows * K::kBoxBytes;
 
   __device__ LoaderOfA(const Params& params, int rank) : params_(params), sharing_(rank) {}
 
@@ -95,7 +94,7 @@ class LoaderOfA {
       if constexpr (K::kMean) {
         load_images(full, to, c, at);
       } else if (!kIsImage || params_.a_is_matrix) {
-        if constexpr (K::kSharersN > 1)
+        if constexpr (K::kClusterN > 1)
           Load2D(params_.a, full, to, c, row_, Cache::kNormal, sharing_.mask);
         else
           Load2D(params_.a, full, to, c, row_, Cache::kNormal);
@@ -106,7 +105,7 @@ class LoaderOfA {
                           n_,
                           static_cast<uint16_t>(at.s * image.dilation_w),
                           static_cast<uint16_t>(at.r * image.dilation_h)};
-        if constexpr (K::kSharersN > 1)
+        if constexpr (K::kClusterN > 1)
           LoadIm2col(params_.a, full, to, from, Cache::kNormal, sharing_.mask);
         else
           LoadIm2col(params_.a, full, to, from, Cache::kNormal);
@@ -138,11 +137,11 @@ class LoaderOfA {
 template <class K>
 class LoaderOfB {
  public:
-  static constexpr int kRows = K::kTileN / K::kSharersM, kPartBytes = kRows * K::kBoxBytes;
+  static constexpr int kRows = K::kTileN / K::kClusterM, kPartBytes = kRows * K::kBoxBytes;
 
   __device__ LoaderOfB(const Params& params, int rank)
       : params_(params), part_(rank % K::kClusterM) {
-    if constexpr (K::kSharersM > 1) {
+    if constexpr (K::kClusterM > 1) {
       for (int m = 0; m < K::kClusterM; ++m) mask_ |= 1 << (m + rank / K::kClusterM * K::kClusterM);
     }
   }
@@ -152,7 +151,7 @@ class LoaderOfB {
     for (int box = 0; box < K::kBoxes; ++box) {
       char* to = tile + box * K::kTileN * K::kBoxBytes + part_ * kPartBytes;
       const int c = at.channel + box * K::kBoxK, row = column + part_ * kRows;
-      if constexpr (K::kSharersM > 1)
+      if constexpr (K::kClusterM > 1)
         Load3D(params_.b, full, to, c, at.tap, row, Cache::kEvictLast, mask_);
       else
         Load3D(params_.b, full, to, c, at.tap, row, Cache::kEvictLast);

@@ -21,12 +21,8 @@ constexpr int kMaxStages = 16;
 // Columns are those of the result: of the last product, if further ones follow a tile's, and half
 // of the product's if the epilogue has a gate. Chain is the epilogue behind the last product, and
 // ExtraBytes is the shared memory that the further products need.
-//
-// WholeRows: the blocks of a cluster hold whole rows of the output together, and finish a tile in
-// two passes (sm90/whole_rows.h).
 template <class Config, class ElementType, class OutputType, class ChainType,
-          int Columns = Config::at(Column::kTileN) / ChainType::kFold, int ExtraBytes = 0,
-          bool WholeRows = false>
+          int Columns = Config::at(Column::kTileN) / ChainType::kFold, int ExtraBytes = 0>
 struct KernelShape {
   using Row = Config;
   using Element = ElementType;
@@ -41,8 +37,6 @@ struct KernelShape {
                        kTileK = Row::at(Column::kTileK);
   static constexpr int kClusterM = Row::at(Column::kClusterM),
                        kClusterN = Row::at(Column::kClusterN), kClusterSize = kClusterM * kClusterN;
-  // blocks of a cluster that load parts of a tile of B (of A) for each other
-  static constexpr int kSharersM = WholeRows ? 1 : kClusterM, kSharersN = WholeRows ? 1 : kClusterN;
 
   // The product's rows are pixels, 64 to a block, and its columns are output channels. A swapped
   // kernel has it the other way round: its tile has any multiple of 16 pixels, so that a small
@@ -60,7 +54,7 @@ struct KernelShape {
   static constexpr int kFold = Chain::kFold;  // columns of the product for one of the result
   using Unswapped =
       std::conditional_t<kNchw, NchwEpilogueShape<Element, Output, Chain, kBlocks, Columns>,
-                         EpilogueShape<Element, Output, Chain, kBlocks, Columns, true, WholeRows>>;
+                         EpilogueShape<Element, Output, Chain, kBlocks, Columns>>;
   using Finish =
       std::conditional_t<kSwapped, SwappedEpilogueShape<Output, Chain, kBlocks, kTileM>, Unswapped>;
   using Epilogue =
@@ -80,9 +74,9 @@ struct KernelShape {
                 "a warpgroup multiplies 64 rows at a time");
   static_assert(kClusterSize == 1 || !kIsResident,
                 "resident weights are loaded by each block for itself");
-  static_assert(kTileM % (8 * kSharersN) == 0 && kTileN % (8 * kSharersM) == 0,
+  static_assert(kTileM % (8 * kClusterN) == 0 && kTileN % (8 * kClusterM) == 0,
                 "a cluster's blocks load whole groups of eight rows");
-  static_assert(kTileM / kSharersN <= 256 && kTileN / kSharersM <= 256,
+  static_assert(kTileM / kClusterN <= 256 && kTileN / kClusterM <= 256,
                 "TMA copies 256 rows at most");
 
   // Operands lie in boxes along k; a row of a box is one swizzled row.

@@ -31,7 +31,7 @@ template <class Config, class ElementType, class OutputType, class ChainType>
 class LoaderOfA<VolumeShape<Config, ElementType, OutputType, ChainType>, true> {
  public:
   using K = VolumeShape<Config, ElementType, OutputType, ChainType>;
-  static constexpr int kRows = K::kTileM / K::kSharersN, kPartBytes = kRows * K::kBoxBytes;
+  static constexpr int kRows = K::kTileM / K::kClusterN, kPartBytes = kRows * K::kBoxBytes;
 
   __device__ LoaderOfA(const VolumeParams& params, int rank) : params_(params), sharing_(rank) {}
 
@@ -57,7 +57,7 @@ class LoaderOfA<VolumeShape<Config, ElementType, OutputType, ChainType>, true> {
     for (int box = 0; box < K::kBoxes; ++box) {
       char* to = tile + box * K::kTileM * K::kBoxBytes + sharing_.part * kPartBytes;
       from.c = from_.c + at.channel + box * K::kBoxK;
-      if constexpr (K::kSharersN > 1)
+      if constexpr (K::kClusterN > 1)
         LoadVolume(params_.a, full, to, from, Cache::kNormal, sharing_.mask);
       else
         LoadVolume(params_.a, full, to, from, Cache::kNormal);
@@ -110,7 +110,7 @@ const char* DescribeVolumes(VolumeParams& params, const ConvArguments& conv) {
   const std::initializer_list<Im2colAxis> axes = {WidthOf(conv), HeightOf(conv), DepthOf(depth)};
   const Im2colTensor tensor{conv.n, conv.c, conv.x_pitch * int64_t(sizeof(Element)), axes};
   return EncodeIm2col(params.a, kOperandType<Element>, sizeof(Element), conv.x, tensor, K::kBoxK,
-                      K::kTileM / K::kSharersN);
+                      K::kTileM / K::kClusterN);
 }
 
 }  // namespace sm90

@@ -22,7 +22,6 @@ from onnxbolt.families.base import Schedule
 from onnxbolt.families.blocks.mma_sync import Walk
 from onnxbolt.families.row import SLOTS, WIDTH
 from onnxbolt.problems import MAX_TABLES
-from onnxbolt.problems.gemm_moments import PART
 
 
 def path() -> Path:
@@ -66,9 +65,6 @@ def _limits() -> Iterable[str]:
         f" kMaxParams = {MAX_PARAMS}, kMaxLayers = {MAX_LAYERS};\n"
         "// Embeddings that one kernel adds up (onnxbolt/problems/norm.py).\n"
         f"constexpr int kMaxTables = {MAX_TABLES};\n"
-        "// Columns of a row that one entry of its statistics is of"
-        " (onnxbolt/problems/gemm_moments.py).\n"
-        f"constexpr int kPartColumns = {PART};\n"
     )
 
 

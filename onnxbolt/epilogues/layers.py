@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from onnxbolt.epilogues.registry import EPILOGUES, NORMS, PRODUCT, STORE
+from onnxbolt.epilogues.registry import EPILOGUES, PRODUCT, STORE
 
 # room of EpilogueArguments and ChainArguments in C++ (codegen/declarations.py)
 MAX_VECTORS, MAX_TENSORS, MAX_PARAMS, MAX_LAYERS = 4, 2, 8, 4
@@ -23,13 +23,6 @@ def layers(steps: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         elif step != STORE:
             found[-1] += (step,)
     return tuple(found)
-
-
-def split_at_norm(steps: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The steps in front of the normalization of rows, without a Store, and those behind it. Raises
-    StopIteration where there is none."""
-    at = next(i for i, step in enumerate(steps) if step in NORMS)
-    return tuple(step for step in steps[:at] if step != STORE), steps[at + 1 :]
 
 
 def has_inner_residual(steps: tuple[str, ...]) -> bool:

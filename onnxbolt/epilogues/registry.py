@@ -36,11 +36,6 @@ _OWN = (
     structure.GATE,
     structure.GATE_BIAS,
     structure.ROTATE,
-    structure.LAYER_NORM,
-    structure.RMS_NORM,
-    structure.MOMENTS,
-    structure.FOLDED_LAYER_NORM,
-    structure.FOLDED_RMS_NORM,
     casts.CAST_F32,
     casts.CAST_F16,
     casts.CAST_BF16,
@@ -85,14 +80,6 @@ ADD, MUL = operands.ADD.name, operands.MUL.name
 PRODUCT, STORE, MEAN = structure.GEMM.name, structure.STORE.name, structure.MEAN.name
 GATE, GATE_BIAS = structure.GATE.name, structure.GATE_BIAS.name
 ROTATE = structure.ROTATE.name
-LAYER_NORM, RMS_NORM = structure.LAYER_NORM.name, structure.RMS_NORM.name
-# normalizations of rows; True if the mean is subtracted
-NORMS = {LAYER_NORM: True, RMS_NORM: False}
-MOMENTS = structure.MOMENTS.name
-# norms of the rows that a product reads, likewise
-FOLDED_LAYER_NORM = structure.FOLDED_LAYER_NORM.name
-FOLDED_RMS_NORM = structure.FOLDED_RMS_NORM.name
-FOLDED_NORMS = {FOLDED_LAYER_NORM: True, FOLDED_RMS_NORM: False}
 CASTS = {step.cast: step.name for step in _OWN if step.cast is not None}
 
 

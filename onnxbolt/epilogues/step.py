@@ -135,9 +135,6 @@ class EpilogueStep:
     bounding: bool = False  # results are bounded for every input
     # True if the step multiplies by other columns of the product, to which it adds its operand
     gates: bool = False
-    in_f32: bool = False  # bodies compute the step, and those behind it, in float32
-    # True if the step reads or writes statistics of rows
-    statistics: bool = False
 
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None:

@@ -1,14 +1,12 @@
 """Steps that are not functions of single values: a further product, a second output, a mean, a
-gate, a rotation of pairs, normalizations of rows, and statistics of rows. Matching and planning
-insert them into epilogues, so they have no patterns here."""
+gate, and a rotation of pairs. Matching and planning insert them into epilogues, so they have no
+patterns here."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from onnxbolt.epilogues.step import Array, Emit, EpilogueStep, Parameter, binary, unary
+from onnxbolt.epilogues.step import Array, Emit, EpilogueStep, binary, unary
 
 
 def _product(emit: Emit, opset: int, x: str, operand: str, params: tuple[float, ...]) -> str:
@@ -21,8 +19,7 @@ GEMM = EpilogueStep(
     "Gemm", body=_product, reference=lambda x, weight: x @ weight.T, cost=0, operand="weight"
 )
 
-# in front of a further product or a normalization: the result so far is also the node's second
-# output
+# in front of a further product: the result so far is also the node's second output
 STORE = EpilogueStep("Store", body=unary("Identity"), reference=lambda x, _: x, cost=0)
 
 # the mean over each image's pixels behind a convolution (global average pooling); only a conversion
@@ -72,68 +69,4 @@ def _rotated(x: Array, operand: Array) -> Array:
 # table that repeats along rows and columns (ops/rotary/).
 ROTATE = EpilogueStep(
     "Rotate", body=_rotate, reference=_rotated, functor="Rotate", cost=4, operand="rotation"
-)
-
-
-def _norm(name: str, centered: bool) -> EpilogueStep:
-    """A normalization over the last axis; vectors (gamma, beta) may follow as further steps."""
-
-    def mean(emit: Emit, opset: int, x: str) -> str:
-        axes: dict[str, Any] = {} if opset >= 18 else {"axes": [-1]}
-        inputs = [x, emit("Const", (-1,))] if opset >= 18 else [x]
-        return emit("ReduceMean", inputs, keepdims=1, **axes)
-
-    def body(emit: Emit, opset: int, x: str, operand: str, params: tuple[float, ...]) -> str:
-        if centered:
-            x = emit("Sub", [x, mean(emit, opset, x)])
-        squares = mean(emit, opset, emit("Mul", [x, x]))
-        return emit("Div", [x, emit("Sqrt", [emit("Add", [squares, emit("Const", params[0])])])])
-
-    def reference(x: Array, operand: None, epsilon: float) -> Array:
-        x = x - x.mean(-1, keepdims=True) if centered else x
-        normalized: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon)
-        return normalized
-
-    return EpilogueStep(
-        name,
-        body=body,
-        reference=reference,
-        functor=name,
-        cost=8,
-        params=(Parameter("epsilon", 1e-5, 1e-5),),
-        in_f32=True,
-    )
-
-
-# a normalization of the rows behind a GEMM, whose kernel then holds whole rows
-LAYER_NORM = _norm("LayerNorm", centered=True)
-RMS_NORM = _norm("RmsNorm", centered=False)
-
-# Behind all other steps: the statistics of the result's rows are a second output, which a product
-# with a folded norm reads (docs/decisions/norms-in-products.md).
-MOMENTS = EpilogueStep(
-    "Moments",
-    body=unary("Identity"),
-    reference=lambda x, _: x,
-    functor="Moments",
-    cost=4,
-    statistics=True,
-)
-
-# The norm of the rows that a product reads, in front of all other steps: (x - mean sum) scale, with
-# the vector of the sums of the weight's columns, or x scale. The operand of bodies and references
-# is the scale of each row, 1 / deviation; x is there without the mean.
-FOLDED_LAYER_NORM, FOLDED_RMS_NORM = (
-    EpilogueStep(
-        name,
-        body=binary("Mul"),
-        reference=lambda x, scale, _: x * scale,
-        functor=name,
-        cost=cost,
-        operand=operand,
-        params=(Parameter("epsilon", 1e-5, 1e-5),),
-        in_f32=True,
-        statistics=True,
-    )
-    for name, operand, cost in (("FoldedLayerNorm", "vector", 2), ("FoldedRmsNorm", "", 1))
 )

@@ -134,8 +134,7 @@ class Family(Generic[C]):
     # the target of nvidia-matmul-heuristics for kernels with these tiles (`config.tile`); empty if
     # it knows none
     heuristics_target: str = ""
-    # False: no kernel of the family has run on a GPU yet, or others were faster there, so that
-    # planning chooses none
+    # False: no kernel of the family has run on a GPU yet, so that planning chooses none
     measured: bool = True
     # classes of its problems for which this holds of kernels that are measured otherwise
     unmeasured: tuple[type[Problem], ...] = ()

@@ -40,7 +40,6 @@ class Result:
     tensor: gs.Tensor
     form: Form
     stored: gs.Tensor | None = None  # a second output, in the form that is assigned to it
-    statistics: gs.Tensor | None = None  # a further output: statistics of the first one's rows
     place: Slice | None = None  # its part of a Concat's result; None: by the tensor's name
 
 

@@ -61,8 +61,8 @@ class Comparison:
 @dataclass(frozen=True)
 class Cut:
     """How many of several back-to-back layers the first kernel computes; a global average pooling
-    behind a convolution counts as a layer, and so do a normalization behind a product, and a
-    residual's addition between the two."""
+    behind a convolution counts as a layer, and so does a residual's addition between a product and
+    a normalization."""
 
     layers: int
     chain: str = ""  # in words, for readers of a lock file

@@ -24,7 +24,7 @@ import onnx_graphsurgeon as gs
 from onnx import NodeProto
 
 from onnxbolt.archs import Arch
-from onnxbolt.candidates import Anchor, Candidate, Link, Refusal
+from onnxbolt.candidates import Anchor, Candidate, Refusal
 from onnxbolt.dtypes import DType, IndexType
 from onnxbolt.epilogues import EPILOGUES, Step
 from onnxbolt.families import KernelConfig, only
@@ -199,8 +199,6 @@ class FusedOp:
     # and it goes before candidates that could do without some of its nodes.
     takes_epilogue: ClassVar[bool] = False
     takes_mean: ClassVar[bool] = False  # the epilogue may end with the mean over an image
-    takes_norm: ClassVar[bool] = False  # a normalization of rows may be part of the epilogue
-    takes_statistics: ClassVar[bool] = False  # nodes may read and write statistics of rows
     channels_last: ClassVar[bool] = False  # kernels read and write tensors as NHWC
     # ONNX operators whose nodes it replaces if their x [N, C, H, W] is stored as NHWC
     operators: ClassVar[tuple[str, ...]] = ()
@@ -244,18 +242,6 @@ class FusedOp:
         `whole` alone reads, as an operand of its epilogue. These are its `layers`. The refusal of a
         near miss; None for any others."""
         return None
-
-    def normalizing(
-        self, anchor: Anchor, x: gs.Tensor, weight: gs.Constant, statistics: gs.Variable
-    ) -> Anchor:
-        """The anchor of a product that normalizes the rows of `x` by their statistics, for ops that
-        take statistics. Gamma is a factor of `weight`."""
-        raise NotImplementedError(f"{self.name} takes no statistics")
-
-    def as_epilogue(self, candidate: Candidate, x: gs.Tensor) -> tuple[Link, ...]:
-        """The links by which the epilogue of the product that computes `x` computes this candidate,
-        too; none where no epilogue can."""
-        return ()
 
     def channels(self, anchor: Anchor) -> int:
         """Channels of the result, as ONNX has it: without a weight those of x, which a pattern

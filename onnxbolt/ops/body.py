@@ -152,8 +152,6 @@ def epilogue(
     an input for each step that takes one."""
     remaining = iter(operands)
     for step in steps:
-        if step.row.in_f32:  # kernels, too, read the rounded value where it is stored
-            result = body.widen(body.load("stored") if "stored" in body.outputs else result)
         operand = _operand(body, step, remaining, arranged) if step.row.operand else ""
         if step.name == STORE:
             body.store(arranged.stored(result))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import onnx_graphsurgeon as gs
@@ -178,29 +178,6 @@ def plan(
         used,
         fused.lost,
         verdicts,
-    )
-
-
-def replaced(
-    graph: gs.Graph,
-    before: Plan,
-    candidates: list[Candidate],
-    archs: Sequence[int],
-    timings: Timings,
-    ranges: Ranges,
-) -> Plan:
-    """The plan with other kernels for some nodes that it fuses. Raises FrozenError as `plan`
-    does."""
-    assigned = _assigned(graph, candidates, archs, ranges.opt)
-    kernels = _kernels(assigned, archs, timings, ranges)
-    return replace(
-        before,
-        assignment=assigned.assignment,
-        tables=kernels.tables,
-        sizes=kernels.sizes,
-        predictions=kernels.predictions,
-        refusals=[*before.refusals, *assigned.refusals],
-        used=replace(before.used, choices={**before.used.choices, **kernels.choices}),
     )
 
 

@@ -26,7 +26,7 @@ from onnxbolt.layout.assignment import Assignment, Premises
 from onnxbolt.match.matcher import UNKNOWN, match
 from onnxbolt.match.partition import partition
 from onnxbolt.measurements.timings import NOTHING, Choice, Cut, Timings
-from onnxbolt.plan import gates, global_average, norms, residuals
+from onnxbolt.plan import gates, global_average, residuals
 from onnxbolt.plan.conversions import padding_us
 from onnxbolt.plan.cost import supports
 from onnxbolt.plan.kernel_times import KernelTimes
@@ -45,7 +45,7 @@ _DECIDED = "not merged with the previous layer, as decided before"
 _NO_KERNEL = "no kernel merges it with the previous layer at these widths"
 _ONE_RESIDUAL = "no kernel merges it with the previous layer and adds the residuals of both"
 # in the order in which they are decided
-_MERGERS: tuple[Mergers, ...] = (global_average.mergers, gates.mergers, norms.mergers)
+_MERGERS: tuple[Mergers, ...] = (global_average.mergers, gates.mergers)
 
 
 class Disjoint(NamedTuple):
@@ -126,8 +126,7 @@ def segments(graph: gs.Graph, archs: Sequence[int], at: Point = AS_IS) -> list[P
     """The problems, as stored, of all kernels that a cover may have, each as often as the graph has
     it: of every segment of every chain, of convolutions with and without the global average pooling
     behind them, of products and normalizations with and without the residual between them, and of
-    products that are multiplied with one another, or that a normalization follows, together and
-    apart."""
+    products that are multiplied with one another, together and apart."""
     matched = match(graph, several=True)[0]
     chains = _Chains(
         graph, residuals.settled(matched, archs, at, NOTHING).candidates, archs, at, NOTHING

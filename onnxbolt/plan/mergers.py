@@ -1,10 +1,9 @@
 """Mergers: one kernel for what several kernels would compute.
 
-A product with the normalization behind it (plan/norms.py), two products that are multiplied with
-one another (plan/gates.py), a convolution with a global average pooling
-(plan/global_average.py). Or two kernels for three: products that fold the normalization between
-them (plan/folded_norms.py). These are taken if they are faster than the others: by measured times
-if all of these kernels have them, otherwise by predicted ones. An earlier decision is kept.
+Two products that are multiplied with one another (plan/gates.py), or a convolution with a global
+average pooling (plan/global_average.py). One kernel is taken if it is faster than several: by
+measured times if all of these kernels have them, otherwise by predicted ones. An earlier decision
+is kept.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Merger:
     """Two ways to compute the same: the candidates `together`, or those `apart` and, in `ort_us`
     microseconds, summed over the architectures, nodes of ONNX Runtime. The first of `together` is
     the merged one; there are more if it takes a layer out of a chain, whose other layers then have
-    kernels of their own, or if all of them take its place.
+    kernels of their own.
 
     If they stay apart, the report says so of `node`, in the words `refused`. If there is no merged
     kernel, it names the `sizes` and the `remedy`.

@@ -5,9 +5,7 @@ which of two kernels that share a node gets it, and which regions are fused. Dyn
 (plan/schedule.py) decides all of that at once for each scope of the graph (plan/phases.py). Where
 it finds less time than the greedy plan's kernels take, these are replaced, and the whole is planned
 again, since layouts of neighbours may follow. Both plans are then compared by one measure
-(`_us`), so that the plan is never slower than the greedy one by what is known. At the end
-normalizations are folded into products (plan/folded_norms.py): a fold changes three kernels, each
-of which is planned without it.
+(`_us`), so that the plan is never slower than the greedy one by what is known.
 """
 
 from __future__ import annotations
@@ -19,16 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Refusal
-from onnxbolt.families import problem_types
 from onnxbolt.measurements.timings import NOTHING, Scheduled, Timings, lacking
-from onnxbolt.plan import folded_norms
-from onnxbolt.plan.choose import Plan, Totals, plan, replaced
+from onnxbolt.plan.choose import Plan, Totals, plan
 from onnxbolt.plan.cuts import Cover, cover
-from onnxbolt.plan.mergers import where_faster
 from onnxbolt.plan.phases import Option, Phases, Scope, identity
 from onnxbolt.plan.ranges import FIXED, Ranges
 from onnxbolt.plan.schedule import cheapest
-from onnxbolt.problems import GemmMomentsProblem
 
 # A scope is planned otherwise than greedily if that saves at least this part of its time: less is
 # no gain that anyone could measure, but other kernels to compile.
@@ -51,9 +45,9 @@ def planned(
     planner = _Planner(graph, archs, fuse, timings, ranges)
     decided = timings.schedules
     if decided is None and not timings.frozen and not timings.cuts:
-        return planner.folded(planner.better())
+        return planner.better()
     # cuts alone are an earlier plan without schedules
-    return planner.folded(planner.again(decided or {}))
+    return planner.again(decided or {})
 
 
 class _Planner:
@@ -108,21 +102,6 @@ class _Planner:
         otherwise = {key: each for key, each in decided.items() if each.phases}
         again = self._plan(_as_decided(self._phases(), otherwise) if otherwise else {})
         return dataclasses.replace(again, used=dataclasses.replace(again.used, schedules=decided))
-
-    def folded(self, whole: Plan) -> Plan:
-        """The plan with normalizations folded into the products behind them, where that is
-        faster."""
-        if GemmMomentsProblem.__name__ not in problem_types():
-            return whole
-        found = folded_norms.mergers(self._graph, whole.candidates)
-        archs, timings, ranges = self._archs, self._timings, self._ranges
-        merged = where_faster(whole.candidates, found, archs, ranges.opt, timings)
-        used = dataclasses.replace(whole.used, cuts={**whole.used.cuts, **merged.cuts})
-        refusals = [*whole.refusals, *merged.refusals]
-        whole = dataclasses.replace(whole, refusals=refusals, used=used)
-        if merged.candidates == list(whole.candidates):
-            return whole
-        return replaced(self._graph, whole, merged.candidates, archs, timings, ranges)
 
     def _phases(self) -> Phases:
         return Phases(self._graph, self._archs, self._ranges.opt, self._timings)

@@ -144,16 +144,11 @@ class Region:
 
 
 def regions(assignment: Assignment, arch: int, at: Point = AS_IS) -> list[Region]:
-    """Maximal connected sets of fused convolutions in channels-last form; each GEMM by itself, or
-    with the one that reads the statistics of its rows."""
+    """Maximal connected sets of fused convolutions in channels-last form; each GEMM by itself."""
     groups = Groups()
-    statistics = {c.statistics.name for c in assignment.candidates if c.statistics is not None}
     for candidate in assignment.candidates:
         for tensor in candidate.outputs:
             groups.join(_tensor(tensor), ("candidate", candidate))
-        for tensor in candidate.anchor.further:
-            if tensor.name in statistics:
-                groups.join(_tensor(tensor), ("candidate", candidate))
         if candidate.anchor.op.channels_last:
             for tensor in (candidate.anchor.x, *candidate.tensors):
                 if assignment.form(tensor).last:

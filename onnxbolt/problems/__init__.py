@@ -13,8 +13,6 @@ from onnxbolt.problems.conv3d import Conv3dProblem
 from onnxbolt.problems.conv_transpose import ConvTranspose3dProblem, ConvTransposeProblem
 from onnxbolt.problems.deformable_attention import DeformableAttentionProblem
 from onnxbolt.problems.gemm import GemmProblem, GluProblem, RotaryProblem
-from onnxbolt.problems.gemm_moments import GemmMomentsProblem
-from onnxbolt.problems.gemm_norm import GemmNormProblem
 from onnxbolt.problems.group_norm import GroupNormProblem
 from onnxbolt.problems.norm import (
     MAX_TABLES,
@@ -36,8 +34,6 @@ __all__ = [
     "ConvTransposeProblem",
     "DeformableAttentionProblem",
     "EmbeddingNormProblem",
-    "GemmMomentsProblem",
-    "GemmNormProblem",
     "GemmProblem",
     "GluProblem",
     "GroupNormProblem",

@@ -19,8 +19,7 @@ class Computed(enum.IntEnum):
     GEMMS = 1
     NORM = 2
     ATTENTION = 3
-    GEMM_NORM = 4
-    CONV_TRANSPOSE = 5
+    CONV_TRANSPOSE = 4
 
 
 @dataclass(frozen=True)

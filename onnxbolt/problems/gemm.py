@@ -11,9 +11,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import (
     BIAS,
     EPILOGUES,
-    FOLDED_NORMS,
     GATE_BIAS,
-    MOMENTS,
     MUL,
     ROTATE,
     layers,
@@ -34,16 +32,6 @@ class MatrixProduct(Product):
     m: int
     n: int
     k: int
-
-    @property
-    def reads(self) -> bool:
-        """True if A's rows are normalized by statistics of theirs."""
-        return self.chain[:1] != () and self.chain[0] in FOLDED_NORMS
-
-    @property
-    def writes(self) -> bool:
-        """True if the statistics of D's rows are an output."""
-        return self.chain[-1:] == (MOMENTS,)
 
     @property
     def rows(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxbolt.epilogues import EPILOGUES, MEAN, NORMS, layers, split_at_norm
+from onnxbolt.epilogues import EPILOGUES, MEAN, layers
 from onnxbolt.problems import Problem, Reference
 from onnxbolt.verify.limits import FLOOR, TANH, TF32, Arithmetic, published, unit
 
@@ -32,12 +32,10 @@ def limits_of(problem: Problem, reference: Reference) -> list[float]:
         output,
         unit(element),
     ]
-    normalizes = not NORMS.keys().isdisjoint(problem.chain)
-    chains = split_at_norm(problem.chain) if normalizes else layers(problem.chain)
-    for i, (count, chain) in enumerate(zip(reference.terms, chains, strict=True)):
+    each = zip(reference.terms, layers(problem.chain), strict=True)
+    for i, (count, chain) in enumerate(each):
         steps = tuple(step for step in chain if step != MEAN)
-        # a norm reads values that are not rounded, or as the reference rounds them
-        found += _layer(count, steps, element, behind=scored or (i > 0 and not normalizes))
+        found += _layer(count, steps, element, behind=scored or i > 0)
     return found
 
 

@@ -15,7 +15,8 @@ from benchmarks.documents import RESULTS, SCHEMA, digest, is_sealed, write_resul
 from onnxbolt.errors import InputError
 from tests.conftest import ROOT
 
-# modules that write a result file of another name, or that share one
+# modules that write a result file of another name, or that shared one when it was written: the
+# kernels of norm_products are gone (docs/decisions/norms-in-products.md)
 WRITERS = {"profile": ("profile_kernels",), "norms": ("norms", "norm_products")}
 # committed before result files had digests: pages show them as not renewed. No file of a later
 # schema belongs here.

@@ -15,15 +15,9 @@ import pytest
 
 from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.nvcc import Toolchain
-from onnxbolt.codegen.render import Instance, instance_name, render_unit
 from onnxbolt.codegen.resources import resource_dir
-from onnxbolt.dtypes import DType
 from onnxbolt.families import FAMILIES, Family, named
-from onnxbolt.families.base import Schedule
-from onnxbolt.families.gemm_sm90 import GemmSm90Config
 from onnxbolt.library import generated_sources
-from onnxbolt.problems import GemmMomentsProblem
-from onnxbolt.tune.tasks import instance_of
 from tests.codegen.compilation import compile_program, watchful
 from tests.codegen.ptx import WAIT, Instruction, Kernel, kernels
 from tests.gpu.fault_models import ARCH, prepare
@@ -38,17 +32,8 @@ PLAIN = {
     named("b2b_gemm_2x"),
     named("b2b_conv_2x"),
 }
-# one of gemm_sm90's kernels whose parameter is another than that of the others
-MOMENTS = instance_of(
-    GemmMomentsProblem(
-        4096, 256, 256, DType.F16, DType.F16, ("FoldedLayerNorm", "Bias", "Add", "Moments")
-    ),
-    GemmSm90Config(arch=ARCH, rows=128, columns=128, k=64, schedule=Schedule.PINGPONG, consumers=2),
-)
-# for each family, and for that kernel: the type of the parameter, and the fields of it that are
-# constant
-CONSTANTS: dict[Family[Any] | Instance, tuple[str, tuple[str, ...]]] = {
-    MOMENTS: ("sm90::MomentsParams", ("b", "operands.vectors")),
+# for each family: the type of its kernels' parameter, and the fields of it that are constant
+CONSTANTS: dict[Family[Any], tuple[str, tuple[str, ...]]] = {
     named("pool"): ("pool::Params", ()),
     named("layout"): ("layout::Params", ()),
     named("resize"): ("resize::Params", ("epilogue.vectors",)),
@@ -76,7 +61,6 @@ CONSTANTS: dict[Family[Any] | Instance, tuple[str, tuple[str, ...]]] = {
         "gemm_skinny::Params",
         ("b", "ldb", "column_tiles", "split", "epilogue.vectors"),
     ),
-    named("gemm_norm_sm90"): ("sm90::NormParams", ("b", "operands.vectors")),
     named("halo_sm90"): ("halo::Params", ("filter", "epilogue.vectors")),
     named("stem_sm90"): ("stem::Params", ("filter", "epilogue.vectors")),
     named("b2b_gemm_small"): (
@@ -156,36 +140,26 @@ class PtxToolchain(Toolchain):
         return [*command, "-arch=compute_90a"]
 
 
-def _family(kind: Family[Any] | Instance) -> Family[Any]:
-    return kind.config.family if isinstance(kind, Instance) else kind
-
-
-def _name(kind: Family[Any] | Instance) -> str:
-    return instance_name(kind) if isinstance(kind, Instance) else kind.name
-
-
-def _unit(kind: Family[Any] | Instance) -> Unit:
-    """One instance of a family, or this one."""
-    if isinstance(kind, Instance):
-        return Unit(f"{_family(kind).name}_sm{ARCH}.cu", render_unit([kind]), ARCH)
-    sources = generated_sources(prepare(kind).manifest)
-    name = next(name for name in sources if name.startswith(f"{kind.name}_sm{ARCH}"))
-    return Unit(name, sources[name], ARCH)
-
-
 @pytest.fixture(scope="module")
-def found() -> dict[Family[Any] | Instance, list[Kernel]]:
-    """The kernels of each kind."""
+def found() -> dict[Family[Any], list[Kernel]]:
+    """The kernels of one instance of each family."""
     base = watchful()
     toolchain = PtxToolchain(base.nvcc, base.version, base.cutlass, base.library_dir)
-    paths = compile_units(list(map(_unit, CONSTANTS)), toolchain)
-    return {kind: kernels(path.read_text()) for kind, path in zip(CONSTANTS, paths, strict=True)}
+    units = {}
+    for family in CONSTANTS:
+        sources = generated_sources(prepare(family).manifest)
+        name = next(name for name in sources if name.startswith(f"{family.name}_sm{ARCH}"))
+        units[family] = Unit(name, sources[name], ARCH)
+    return {
+        family: kernels(path.read_text())
+        for family, path in zip(units, compile_units(list(units.values()), toolchain), strict=True)
+    }
 
 
 @pytest.fixture(scope="module")
-def constants(tmp_path_factory: pytest.TempPathFactory) -> dict[Family[Any] | Instance, set[int]]:
+def constants(tmp_path_factory: pytest.TempPathFactory) -> dict[Family[Any], set[int]]:
     """The places of the constant fields."""
-    headers = sorted({_family(kind).name for kind in CONSTANTS})
+    headers = sorted({family.name for family in CONSTANTS})
     prints = [
         " ".join(
             (
@@ -203,7 +177,9 @@ def constants(tmp_path_factory: pytest.TempPathFactory) -> dict[Family[Any] | In
     lines = subprocess.run(
         [str(compile_program(source, text))], capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    return {kind: set(map(int, line.split())) for kind, line in zip(CONSTANTS, lines, strict=True)}
+    return {
+        family: set(map(int, line.split())) for family, line in zip(CONSTANTS, lines, strict=True)
+    }
 
 
 def dependent(kernel: Kernel, constant: set[int]) -> list[Instruction]:
@@ -224,7 +200,7 @@ def _writes(access: Instruction) -> bool:
 
 
 def test_every_family_is_judged() -> None:
-    assert set(FAMILIES.values()) == set(map(_family, CONSTANTS)) | PLAIN
+    assert set(FAMILIES.values()) == CONSTANTS.keys() | PLAIN
 
 
 @pytest.mark.parametrize("family", sorted(PLAIN, key=str), ids=str)
@@ -234,28 +210,28 @@ def test_kernels_that_do_not_wait_are_launched_plainly(family: Family[Any]) -> N
     assert not any("LaunchDependent" in path.read_text() for path in sources)
 
 
-@pytest.mark.parametrize("kind", CONSTANTS, ids=_name)
+@pytest.mark.parametrize("family", CONSTANTS, ids=str)
 def test_nothing_dependent_is_touched_before_the_wait(
-    found: dict[Family[Any] | Instance, list[Kernel]],
-    constants: dict[Family[Any] | Instance, set[int]],
-    kind: Family[Any] | Instance,
+    found: dict[Family[Any], list[Kernel]],
+    constants: dict[Family[Any], set[int]],
+    family: Family[Any],
 ) -> None:
-    assert found[kind]
-    for kernel in found[kind]:
+    assert found[family]
+    for kernel in found[family]:
         assert kernel.waits, kernel.name
-        assert dependent(kernel, constants[kind]) == [], kernel.name
+        assert dependent(kernel, constants[family]) == [], kernel.name
 
 
-@pytest.mark.parametrize("kind", CONSTANTS, ids=_name)
+@pytest.mark.parametrize("family", CONSTANTS, ids=str)
 def test_without_its_waits_each_kernel_is_found(
-    found: dict[Family[Any] | Instance, list[Kernel]],
-    constants: dict[Family[Any] | Instance, set[int]],
-    kind: Family[Any] | Instance,
+    found: dict[Family[Any], list[Kernel]],
+    constants: dict[Family[Any], set[int]],
+    family: Family[Any],
 ) -> None:
     """The check can fail."""
-    for kernel in found[kind]:
+    for kernel in found[family]:
         unwaiting = [
             Instruction("nop", "", False) if each.opcode == WAIT else each
             for each in kernel.instructions
         ]
-        assert dependent(Kernel(kernel.name, unwaiting), constants[kind]), kernel.name
+        assert dependent(Kernel(kernel.name, unwaiting), constants[family]), kernel.name

@@ -36,7 +36,6 @@ from onnxbolt.families.conv_transpose_sm90 import ConvTransposeSm90Config
 from onnxbolt.families.depthwise import DepthwiseConfig
 from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.families.gemm_3x import Gemm3xConfig
-from onnxbolt.families.gemm_norm_sm90 import GemmNormSm90Config
 from onnxbolt.families.gemm_rows_sm90 import GemmRowsSm90Config
 from onnxbolt.families.gemm_skinny import GemmSkinnyConfig
 from onnxbolt.families.gemm_sm90 import GemmSm90Config
@@ -109,16 +108,6 @@ GEMM_SM90 = GemmSm90Config(
     columns=256,
     k=64,
     cluster=(2, 1),
-    schedule=Schedule.COOPERATIVE,
-    consumers=2,
-)
-GEMM_NORM_SM90 = GemmNormSm90Config(
-    arch=90,
-    rows=128,
-    columns=192,
-    k=64,
-    cluster=(1, 4),
-    stages=4,
     schedule=Schedule.COOPERATIVE,
     consumers=2,
 )
@@ -239,10 +228,7 @@ UNITS = {
     ),
     "gemm_3x": (Instance(GEMM_3X, DType.F16, DType.F16, ("Bias", "Add", "GeluErf")),),
     "conv_2x": (Instance(CONV_2X, DType.BF16, DType.BF16, ("Bias", "Clip")),),
-    "gemm_sm90": (
-        Instance(GEMM_SM90, DType.F16, DType.F16, ("Bias", "GeluErf")),
-        Instance(GEMM_SM90, DType.F16, DType.F16, ("FoldedLayerNorm", "Bias", "Add", "Moments")),
-    ),
+    "gemm_sm90": (Instance(GEMM_SM90, DType.F16, DType.F16, ("Bias", "GeluErf")),),
     "conv_sm90": (
         Instance(CONV_SM90, DType.F16, DType.F16, ("Bias", "Add", "Relu")),
         Instance(SWAPPED, DType.F16, DType.F16, ("Bias",)),
@@ -285,18 +271,6 @@ UNITS = {
     ),
     "b2b_gemm_sm90": (
         Instance(B2B_GEMM_SM90, DType.F16, DType.F32, ("Bias", "Relu", "Gemm", "Bias", "Clip")),
-    ),
-    "gemm_norm_sm90": tuple(
-        Instance(
-            GEMM_NORM_SM90,
-            dtype,
-            dtype,
-            ("Bias", "Add", *store, norm, "Scale", *beta),
-        )
-        for dtype, store, norm, beta in (
-            (DType.F16, ("Store",), "LayerNorm", ("Bias",)),
-            (DType.BF16, (), "RmsNorm", ()),
-        )
     ),
     "conv_transpose_sm90": (
         Instance(CONV_TRANSPOSE_SM90, DType.F16, DType.F16, ("Bias", "Relu")),

@@ -39,21 +39,7 @@ ACTIVATIONS = tuple(entry for entry in registered() if entry.activation)
 PATTERNS = [(entry, pattern) for entry in registered() for pattern in entry.patterns]
 FORMS = [(entry, form) for entry in registered() for form in entry.forms]
 # steps that matching and planning add by themselves (ops/gemm/, plan/global_average.py, ..)
-ADDED = {
-    "Gemm",
-    "Store",
-    "Mean",
-    "Gate",
-    "GateBias",
-    "Rotate",
-    "LayerNorm",
-    "RmsNorm",
-    "Moments",
-    "FoldedLayerNorm",
-    "FoldedRmsNorm",
-    "CastF16",
-    "CastBF16",
-}
+ADDED = {"Gemm", "Store", "Mean", "Gate", "GateBias", "Rotate", "CastF16", "CastBF16"}
 # modules that name an activation, and why
 NAMED = {
     "canonicalize/formulas.py": "a default of one of ONNX Runtime's own operators",

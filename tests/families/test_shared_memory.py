@@ -17,8 +17,6 @@ from onnxbolt.families import FAMILIES, config_from, named
 from onnxbolt.problems import (
     AttentionProblem,
     ConvProblem,
-    GemmMomentsProblem,
-    GemmNormProblem,
     GemmProblem,
     Problem,
 )
@@ -76,11 +74,6 @@ def problems() -> Iterator[Problem]:
         yield conv(8, 224, 3, 64, 3, 2, out=out, nchw=True, chain=layers, inner=(32,))
         yield conv(8, 28, 64, 64, 1, 1, out=out, y_nchw=True)
     yield from attentions()
-    norm = ("Bias", "Add", "Store", "LayerNorm", "Scale", "Bias")
-    for n, dtype, behind in ((768, F16, norm), (1024, F16, norm[3:]), (384, F32, norm)):
-        yield GemmNormProblem(4096, n, 256, dtype, dtype, behind)
-    for ends in (("FoldedLayerNorm", "Bias"), ("Bias", "Add", "Moments")):
-        yield GemmMomentsProblem(4096, 768, 256, F16, F16, ends)
 
 
 def attentions() -> Iterator[AttentionProblem]:

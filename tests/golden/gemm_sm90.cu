@@ -23,10 +23,4 @@ using gemm_sm90_sm90_f16_f16_cluster_2x1_swapped_0_rows_128_columns_256_k_64_sta
 static_assert(gemm_sm90_sm90_f16_f16_cluster_2x1_swapped_0_rows_128_columns_256_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_bias_geluerf::kSharedMemory == 182416, "onnxbolt/families/ computes other bytes");
 onnxbolt::Registered<gemm_sm90_sm90_f16_f16_cluster_2x1_swapped_0_rows_128_columns_256_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_bias_geluerf, onnxbolt::kMinM, onnxbolt::kMaxM, onnxbolt::kSwizzle, onnxbolt::kSplitK> gemm_sm90_sm90_f16_f16_cluster_2x1_swapped_0_rows_128_columns_256_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_bias_geluerf_kernel("Bias,GeluErf");
 
-using gemm_sm90_sm90_f16_f16_cluster_2x1_swapped_0_rows_128_columns_256_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_foldedlayernorm_bias_add_moments = onnxbolt::GemmSm90<
-    onnxbolt::Config<90, 0, 2147483647, 5, 128, 256, 64, 0, 0, 0, 0, 0, 0, 0, 1, 2, 1, 1, 8, 8, 8, 0, 1, 2, 0>,
-    cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::FoldedLayerNorm, onnxbolt::epilogue::Bias, onnxbolt::epilogue::Add, onnxbolt::epilogue::Moments>>;
-static_assert(gemm_sm90_sm90_f16_f16_cluster_2x1_swapped_0_rows_128_columns_256_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_foldedlayernorm_bias_add_moments::kSharedMemory == 219376, "onnxbolt/families/ computes other bytes");
-onnxbolt::Registered<gemm_sm90_sm90_f16_f16_cluster_2x1_swapped_0_rows_128_columns_256_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_foldedlayernorm_bias_add_moments, onnxbolt::kMinM, onnxbolt::kMaxM, onnxbolt::kSwizzle, onnxbolt::kSplitK> gemm_sm90_sm90_f16_f16_cluster_2x1_swapped_0_rows_128_columns_256_k_64_stages_0_schedule_cooperative_consumers_2_resident_0_access_in_8_access_out_8_foldedlayernorm_bias_add_moments_kernel("FoldedLayerNorm,Bias,Add,Moments");
-
 }  // namespace

@@ -32,7 +32,6 @@ SLOW = (
     named("b2b_gemm_sm90"),
     named("b2b_conv_sm90"),
     named("gemm_rows_sm90"),
-    named("gemm_norm_sm90"),
     named("b2b_halo_sm90"),
     named("b2b_stem_sm90"),
     named("b2b_stored_sm90"),

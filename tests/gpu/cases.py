@@ -37,8 +37,6 @@ from tests.gpu import (
     conv3d_cases,
     conv_chain_cases,
     conv_transpose_cases,
-    gemm_moments_cases,
-    gemm_norm_cases,
     gemm_rows_cases,
     gemm_skinny_cases,
     group_norm_cases,
@@ -56,10 +54,6 @@ PARAMS = {
     "Clip": (-0.4, 0.7),
     "HardSigmoid": (0.3, 0.45),
     "Elu": (1.3,),
-    "LayerNorm": (1e-5,),
-    "RmsNorm": (1e-5,),
-    "FoldedLayerNorm": (1e-5,),
-    "FoldedRmsNorm": (1e-5,),
 }
 ACTIVATIONS = (
     "Relu",
@@ -325,7 +319,6 @@ def instances(arch: int) -> list[Instance]:
     ]
     found += attention_cases.instances(arch)
     found += norm_cases.instances(arch, types)
-    found += gemm_norm_cases.instances(arch, types)
     found += conv_transpose_cases.instances(arch, types)
     found += conv3d_cases.instances(arch, types)
     found += group_norm_cases.instances(arch, types)
@@ -342,7 +335,6 @@ def instances(arch: int) -> list[Instance]:
     found += sm90_cases.instances(arch, _forms(types))
     found += gemm_rows_cases.instances(arch, _forms(types))
     found += gemm_skinny_cases.instances(arch, types, _forms(types))
-    found += gemm_moments_cases.instances(arch, types)
     return list(dict.fromkeys(found))
 
 

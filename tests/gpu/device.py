@@ -48,7 +48,6 @@ class Gemm(ctypes.Structure):
         *_fields(_P, "a b d"),
         *_fields(_L, "lda ldb ldd"),
         ("epilogue", Epilogue),
-        *_fields(_P, "stored moments_of_a moments_of_d"),
     ]
 
     @classmethod

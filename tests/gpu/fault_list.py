@@ -438,17 +438,6 @@ NORM = Store(
     "(v * T::kLanes + lane_) * T::kWidth + i",
     "Element",
 )
-_NORMALIZED = "    normalize(values, rows);\n"
-GEMM_NORM = Store(
-    "sm90/whole_rows.h",
-    _NORMALIZED,
-    _NORMALIZED + "{code}",
-    "values[i]",
-    "K::kTileN / 2",
-    "to.row + this->first_row() + i % 4 / 2 * 8",
-    "to.column + i / 4 * 8 + this->thread_ % 4 * 2 + i % 2",
-    "float",
-)
 _PHASED_STORE = "      *reinterpret_cast<uint4*>(y) = value;\n"
 PHASED = Store(
     "sm90/phases.h",
@@ -630,17 +619,6 @@ def _norm() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     yield BIAS, (Edit(file, biased, unbiased),)
 
 
-def _gemm_norm() -> Iterator[tuple[str, tuple[Edit, ...]]]:
-    file, result = GEMM_NORM.file, "      result_from<0>("
-    yield from ((kind, (edit,)) for kind, edit in GEMM_NORM.faults())
-    first = "to.column + this->thread_ % 4 == 0"
-    yield SWAP, (_swap(GEMM_NORM, first, ((0, 1), (2, 3))),)
-    yield STALE, (Edit(file, result, f"      if (to.row != 128) {result.lstrip()}"),)
-    steps = "apply_part(x, operands, buffer, column, of_unit + column / 2);"
-    bare = "auto bare = operands; if (to.row == 128) bare.vectors[0].clear();"
-    yield BIAS, (Edit(file, steps, f"{bare} {steps.replace('operands', 'bare')}"),)
-
-
 def _conv_transpose() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     file, finish = PHASED.file, "finish<Output>(x, operands, this->operands_.params);"
     yield from _direct(PHASED, _guarded(file, _PHASED_STORE, "to.row != 128"))
@@ -727,7 +705,6 @@ _PRODUCTS_OF_FAMILIES: dict[Family[Any], tuple[tuple[str, tuple[Edit, ...]], ...
         _k("mma/b2b/main_loop.h", "mma(operands.k_iterations,", "mma(operands.k_iterations - 1,"),
     ),
     named("gemm_sm90"): ((K_BLOCK, PERSISTENT_K),),
-    named("gemm_norm_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("conv_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("conv3d_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("conv_transpose_sm90"): ((K_BLOCK, PERSISTENT_K),),
@@ -764,7 +741,6 @@ _STORES = {
     named("b2b_conv_2x"): _visitor_2x,
     named("gemm_3x"): _visitor_3x,
     named("gemm_sm90"): _matrix,
-    named("gemm_norm_sm90"): _gemm_norm,
     named("conv_sm90"): _matrix,
     named("conv3d_sm90"): _matrix,
     named("conv_transpose_sm90"): _conv_transpose,

@@ -191,14 +191,6 @@ def _norm() -> onnx.ModelProto:
     return net.model(net.node("Mul", y, total))
 
 
-def _gemm_norm() -> onnx.ModelProto:
-    """With a residual, and a sum that others read as well."""
-    net = Net({"x": (SIDE * SIDE, 256), "r": (SIDE * SIDE, 64)})
-    total = net.node("Add", net.node("Relu", "r"), net.linear("x", 256, 64))
-    y = net.node("LayerNormalization", total, net.normal(64), net.normal(64))
-    return net.model(net.node("Mul", y, total))
-
-
 def _conv_transpose() -> onnx.ModelProto:
     """Half as high and wide as others' images, since its result is twice as high and wide."""
     net = Net({"x": (1, 64, SIDE // 2, SIDE // 2)})
@@ -253,7 +245,6 @@ MODELS: dict[Family[Any], Callable[[], onnx.ModelProto]] = {
     named("gemm_sm90"): _gemm,
     named("gemm_rows_sm90"): lambda: _gemm(429),
     named("gemm_skinny"): lambda: _gemm(m=16, n=16384),
-    named("gemm_norm_sm90"): _gemm_norm,
     named("conv_2x"): _conv,
     named("conv_sm90"): _conv,
     named("conv3d_sm90"): _conv3d,

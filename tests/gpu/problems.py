@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, MEAN, STORE, gates, rotates
+from onnxbolt.epilogues import MEAN, STORE, gates, rotates
 from onnxbolt.families import Family, named
 from onnxbolt.families.attention import AttentionConfig
 from onnxbolt.families.attention_sm90 import AttentionSm90Config
@@ -33,8 +33,6 @@ from tests.gpu import (
     attentions,
     conv3ds,
     conv_transposes,
-    gemm_moments,
-    gemm_norms,
     gemm_rows,
     group_norms,
     norms,
@@ -431,11 +429,10 @@ BUILDERS: dict[Family[Any], Builder] = {
         *_convolutions(library, instance),
         *_planned(library, instance),
     ],
-    named("gemm_sm90"): lambda library, instance: (
-        gemm_moments.problems(library, instance)
-        if _has_moments(instance)
-        else [*_gemms(library, instance), *_planned(library, instance)]
-    ),
+    named("gemm_sm90"): lambda library, instance: [
+        *_gemms(library, instance),
+        *_planned(library, instance),
+    ],
     named("conv_sm90"): lambda library, instance: [
         *_convolutions(library, instance),
         *_planned(library, instance),
@@ -480,7 +477,6 @@ BUILDERS: dict[Family[Any], Builder] = {
     named("norm"): norms.problems,
     named("attention"): attentions.problems,
     named("attention_sm90"): attentions.problems,
-    named("gemm_norm_sm90"): gemm_norms.problems,
     named("conv3d_sm90"): conv3ds.problems,
     named("conv_transpose_sm90"): conv_transposes.problems,
     named("group_norm"): group_norms.problems,
@@ -522,7 +518,6 @@ def _form(instance: Instance) -> str:
         "BOTH_FORMS": isinstance(config, ConvSm90Config) and chain[-1:] == (STORE,),
         "GATED": gates(chain) > 0,
         "ROTATED": rotates(chain),
-        "MOMENTS": _has_moments(instance),
         "SWAPPED": isinstance(config, Sm90Config) and config.swapped,
         "MASKED": (isinstance(config, AttentionConfig | AttentionSm90Config) and config.mask != 0),
         "BANDED": isinstance(config, AttentionConfig | AttentionSm90Config) and config.banded,
@@ -539,10 +534,6 @@ def _form(instance: Instance) -> str:
 def limit(instance: Instance) -> float:
     """The relative error that the instance's answers may have."""
     return max(LIMITS[instance.dtype], LIMITS[instance.out])
-
-
-def _has_moments(instance: Instance) -> bool:
-    return any(EPILOGUES[step].statistics for step in instance.chain)
 
 
 def _implements(kernel: Any, problem: Any) -> bool:

@@ -229,6 +229,7 @@ def test_a_damaged_value_is_one_clear_error_that_names_the_entry(
     [
         (0, 91),
         (3, 99),
+        (3, 27),  # a family that is gone
         (3, named("conv_2x").number),
         (4, 0),
         (7, 0),
@@ -268,6 +269,16 @@ def test_sizes_that_do_not_fit_together_are_refused(path: Path, sizes: dict[int,
         row["config"][place] = size
     path.write_text(json.dumps(values))
     with pytest.raises(InputError, match=r"damaged \(entry \d of choices: "):
+        Lock.read(path)
+
+
+@pytest.mark.parametrize("kind", ["GemmNormProblem", "GemmMomentsProblem"])
+def test_problems_that_are_gone_are_one_clear_error(path: Path, kind: str) -> None:
+    path.write_text(damaged(path.read_text(), "GemmProblem", kind))
+    with pytest.raises(
+        InputError,
+        match=rf"choices: ValueError: no kernel family solves a {kind}\): .*delete it and run",
+    ):
         Lock.read(path)
 
 

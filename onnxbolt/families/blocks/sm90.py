@@ -25,7 +25,7 @@ from typing import ClassVar, TypeVar
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import FOLDED_NORMS, gates, rotates, tensor_operands
+from onnxbolt.epilogues import gates, rotates, tensor_operands
 from onnxbolt.families.base import (
     FLAG,
     SCHEDULES,
@@ -70,7 +70,6 @@ _RING_BYTES, _RESIDENT_STAGES = 65536, 4
 _WIDE = 16  # the least bytes that TMA moves
 _MAX_STAGES, _MIN_STAGES = 16, 3
 FIXED_BYTES = 2048  # barriers, and the padding for alignment
-_ROW_SCALE = 8  # bytes of a row's mean and scale
 # the most per thread without spills, by consumer warpgroups
 _MAX_ACCUMULATORS = {1: 128, 2: 128, 3: 96}
 # the first of TMA's im2col corners that is too far, by the number of spatial axes, and the most of
@@ -416,18 +415,7 @@ def _free_bytes(config: ProductConfig, kernel: Typed, arch: Arch) -> int:
     blocks, columns = config.group_rows // 64, result_columns(config, kernel)
     staging = staging_bytes(columns, staged(kernel), loads_residual(kernel), blocks)
     vectors = vector_operands(kernel.chain) * columns * 4
-    _, scales = _row_scales(config, kernel)
-    return free - scales - config.consumers * (staging + vectors)
-
-
-def _row_scales(config: ProductConfig, kernel: Typed) -> tuple[int, int]:
-    """Buffers for the means and scales that a folded norm gives a tile's rows, two for each tile
-    that is under way, and their bytes in all (custom_ops/sm90/moments_epilogue.h); none without
-    such a norm."""
-    if not FOLDED_NORMS.keys() & kernel.chain[:1]:
-        return 0, 0
-    count = 2 * (config.consumers if config.schedule is _P else 1)
-    return count, count * config.rows * _ROW_SCALE
+    return free - config.consumers * (staging + vectors)
 
 
 @dataclass(frozen=True)
@@ -449,9 +437,7 @@ def shared_memory(config: Sm90Config, kernel: Typed, arch: Arch, staged_in_rows:
         layout = columns, staged(kernel), loads_residual(kernel), blocks
         vectors = vector_operands(kernel.chain) * columns * 4
         finish = Finish(staging_bytes(*layout) * staged_in_rows, vectors, buffers(*layout))
-    count, scales = _row_scales(config, kernel)
-    whole = block_bytes(config, kernel.dtype.bytes, finish, arch, scales)
-    return whole + 2 * count * BARRIER
+    return block_bytes(config, kernel.dtype.bytes, finish, arch)
 
 
 def block_bytes(

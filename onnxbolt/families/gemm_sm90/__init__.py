@@ -11,10 +11,9 @@ from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks import sm90
 from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.sm90 import Sm90Config
-from onnxbolt.problems import GemmMomentsProblem, GemmProblem, GluProblem, RotaryProblem
-from onnxbolt.problems.gemm_moments import PART
+from onnxbolt.problems import GemmProblem, GluProblem, RotaryProblem
 
-_Served: TypeAlias = GemmProblem | GluProblem | GemmMomentsProblem | RotaryProblem
+_Served: TypeAlias = GemmProblem | GluProblem | RotaryProblem
 # rows of tiles that blocks walk through together, so that they share rows of A and B in L2
 _BAND = 8
 
@@ -26,24 +25,17 @@ class GemmSm90Config(Sm90Config):
 
 class GemmSm90(Family[GemmSm90Config]):
     """Serves GEMMs whose rows TMA can read and write, also those of gated units and of rotary
-    embeddings, and those that hand statistics of rows to one another
-    (docs/decisions/norms-in-products.md)."""
+    embeddings."""
 
     number, name, config = 5, "gemm_sm90", GemmSm90Config
-    problems = (GemmProblem, GluProblem, GemmMomentsProblem, RotaryProblem)
-    # a model whose norms are folded is slower than with kernels for them, whether consumers or
-    # idle warps combine the statistics
-    unmeasured = (GemmMomentsProblem,)
+    problems = (GemmProblem, GluProblem, RotaryProblem)
     kinds = frozenset({"gemm", "glu", "rotary"})
     needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
 
     def candidates(self, problem: _Served, arch: Arch) -> tuple[GemmSm90Config, ...]:
         if problem.inner:
             return ()
-        found = sm90.candidates(GemmSm90Config, problem, arch, _BAND)
-        if not problem.reads and not problem.writes:
-            return found
-        return tuple(config for config in found if _has_parts(config, problem))
+        return sm90.candidates(GemmSm90Config, problem, arch, _BAND)
 
     def shared_memory(self, kernel: Compiled) -> int:
         return sm90.shared_memory(
@@ -51,16 +43,7 @@ class GemmSm90(Family[GemmSm90Config]):
         )
 
     def predicted_us(self, problem: _Served, config: GemmSm90Config, arch: Arch) -> float:
-        """Statistics of rows count by their bytes: warps that are idle otherwise combine them."""
         return sm90.predicted_us(problem, config, arch, memory_us(problem, arch))
 
     def launches(self, config: GemmSm90Config) -> Sequence[Sequence[GemmSm90Config]]:
         return [sm90.launch_swizzles(config), sm90.launch_splits(config)]
-
-
-def _has_parts(config: GemmSm90Config, problem: _Served) -> bool:
-    """True if rows with statistics consist of whole parts, and those of a tile's results, too."""
-    read, written = problem.k * problem.reads, problem.n * problem.writes
-    if problem.dtype.bytes != 2 or problem.out is not problem.dtype or config.swapped:
-        return False
-    return not (read % PART or written % PART or config.columns * problem.writes % PART)

@@ -5,33 +5,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Anchor, Candidate
-from onnxbolt.epilogues import CASTS, EPILOGUES, FOLDED_NORMS, MOMENTS, NORMS, PRODUCT
+from onnxbolt.epilogues import CASTS, PRODUCT
 from onnxbolt.families import reads_any_rows
 from onnxbolt.forms import PLAIN, Form, padded_channels
 from onnxbolt.ops.base import Operation, Signature, Sizes, Stored, Surroundings, Tensors
 from onnxbolt.ops.body import Body, epilogue
-from onnxbolt.ops.gemm import pattern, statistics
+from onnxbolt.ops.gemm import pattern
 from onnxbolt.ops.products import LONG, ProductOp
 from onnxbolt.patterns.types import AnchorPattern, StepPattern
-from onnxbolt.problems import GemmMomentsProblem, GemmNormProblem, GemmProblem
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class NormalizedAnchor(Anchor):
-    """A product with a folded norm: x is not normalized, gamma is a factor of the weight, and
-    `statistics` are those of x's rows."""
-
-    statistics: gs.Variable
-
-    @property
-    def further(self) -> tuple[gs.Tensor, ...]:
-        """The statistics."""
-        return (self.statistics,)
+from onnxbolt.problems import GemmProblem
 
 
 class Gemm(ProductOp):
@@ -42,8 +26,6 @@ class Gemm(ProductOp):
     problem_type = GemmProblem
     weight_axes = (1, 0)  # [K, N]
     any_order = True
-    takes_norm = True
-    takes_statistics = True
 
     def kind_of(self, signature: Signature) -> str:
         """Several GEMMs in one kernel are a kind of their own."""
@@ -57,21 +39,6 @@ class Gemm(ProductOp):
     def continuations(self) -> Sequence[StepPattern]:
         """A further GEMM."""
         return pattern.continuations(self)
-
-    def normalizing(
-        self, anchor: Anchor, x: gs.Tensor, weight: gs.Constant, statistics: gs.Variable
-    ) -> Anchor:
-        """The same node with a further input."""
-        return NormalizedAnchor(
-            self,
-            anchor.node,
-            x,
-            weight,
-            anchor.dtype,
-            anchor.constants,
-            anchor.others,
-            statistics=statistics,
-        )
 
     def pointwise(self, anchor: Anchor) -> bool:
         """True: x is rows as they lie."""
@@ -101,26 +68,19 @@ class Gemm(ProductOp):
             return self.inner_form(anchor, int(anchor.weight.shape[0]))
         return reads
 
-    def problem(
-        self, candidate: Candidate, sizes: Sizes, stored: Stored | None
-    ) -> GemmProblem | GemmNormProblem | GemmMomentsProblem:
+    def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> GemmProblem:
         """The product of all leading dimensions' rows."""
         anchor, alignment = candidate.anchor, candidate.anchor.dtype.alignment
         reads, writes = (stored.reads, stored.writes) if stored is not None else (PLAIN, PLAIN)
-        sized = (
+        return GemmProblem(
             math.prod(sizes(anchor.x)[:-1]),
             writes.count(candidate.widths[-1]),
             reads.count(int(anchor.weight.shape[0])),
             anchor.dtype,
             candidate.out,
             tuple(name for name in candidate.steps if name not in CASTS.values()),
+            tuple(-(-n // alignment) * alignment for n in candidate.widths[:-1]),
         )
-        if not NORMS.keys().isdisjoint(candidate.steps):
-            return GemmNormProblem(*sized)
-        if any(EPILOGUES[step].statistics for step in candidate.steps):
-            return GemmMomentsProblem(*sized)
-        inner = tuple(-(-n // alignment) * alignment for n in candidate.widths[:-1])
-        return GemmProblem(*sized, inner)
 
     def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
         """Attribute `epilogue_params`."""
@@ -128,53 +88,21 @@ class Gemm(ProductOp):
         columns = self.weight_columns(candidate, reads)
         padding = (columns.channels or ()).count(-1) if columns != reads else 0
         x = tensors.get(anchor.x, reads)
-        weight, *operands = self.node_inputs(candidate, reads, stored.writes, tensors)
-        further = (tensors.get(tensor, PLAIN) for tensor in anchor.further)
         return Operation(
             Signature(self, anchor.dtype, 0, candidate.epilogue, padding),
-            [x, weight, *further, *operands],
+            [x, *self.node_inputs(candidate, reads, stored.writes, tensors)],
             candidate.parameters,
         )
 
-    def letters(self, signature: Signature) -> str:
-        """Statistics of x's rows in front of a folded norm's operands."""
-        return "f" if _folds(signature) else ""
-
-    def inputs(self, signature: Signature) -> list[str]:
-        """The weight, statistics of x's rows where these are normalized, and the operands."""
-        weight, *operands = super().inputs(signature)
-        return [weight, *([statistics.NAME] if _folds(signature) else []), *operands]
-
     def body(self, body: Body, signature: Signature, opset: int) -> str:
-        """MatMul by the transposed weight, whose padded columns are cut off. A product that a
-        folded norm follows is not rounded."""
-        steps, (_, *operands) = list(signature.steps), super().inputs(signature)
-        x = body.load("x")
-        if _folds(signature):
-            x = body.widen(x)
-        result = self._product(body, signature, x)
-        if _folds(signature):
-            fold = steps.pop(0)
-            sums = operands.pop(0) if fold.row.operand else ""
-            result = statistics.normalize(body, opset, fold, result, sums)
-        if steps[-1:] and steps[-1].name == MOMENTS:
-            moments = steps.pop()
-            result = epilogue(body, steps, opset, result, operands)
-            statistics.write(body, opset, result)
-            return moments.row.body(body, opset, result, "", ())
-        return epilogue(body, steps, opset, result, operands)
-
-    def _product(self, body: Body, signature: Signature, x: str) -> str:
+        """MatMul by the transposed weight, whose padded columns are cut off."""
+        x, (_, *operands) = body.load("x"), self.inputs(signature)
         weight = body("Transpose", [body.load("weight")], perm=[1, 0])
         if signature.padding:
             ends = body.ints(0), body.ints(-signature.padding), body.ints(0)
             weight = body("Slice", [weight, *ends])
-        return body("MatMul", [x, weight])
-
-
-def _folds(signature: Signature) -> bool:
-    """True if a norm of x's rows is folded into the product."""
-    return any(step.name in FOLDED_NORMS for step in signature.steps[:1])
+        result = body("MatMul", [x, weight])
+        return epilogue(body, signature.steps, opset, result, operands)
 
 
 def _reads_any_length(candidate: Candidate, around: Surroundings) -> bool:

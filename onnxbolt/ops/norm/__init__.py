@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import onnx_graphsurgeon as gs
 from onnx import AttributeProto
 
-from onnxbolt.candidates import Anchor, Candidate, Link
+from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.dtypes import DType, IndexType
-from onnxbolt.epilogues import LAYER_NORM, RMS_NORM
 from onnxbolt.ops.base import FusedOp, Operation, Signature, Sizes, Stored, Tensors
 from onnxbolt.ops.body import AttributeType, Body
 from onnxbolt.ops.norm import embeddings, pattern, tokens
@@ -31,7 +29,6 @@ class _Norm(FusedOp):
 
     problem_type = NormProblem
     centered: ClassVar[bool]
-    step: ClassVar[str]  # the epilogue's step that normalizes
 
     def anchors(self) -> Sequence[AnchorPattern]:
         """The residual's Add, or the normalization."""
@@ -42,11 +39,6 @@ class _Norm(FusedOp):
         *rows, columns = sizes(candidate.anchor.x)
         dtype = candidate.anchor.dtype
         return NormProblem(math.prod(rows), columns, self.centered, dtype, dtype, candidate.steps)
-
-    def as_epilogue(self, candidate: Candidate, x: gs.Tensor) -> tuple[Link, ...]:
-        """The residual's Add, Store, the normalization, Scale and Bias, as far as they are
-        there."""
-        return pattern.as_epilogue(candidate, x, self.step)
 
     def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
         """Attribute `epsilon`."""
@@ -95,13 +87,13 @@ class _Norm(FusedOp):
 class LayerNorm(_Norm):
     """LayerNormalization and SkipLayerNormalization."""
 
-    name, op_type, centered, step = "layer_norm", "LayerNorm", True, LAYER_NORM
+    name, op_type, centered = "layer_norm", "LayerNorm", True
 
 
 class RmsNorm(_Norm):
     """RMSNormalization, SimplifiedLayerNormalization and SkipSimplifiedLayerNormalization."""
 
-    name, op_type, centered, step = "rms_norm", "RmsNorm", False, RMS_NORM
+    name, op_type, centered = "rms_norm", "RmsNorm", False
 
 
 class _TokenNorm(_Norm):
@@ -113,10 +105,6 @@ class _TokenNorm(_Norm):
     def anchors(self) -> Sequence[AnchorPattern]:
         """The Concat with the first tokens, or the sum."""
         return tokens.anchors(self, self.centered)
-
-    def as_epilogue(self, candidate: Candidate, x: gs.Tensor) -> tuple[Link, ...]:
-        """None: an epilogue's operands are shaped like its result, which the rows are not."""
-        return ()
 
     def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> NormProblem:
         """Rows are those of the result."""
@@ -190,10 +178,6 @@ class _EmbeddingNorm(_Norm):
     def anchors(self) -> Sequence[AnchorPattern]:
         """The first Gather of the sum."""
         return embeddings.anchors(self, self.centered)
-
-    def as_epilogue(self, candidate: Candidate, x: gs.Tensor) -> tuple[Link, ...]:
-        """None: no product computes indices."""
-        return ()
 
     def channels(self, anchor: Anchor) -> int:
         """Columns of the tables."""

@@ -11,7 +11,6 @@ normalizations as one node (canonicalize/norm_form.py).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +18,7 @@ from functools import partial
 import onnx_graphsurgeon as gs
 
 from onnxbolt import domains
-from onnxbolt.candidates import Anchor, Candidate, Link, Refusal
+from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import STORE, Step
 from onnxbolt.ops.base import FusedOp
@@ -63,18 +62,6 @@ def epsilon(node: gs.Node) -> float:
     """The number that a normalization adds to the variance."""
     default = _SKIP_EPSILON if node.domain == domains.CONTRIB else _EPSILON
     return float(node.attrs.get("epsilon", default))
-
-
-def as_epilogue(candidate: Candidate, x: gs.Tensor, step: str) -> tuple[Link, ...]:
-    """The links of a normalization behind `x`, which is its x or its residual; `step` is the one
-    that normalizes. A residual's addition takes the other operand."""
-    anchor, node = candidate.anchor, candidate.anchor.nodes[-1]
-    before = [link for link in candidate.links if link.step.row.operand != "vector"]
-    factors = candidate.links[len(before) :]
-    if before and anchor.x is not x:
-        before[0] = dataclasses.replace(before[0], operand=anchor.x)
-    normalized = Link(Step(step, (epsilon(node),)), None, (node,), candidate.output)
-    return (*before, normalized, *factors)
 
 
 def _normalization(op: FusedOp, node: gs.Node) -> Match:

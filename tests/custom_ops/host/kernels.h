@@ -2,7 +2,6 @@
 // hands them can be checked without a GPU.
 #pragma once
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cmath>
 #include <iterator>
@@ -52,53 +51,17 @@ inline void Rotate(const EpilogueArguments& e, float* row, int64_t m, int64_t co
   }
 }
 
-// The mean of a row and its variance, of statistics [parts, rows, 2].
-inline std::array<double, 2> Combined(const float* moments, int64_t parts, int64_t rows,
-                                      int64_t row) {
-  double mean = 0, square = 0;
-  for (int64_t i = 0; i < parts; ++i) {
-    const float* entry = moments + 2 * (i * rows + row);
-    mean += entry[0] / parts;
-    square += (entry[1] / kPartColumns + double{entry[0]} * entry[0]) / parts;
-  }
-  return {mean, square - mean * mean};
-}
-
-// The statistics of the columns of a row.
-inline void WriteMoments(float* moments, const float* values, int64_t columns, int64_t rows,
-                         int64_t row) {
-  for (int64_t part = 0; part < columns / kPartColumns; ++part) {
-    const float* first = values + part * kPartColumns;
-    double mean = 0, squares = 0;
-    for (int i = 0; i < kPartColumns; ++i) mean += first[i] / double{kPartColumns};
-    for (int i = 0; i < kPartColumns; ++i) squares += (first[i] - mean) * (first[i] - mean);
-    float* entry = moments + 2 * (part * rows + row);
-    entry[0] = static_cast<float>(mean), entry[1] = static_cast<float>(squares);
-  }
-}
-
 inline void Compute(const GemmArguments& g) {
   const auto *a = static_cast<const float*>(g.a), *b = static_cast<const float*>(g.b);
   const bool rotates = g.epilogue.rotation.table != nullptr;
-  EpilogueArguments epilogue = g.epilogue;
-  if (g.moments_of_a) {  // the first step's are the sums of the weight's columns, and epsilon
-    std::copy(g.epilogue.vectors + 1, std::end(g.epilogue.vectors), epilogue.vectors);
-    std::copy(g.epilogue.params + 1, std::end(g.epilogue.params), epilogue.params);
-  }
   for (int64_t m = 0; m < g.m; ++m) {
     float* const row = static_cast<float*>(g.d) + m * g.ldd;
     for (int64_t n = 0; n < g.n; ++n) {
       float sum = 0;
       for (int64_t k = 0; k < g.k; ++k) sum += a[m * g.lda + k] * b[n * g.ldb + k];
-      if (g.moments_of_a) {
-        const auto [mean, variance] = Combined(g.moments_of_a, g.k / kPartColumns, g.m, m);
-        sum = static_cast<float>((sum - mean * g.epilogue.vectors[0][n]) /
-                                 std::sqrt(variance + g.epilogue.params[0]));
-      }
-      row[n] = rotates ? sum : Finish(epilogue, sum, m, n);
+      row[n] = rotates ? sum : Finish(g.epilogue, sum, m, n);
     }
     if (rotates) Rotate(g.epilogue, row, m, g.n);
-    if (g.moments_of_d) WriteMoments(g.moments_of_d, row, g.n, g.m, m);
   }
 }
 
