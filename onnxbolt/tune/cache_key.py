@@ -11,9 +11,11 @@ from onnxbolt import extensions
 from onnxbolt.codegen.digest import present_sources_digest
 from onnxbolt.codegen.nvcc import find_toolchain, is_absent
 from onnxbolt.errors import InputError
+from onnxbolt.files import check_size
 from onnxbolt.tune.library import cutlass_version
 
 _DIGITS = 16
+_LARGEST = 2**28  # bytes of a lock file
 
 
 def cache_key(paths: Iterable[Path] = ()) -> str:
@@ -45,6 +47,8 @@ def _contents(paths: Iterable[Path]) -> Iterator[str]:
         for file in (path.rglob("*.lock") if path.is_dir() else [path])
         if not file.is_dir()
     }
+    for file in files:
+        check_size(file, _LARGEST)
     try:
         yield from sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)
     except OSError as error:

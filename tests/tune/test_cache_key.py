@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from pathlib import Path
 
@@ -56,6 +57,14 @@ def test_a_file_that_is_missing_or_a_compiler_that_is_broken_is_an_error(
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     with pytest.raises(ToolchainError, match="Correct CUDA_HOME or unset it"):
         cache_key()
+
+
+def test_a_pipe_which_might_never_end_is_an_error(tmp_path: Path) -> None:
+    pipe = tmp_path / "x.lock"
+    os.mkfifo(pipe)
+    for place in (pipe, tmp_path):
+        with pytest.raises(InputError, match=r"x\.lock: is not a regular file"):
+            cache_key([place])
 
 
 def test_the_command_prints_the_key_alone(
