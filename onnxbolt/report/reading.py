@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ def read(path: Path) -> dict[str, Any]:
     """The report in a file. Raises InputError for a file that is none, or one of another format."""
     text = read_whole(path, _LARGEST)
     try:
-        values = json.loads(text)
+        values = json.loads(text, parse_float=_number, parse_int=_integer, parse_constant=_number)
     except (ValueError, RecursionError) as error:
         raise InputError(
             f"{path} is not JSON ({error}). Write a report: onnxbolt optimize --report x.json"
@@ -35,6 +36,20 @@ def read(path: Path) -> dict[str, Any]:
         )
     check(values, str(path))
     return values
+
+
+def _number(text: str) -> float:
+    """Raises ValueError for what Python reads, but JSON does not have: NaN, and infinities, as
+    which numbers are read that are too large."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is not a finite number")
+    return number
+
+
+def _integer(text: str) -> int:
+    _number(text)
+    return int(text)
 
 
 def check(values: dict[str, Any], what: str) -> None:

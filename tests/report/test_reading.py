@@ -90,6 +90,16 @@ def test_other_values_are_refused(edit: Edit, words: str) -> None:
     assert str(error.value).startswith("r.json is not a report: ")
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", f"1{'0' * 400}"])
+def test_numbers_that_no_page_can_hold_are_refused(number: str, tmp_path: Path) -> None:
+    report = reports.small()
+    report["verification"]["rows"][0]["error"] = "a number"
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(report).replace('"a number"', number))
+    with pytest.raises(InputError, match=f"is not JSON .{number[:20]} is not a finite number"):
+        read(path)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
