@@ -71,7 +71,7 @@ def test_differences(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "diff", str(written), str(other)]) == 0
     assert "precision" in capsys.readouterr().out
     assert main(["report", "diff", str(written), str(other), "--markdown"]) == 0
-    assert "| precision | fp16 | bf16 |" in capsys.readouterr().out
+    assert "| `precision` | `fp16` | `bf16` |" in capsys.readouterr().out
     assert main(["report", "diff", str(written), str(other), "--json"]) == 0
     (change,) = json.loads(capsys.readouterr().out)["about"]
     assert change == {"what": "precision", "before": "fp16", "after": "bf16"}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from onnxbolt.graph.bodies import located
-from onnxbolt.report.markdown import plain, table
+from onnxbolt.report.markdown import code, plain, table
+from onnxbolt.terminal import one_line
 from onnxbolt.terminal import table as text_table
 
 FORMAT = 1
@@ -64,20 +65,25 @@ class Difference:
 
     def text(self) -> str:
         """A table for each kind of change."""
-        return self._written(lambda title: title, text_table)
+        return self._written(lambda title: title, text_table, one_line)
 
     def markdown(self) -> str:
         """The same as Markdown."""
-        return self._written(lambda title: f"## {title}", lambda *found: f"\n{table(*found)}\n")
+        return self._written(
+            lambda title: f"## {title}", lambda *found: f"\n{table(*found)}\n", code
+        )
 
-    def _written(self, titled: Any, tabled: Any) -> str:
+    def _written(self, titled: Any, tabled: Any, shown: Callable[[str], str]) -> str:
+        """`shown` makes a cell of a text, which may hold names of a model."""
         if self.same:
             return "no differences"
         parts = []
         for field in dataclasses.fields(self):
             changes = getattr(self, field.name)
             if changes:
-                rows = [(c.what, _word(c.before), _word(c.after)) for c in changes]
+                rows = [
+                    tuple(map(shown, (c.what, _word(c.before), _word(c.after)))) for c in changes
+                ]
                 parts.append(titled(f"{_TITLES[field.name]}: {len(changes)}"))
                 parts.append(tabled(("", "before", "after"), rows))
         return "\n".join(parts)

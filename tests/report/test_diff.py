@@ -130,11 +130,26 @@ def test_a_node_that_was_judged_and_is_not_any_more() -> None:
 def test_names_that_mean_something_elsewhere_are_written(form: str) -> None:
     found: Difference = difference(reports.small(), reports.renamed(reports.small()))
     written = getattr(found, form)()
-    assert "[/" not in written or form != "markup"
     assert "__proto__" in written
     if form == "json":
         values = json.loads(written)
         assert values["format"] == 1
         assert {"about", "choices", "errors", "nodes", "times", "whole"} <= values.keys()
+    if form == "text":
+        titles = [line for line in written.splitlines() if line.startswith("fused nodes: ")]
+        assert titles == [f"fused nodes: {len(found.nodes)}"]
     if form == "markdown":
         assert "## fused nodes: " in written
+
+
+def test_names_are_code_in_markdown_and_take_one_line_everywhere() -> None:
+    other = reports.small()
+    name = "<img src=x> [a](b) `c` | \n# d\x1b[31m"
+    other["fused"][0]["tensor"] = name
+    found = difference(reports.small(), other)
+    shown = r"<img src=x> [a](b) `c` | \n# d\x1b[31m"
+    assert any(line.startswith(shown) for line in found.text().splitlines())
+    rows = [line for line in found.markdown().splitlines() if "img" in line]
+    assert rows
+    for row in rows:
+        assert row.startswith("| `` <img src=x> [a](b) `c` \\| \\n# d\\x1b[31m")
