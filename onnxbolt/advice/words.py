@@ -12,7 +12,7 @@ from onnxbolt.advice import findings
 from onnxbolt.advice.explanation import Advice, Explanation
 from onnxbolt.advice.findings import Finding
 from onnxbolt.report.markdown import plain
-from onnxbolt.terminal import table
+from onnxbolt.terminal import one_line, table
 
 _SHOWN = 3  # nodes that a line names
 _SARIF_SCHEMA = (
@@ -28,8 +28,9 @@ _ADVICE = "advice"
 
 
 def text(explanation: Explanation) -> str:
-    """Advices first, then what was found, equal findings in one line."""
-    return "\n\n".join("\n".join(part) for part in _parts(explanation) if part)
+    """Advices first, then what was found, equal findings in one line. Names that hold line ends
+    stay in their line."""
+    return "\n\n".join("\n".join(map(one_line, part)) for part in _parts(explanation) if part)
 
 
 def as_json(explanation: Explanation) -> str:
@@ -81,7 +82,7 @@ def _parts(found: Explanation) -> Iterator[list[str]]:
             *(f"  {_names(each.nodes)}: {each.words}" for each in found.obstacles),
         ]
     if found.findings:
-        yield ["not fused, or not at its best:", _table(found.findings)]
+        yield ["not fused, or not at its best:", *_table(found.findings)]
 
 
 def _lines(advice: Advice, found: Explanation) -> Iterator[str]:
@@ -114,7 +115,7 @@ def _names(nodes: Sequence[str]) -> str:
     return ", ".join(nodes[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _table(found: Sequence[Finding]) -> str:
+def _table(found: Sequence[Finding]) -> list[str]:
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for each in found:
         groups.setdefault((each.state, each.op, each.reason), []).append(each)
@@ -129,7 +130,8 @@ def _table(found: Sequence[Finding]) -> str:
         )
         for (_, op, reason), members in groups.items()
     ]
-    return table(("op", "nodes", "reason", "remedy", "advice", "e.g."), rows)
+    header = "op", "nodes", "reason", "remedy", "advice", "e.g."
+    return table(header, (tuple(map(one_line, row)) for row in rows)).splitlines()
 
 
 # --- SARIF ----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,16 @@ def test_the_text_says_that_there_is_no_advice() -> None:
     net = Net({"x": [512, 256]})
     text = words.text(explain(net.model(net.linear("x", 256, 256)), archs=ARCH))
     assert "no advice: no change that was tried saves 3% of the time" in text
+
+
+def test_names_with_line_ends_stay_in_their_line() -> None:
+    model = odd()
+    for node in model.graph.node:
+        node.name = f"\n{node.name}\x1b"
+    lines = words.text(explain(model, archs=ARCH)).splitlines()
+    assert any(line.startswith(r"    concerns \nconv0\x1b, ") for line in lines)
+    assert any(r" \nconv2\x1b" in line for line in lines)
+    assert not [line for line in lines if re.match("conv|softplus", line)]
 
 
 def test_json_has_all_fields_and_its_format(whole: Explanation) -> None:
