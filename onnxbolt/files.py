@@ -11,18 +11,19 @@ from onnxbolt.errors import InputError
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a temporary file beside `path`, then move it there. Raises InputError, and leaves no
-    file, where that fails."""
+    """Write a temporary file beside `path`, then move it there. Raises InputError where that fails,
+    and leaves no other file then, nor where a signal ends it."""
     staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         staged.write_text(text, encoding="utf-8", newline="\n")
         os.replace(staged, path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            staged.unlink(missing_ok=True)
         raise InputError(
             f"{path}: cannot be written: {error.strerror}; make room or choose another place"
         ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            staged.unlink(missing_ok=True)
 
 
 def private_directory(path: Path, remedy: str) -> Path:

@@ -11,7 +11,7 @@ import pytest
 
 from onnxbolt.cli import main
 from onnxbolt.errors import InputError
-from onnxbolt.files import check_size, private_directory, read_lines, read_whole
+from onnxbolt.files import check_size, private_directory, read_lines, read_whole, write_whole
 from onnxbolt.options import cache_directory
 from onnxbolt.verify import feeds
 
@@ -103,3 +103,21 @@ def test_long_lines_are_not_read(tmp_path: Path) -> None:
     assert next(lines) == "a\n"
     with pytest.raises(InputError, match="a line has more than 20 characters"):
         next(lines)
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), SystemExit(129), OSError(28, "No space")])
+def test_a_file_that_is_not_written_leaves_nothing(
+    end: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table.md"
+    path.write_text("before")
+
+    def replace(source: Path, target: Path) -> None:
+        assert Path(source).read_text() == "after"
+        raise end
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(InputError if isinstance(end, OSError) else type(end)):
+        write_whole(path, "after")
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_text() == "before"
