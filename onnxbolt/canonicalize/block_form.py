@@ -3,7 +3,8 @@
     Conv(SpaceToDepth(x, b), W, strides s, pads p)  =  Conv(x, W', strides b s, pads b p)
 
 with W' [K, C, b R, b S] at (b r + i, b t + j) what W has at (r, t) for pixel (i, j) of a block. No
-values are moved then, and no products are added. Three forms of SpaceToDepth are recognized:
+values are moved then, and no products are added. Images whose last blocks are not whole, and
+Reshapes that change height or width, stay. Three forms of SpaceToDepth are recognized:
 
     Concat(x[.., 0::b, 0::b], x[.., 1::b, 0::b], ..)     Focus of YOLOv5 and YOLOX, in any order
     Reshape(Transpose(Reshape(x)))                        PyTorch's pixel_unshuffle
@@ -13,6 +14,7 @@ values are moved then, and no products are added. Three forms of SpaceToDepth ar
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -143,8 +145,17 @@ def _focus(concat: gs.Node) -> _Blocks | None:
     alike = all(grid.image is image and grid.step == (size, size) for grid in found)
     if count is None or size < 2 or size != across or not alike:
         return None
-    channels = tuple((c, *grid.first) for grid in found for c in range(count))
-    return _Blocks(image, size, channels, concat)
+    firsts = [grid.first for grid in found]
+    whole = all(_is_whole(image.shape[2 + at], size, [f[at] for f in firsts]) for at in (0, 1))
+    if not whole or len(set(firsts)) < len(firsts):
+        return None
+    return _Blocks(image, size, tuple((c, *at) for at in firsts for c in range(count)), concat)
+
+
+def _is_whole(pixels: object, size: int, firsts: Sequence[int]) -> bool:
+    """True if grids have as many pixels along an axis as it has whole blocks: the last pixel of a
+    block is in whole blocks alone, and Concat wants grids of one size."""
+    return size - 1 in firsts or (isinstance(pixels, int) and pixels % size == 0)
 
 
 def _grid(tensor: gs.Tensor, slices: int = 2) -> _Grid | None:
@@ -167,6 +178,13 @@ def _grid(tensor: gs.Tensor, slices: int = 2) -> _Grid | None:
     return _Grid(inner.image, (first[0], first[1]), (step[0], step[1]))
 
 
+def _are_equal(ours: Sequence[object], theirs: Sequence[object]) -> bool:
+    """True if three sizes are known to be the same ones: a Reshape keeps their product, so that
+    two of them are enough."""
+    pairs = zip(ours, theirs, strict=True)
+    return sum(a == b and isinstance(a, int | str) and a != "" for a, b in pairs) >= 2
+
+
 def _unshuffled(graph: gs.Graph, last: gs.Node) -> _Blocks | None:
     """The pixels of a channel lie behind one another."""
     turned = producer(last.inputs[0])
@@ -183,6 +201,11 @@ def _unshuffled(graph: gs.Graph, last: gs.Node) -> _Blocks | None:
     size = divided[3]
     squares = isinstance(size, int) and size > 1 and size == divided[5] and divided[1] == count
     if not squares or len(result) != 4 or result[1] != count * size * size:
+        return None
+    batch, rows, columns = divided[0], divided[2], divided[4]
+    pixels = [n * size if isinstance(n, int) else None for n in (rows, columns)]
+    kept = _are_equal((image.shape[0], *image.shape[2:]), (batch, *pixels))
+    if not kept or not _are_equal((result[0], *result[2:]), (batch, rows, columns)):
         return None
     order = itertools.product(range(count), range(size), range(size))
     return _Blocks(image, size, tuple(order), last)

@@ -98,6 +98,47 @@ def test_some_pixels_of_a_block_are_enough() -> None:
     _is_folded(net.model(net.conv(y, 6, 8, 3)), 6, 6)
 
 
+@pytest.mark.parametrize("order", [[(0, 0), (0, 0)], [(0, 0), (0, 1)], [(1, 1), (1, 1)]])
+@pytest.mark.parametrize("sizes", [(7, 12), (8, 12), ("H", 12)])
+def test_pixels_of_cut_blocks_and_repeated_ones_stay(
+    order: Sequence[tuple[int, int]], sizes: Sequence[int | str]
+) -> None:
+    """Slices make 4 rows of 7, a convolution with a stride of 2 makes 3."""
+    net = _net(2, 3, *sizes)
+    y = net.node("Concat", *(_slices(net, "x", at, 2) for at in order), axis=1)
+    model = net.model(net.conv(y, 6, 8))
+    if "H" not in sizes:
+        assert_same(model)
+    folded = len({*order}) == 2 and sizes == (8, 12)
+    assert ("Concat" in _operators(model)) is not folded
+
+
+@pytest.mark.parametrize(
+    ("shape", "divided", "result", "folded"),
+    [
+        ((2, 3, 8, 12), (2, 4, 6), (2, 4, 6), True),
+        ((2, 3, 4, 16), (2, 4, 4), (2, 4, 4), False),  # 4 x 16 pixels become 8 x 8
+        ((2, 3, 8, 8), (4, 2, 4), (4, 2, 4), False),  # images are cut in two
+        ((2, 3, 8, 12), (2, 4, 6), (2, 6, 4), False),
+        (("N", 3, 8, 12), (0, 4, 6), (0, 4, 6), True),
+        (("N", 3, "H", 12), (0, -1, 6), (0, -1, 6), True),
+        (("N", 3, "H", 12), (-1, 4, 6), (-1, 4, 6), False),  # as many images as H allows
+        (("N", 3, "H", 12), (0, -1, 6), (-1, 4, 6), False),
+    ],
+)
+def test_unshuffles_keep_height_and_width(
+    shape: Sequence[Any], divided: Sequence[int], result: Sequence[int], folded: bool
+) -> None:
+    net, (n, h, w) = _net(*shape), divided
+    apart = net.node("Reshape", "x", net.const([n, 3, h, 2, w, 2], np.int64))
+    turned = net.node("Transpose", apart, perm=[0, 1, 3, 5, 2, 4])
+    y = net.node("Reshape", turned, net.const([result[0], 12, *result[1:]], np.int64))
+    model = _model(net, y, 1)
+    if shape[0] != "N":
+        assert_same(model)
+    assert (_operators(model) == ["Conv"]) is folded
+
+
 def test_other_slices_stay() -> None:
     for order, block, conv in (
         (((0, 0), (1, 0), (0, 1), (1, 1)), 2, {"dilations": [2, 2], "pads": [2] * 4}),
