@@ -45,10 +45,11 @@ def _to_scales(graph: gs.Graph, node: gs.Node) -> bool:
         [1, 1, *(out / size for size, out in zip(x.shape[2:], y.shape[2:], strict=True))],
         np.float32,
     )
-    if [
-        int(scale * np.float32(size)) for scale, size in zip(scales[2:], x.shape[2:], strict=True)
-    ] != list(y.shape[2:]):
-        return False
+    # ONNX Runtime's kernels multiply in fp32, ONNX's shape inference in fp64
+    for of in (np.float32, np.float64):
+        sizes = [int(of(s) * of(size)) for s, size in zip(scales[2:], x.shape[2:], strict=True)]
+        if sizes != list(y.shape[2:]):
+            return False
     nothing = gs.Variable.empty()
     node.inputs = [x, nothing, add_constant(graph, f"{y.name}_scales", scales)]
     node.origin = None
