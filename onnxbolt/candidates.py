@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt import grouped
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import PRODUCT, STORE, Step
+from onnxbolt.epilogues import CASTS, PRODUCT, STORE, Step
 from onnxbolt.graph.edit import held_by
 
 if TYPE_CHECKING:
@@ -193,6 +193,12 @@ class Candidate:
     def steps(self) -> tuple[str, ...]:
         """The names of the steps, a final cast included."""
         return tuple(step.name for step in self.epilogue)
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """The names of the steps as problems and kernels have them: the type that a final cast
+        writes is their `out`."""
+        return tuple(name for name in self.steps if name not in CASTS.values())
 
     @property
     def products(self) -> list[gs.Node]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from onnxbolt.candidates import Candidate
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS
 from onnxbolt.forms import PLAIN
 from onnxbolt.graph.volumes import Axis, as_images, axes_of, is_of_images
 from onnxbolt.integers import round_up
@@ -44,10 +43,6 @@ def problem_of(
     return both
 
 
-def _chain(candidate: Candidate) -> tuple[str, ...]:
-    return tuple(name for name in candidate.steps if name not in CASTS.values())
-
-
 def _images(
     candidate: Candidate,
     x: Sequence[int],
@@ -75,7 +70,7 @@ def _images(
         groups,
         candidate.anchor.dtype,
         candidate.out,
-        _chain(candidate),
+        candidate.chain,
         inner=inner,
     )
 
@@ -98,5 +93,5 @@ def _volumes(
         groups,
         candidate.anchor.dtype,
         candidate.out,
-        _chain(candidate),
+        candidate.chain,
     )

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from onnxbolt.candidates import Candidate
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS
 from onnxbolt.integers import round_up
 from onnxbolt.ops.base import Stored
 from onnxbolt.ops.conv_transpose.geometry import Axis, as_in_onnx, axes_of, lies_in_rows
@@ -34,9 +33,8 @@ def problem_of(
     if len(axes) == 3:
         images, slices = x[0] * spatial[0], axes[0].stride
         axes, spatial = axes[1:], spatial[1:]
-    chain = tuple(name for name in candidate.steps if name not in CASTS.values())
     sizes = (images, spatial[0], spatial[1], c, k)
-    problem = by_axes(sizes, axes, groups, anchor.dtype, candidate.out, chain)
+    problem = by_axes(sizes, axes, groups, anchor.dtype, candidate.out, candidate.chain)
     return problem if slices == 1 else problem.of_volumes(slices)
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from onnxbolt.candidates import Anchor, Candidate
-from onnxbolt.epilogues import CASTS, PRODUCT
+from onnxbolt.epilogues import PRODUCT
 from onnxbolt.families import reads_any_rows
 from onnxbolt.forms import PLAIN, Form, padded_channels
 from onnxbolt.ops.base import Operation, Signature, Sizes, Stored, Surroundings, Tensors
@@ -78,7 +78,7 @@ class Gemm(ProductOp):
             reads.count(int(anchor.weight.shape[0])),
             anchor.dtype,
             candidate.out,
-            tuple(name for name in candidate.steps if name not in CASTS.values()),
+            candidate.chain,
             tuple(-(-n // alignment) * alignment for n in candidate.widths[:-1]),
         )
 

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Anchor, Candidate, Link, Refusal
-from onnxbolt.epilogues import BIAS, CASTS, GATE, GATE_BIAS, MUL, Step
+from onnxbolt.epilogues import BIAS, GATE, GATE_BIAS, MUL, Step
 from onnxbolt.forms import PLAIN, Form, take
 from onnxbolt.graph import weights
 from onnxbolt.graph.edit import Derived
@@ -88,7 +88,7 @@ class Glu(ProductOp):
             reads.count(int(anchor.weight.shape[0])),
             anchor.dtype,
             candidate.out,
-            tuple(name for name in candidate.steps if name not in CASTS.values()),
+            candidate.chain,
         )
 
     def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:

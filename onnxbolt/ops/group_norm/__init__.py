@@ -11,7 +11,6 @@ from onnx import AttributeProto
 
 from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS
 from onnxbolt.forms import CHANNELS_LAST, FIRST_TO_LAST, PLAIN, Form
 from onnxbolt.ops.base import FusedOp, Operation, Signature, Sizes, Stored, Surroundings, Tensors
 from onnxbolt.ops.body import AttributeType, Body, epilogue
@@ -70,7 +69,7 @@ class GroupNorm(FusedOp):
             int(anchor.normalization.attrs["groups"]),
             anchor.dtype,
             candidate.out,
-            tuple(step for step in candidate.steps if step not in CASTS.values()),
+            candidate.chain,
             anchor.before is not None,
             bool(anchor.modulation),
         )

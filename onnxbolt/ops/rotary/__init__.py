@@ -23,7 +23,7 @@ from onnxbolt.candidates import Anchor, Candidate, Link
 from onnxbolt.canonicalize import rotary_form
 from onnxbolt.domains import INTERNAL
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import BIAS, CASTS, ROTATE, Step
+from onnxbolt.epilogues import BIAS, ROTATE, Step
 from onnxbolt.forms import PLAIN, Form
 from onnxbolt.graph.edit import producer
 from onnxbolt.ops.base import Operation, Signature, Sizes, Stored, Surroundings, Tensors
@@ -100,7 +100,7 @@ class Rotary(ProductOp):
             reads.count(int(anchor.weight.shape[0])),
             anchor.dtype,
             candidate.out,
-            tuple(name for name in candidate.steps if name not in CASTS.values()),
+            candidate.chain,
             anchor.rotated,
             math.prod(period),
             width,

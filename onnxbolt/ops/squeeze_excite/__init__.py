@@ -67,7 +67,7 @@ class SqueezeExcite(FusedOp):
             int(anchor.weight.shape[0]),
             anchor.dtype,
             candidate.out,
-            candidate.steps,
+            candidate.chain,
         )
 
     def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
