@@ -48,7 +48,7 @@ NUMPY = {
 }
 
 
-class BadRequestError(Exception):
+class BadRequestError(ValueError):
     """Inputs that the model does not take; the text goes to the client."""
 
 
@@ -119,7 +119,7 @@ class Model:
 
     If the model has a fixed number of rows, that is the only one. `device` is "cuda" or "cpu". One
     thread at a time may call `run`, since a bucket's memory is that of all its runs. Raises
-    ValueError for models that do not work row by row.
+    ValueError for models that do not work row by row, and for shapes that the model does not take.
     """
 
     def __init__(
@@ -148,6 +148,8 @@ class Model:
         self.batches = sorted(fixed or set(batches))
         if self.batches[0] < 1:
             raise ValueError(f"a bucket of {self.batches[0]} rows: give numbers of at least 1")
+        for rows in shapes:
+            self.checked({name: np.zeros((self.batches[0], *shape), bool) for name, shape in rows})
         self._buckets: dict[tuple[RowShapes, int], Bucket] = {}
         for rows in shapes or [self._fixed_shapes()]:
             for batch in self.batches:
@@ -302,10 +304,13 @@ def written(arrays: Arrays) -> bytes:
 
 
 def shapes_of(text: str) -> RowShapes:
-    """`x:3x224x224,ids:128` as row shapes."""
+    """`x:3x224x224,ids:128` as row shapes; `ids:` has one number in each row."""
     parts = [part.rpartition(":") for part in text.split(",")]
     return tuple(
-        sorted((name, tuple(int(size) for size in shape.split("x"))) for name, _, shape in parts)
+        sorted(
+            (name, tuple(int(size) for size in shape.split("x")) if shape else ())
+            for name, _, shape in parts
+        )
     )
 
 

@@ -295,6 +295,9 @@ def test_bad_requests_get_a_reason(address: str, content: bytes, message: str) -
         (["--batches", "0,1", "--device", "cpu"], "a bucket of 0 rows"),
         (["--batches", "1", "--device", "cuda"], "does not run on a GPU here: give --device cpu"),
         (["--shape", "x:3xq"], "invalid shapes_of value"),
+        (["--shape", "z:3", "--device", "cpu"], "error: the inputs are ['ids', 'x'], not ['z']"),
+        (["--shape", "x:4x8x8,ids:", "--device", "cpu"], "error: x has shape (1, 4, 8, 8), not"),
+        (["--shape", "x:3x8x8,ids:1", "--device", "cpu"], "error: ids has shape (1, 1), not ['N']"),
     ],
 )
 def test_wrong_arguments_end_in_a_message(
@@ -306,6 +309,11 @@ def test_wrong_arguments_end_in_a_message(
         service.main([path, *arguments])
     assert ended.value.code in (1, 2)
     assert message in capsys.readouterr().err
+
+
+def test_shapes_are_those_of_rows() -> None:
+    assert service.shapes_of("x:3x8x8,ids:") == SHAPES[0]
+    assert service.shapes_of("a:b:4") == (("a:b", (4,)),)
 
 
 def test_any_name_of_an_output_can_be_written() -> None:
