@@ -9,6 +9,8 @@ advice. This is Bolt's third level, system-friendly models (Xing et al. 2022, se
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Unpack
@@ -28,6 +30,7 @@ from onnxbolt.advice.trials import Trials, Tried
 from onnxbolt.archs import by_name
 from onnxbolt.errors import InputError
 from onnxbolt.extra_ops import registered
+from onnxbolt.graph.bodies import located
 from onnxbolt.graph.source import Source, opened
 from onnxbolt.options import Choices, Options, takes_options
 from onnxbolt.output import Output
@@ -112,18 +115,22 @@ def _forecaster(model: ModelProto, options: Options) -> Forecaster:
 
 
 def _wanted(nodes: str | Sequence[str], base: Forecast) -> frozenset[str]:
-    """The source nodes that are asked for. Raises InputError for a name that is none."""
+    """The source nodes that are asked for, as findings name them: with its place, or all places,
+    in bodies. Raises InputError for a name that is none."""
     wanted = frozenset([nodes] if isinstance(nodes, str) else nodes)
-    accounts = [each.part.account for each in base.planned]
-    known = {name for a in accounts for node in a.graph.nodes for name in node.provenance}
-    known |= {name for a in accounts for row in a.fused for name in row.source_nodes}
+    known: dict[str, set[str]] = defaultdict(set)
+    for account in (each.part.account for each in base.planned):
+        sources = [node.provenance for node in account.graph.nodes]
+        for name in itertools.chain(*sources, *(row.source_nodes for row in account.fused)):
+            known[name].add(place := located(name, account.body))
+            known[place].add(place)
     problems = [
         f"{option('node', name)}: the model has no such node{near(name, known)}"
-        for name in sorted(wanted - known)
+        for name in sorted(wanted - known.keys())
     ]
     if problems:
         raise InputError("; ".join(problems))
-    return wanted
+    return frozenset().union(*(known[name] for name in wanted))
 
 
 class _Outcome:

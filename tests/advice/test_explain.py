@@ -278,6 +278,22 @@ def test_the_command_prints_each_form(
     assert read(capfd.readouterr().out)
 
 
+def test_a_node_in_a_body_is_named_with_or_without_its_place() -> None:
+    branches = {}
+    for branch in ("then_branch", "else_branch"):
+        net = Net({"x": [8, 46, 28, 28]})
+        y = net.conv("x", 46, 46, 3, group=2, pads=[1, 1, 1, 1])
+        net.nodes[-1].name = f"{branch}_conv"
+        branches[branch] = net.model(y).graph
+        del branches[branch].input[:]
+    whole = Net({"x": [8, 46, 28, 28], "condition": []}, types={"condition": onnx.TensorProto.BOOL})
+    model = whole.model(whole.node("If", "condition", **branches))
+    (found,) = explain(model, nodes="then_branch_conv", archs=ARCH).findings
+    assert found.node.startswith("then_branch_conv in then_branch of If")
+    assert explain(model, nodes=found.node, archs=ARCH).findings == (found,)
+    assert len(explain(model, archs=ARCH).findings) == 2
+
+
 def test_wrong_usage(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(path), "--json", "--sarif"]) == 2
     assert "give one of them" in capfd.readouterr().err
