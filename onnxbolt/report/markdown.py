@@ -7,16 +7,17 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from onnxbolt.terminal import one_line
+from onnxbolt.terminal import one_line, printable
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A Markdown table; special characters in cells are escaped."""
+    """A Markdown table; bars in cells are escaped, and control characters spelled out."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(
-        "| " + " | ".join(str(cell).replace("|", r"\|").replace("\n", " ") for cell in line) + " |"
-        for line in lines
-    )
+    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    return printable(str(value)).replace("|", r"\|").replace("\n", " ")
 
 
 def code(text: str) -> str:

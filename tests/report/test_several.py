@@ -80,3 +80,7 @@ def test_a_code_span_holds_any_name(text: str, shown: str) -> None:
 
 def test_bars_are_escaped_in_cells() -> None:
     assert table(["x"], [[code("a|b")]]).splitlines()[-1] == "| `a\\|b` |"
+
+
+def test_control_characters_are_spelled_out_in_cells() -> None:
+    assert table(["x"], [["a\x1b[31m\nb"]]).splitlines()[-1] == r"| a\x1b[31m b |"
