@@ -13,6 +13,8 @@ import pytest
 
 from onnxbolt.families import named
 from onnxbolt.ops.resize.pattern import sizes_of
+from onnxbolt.verify import verify
+from onnxbolt.verify.session import CPU
 from tests.layout.test_layout import attribute, layout_changes
 from tests.support import Net, assert_same, fused, ops, planned, run
 
@@ -72,6 +74,19 @@ def test_scales(
     optimized = assert_same(_between(net.const([1, 1, *scales]), net=net, **attributes))
     assert layout_changes(optimized) == 2
     assert f"Resize_nhwc_{name}_scales_f32" in ops(optimized)
+
+
+@pytest.mark.parametrize("scales", [(0.5, 2.0), (0.5, 0.5)])
+def test_cubic_bodies_run_behind_transposes(scales: tuple[float, float]) -> None:
+    """ONNX Runtime's cubic kernel for NHWC only enlarges. Verification runs the node alone, between
+    Transposes that would meet each other behind a Resize in NHWC."""
+    net = Net({"x": ("N", 5, 6, 8)})
+    x = net.conv("x", 5, 8)
+    y = net.node("Resize", x, "", net.const([1, 1, *scales]), mode="cubic")
+    model = net.model(net.node("Relu", y), net.conv(y, 8, 5))
+    optimized = assert_same(model)
+    assert "Resize_nhwc_cubic_half_pixel_scales_f32" in ops(optimized)
+    assert verify(model, optimized, providers=[CPU]).passed
 
 
 def test_sizes() -> None:

@@ -95,7 +95,9 @@ class Resize(FusedOp):
         """Resize of NCHW; the node says what becomes of height and width, images and channels
         stay."""
         sampling = _sampling(signature)
-        x = body("Transpose", [body.load("x")], perm=LAST_TO_FIRST[4])
+        images = body("Transpose", [body.load("x")], perm=LAST_TO_FIRST[4])
+        cubic = sampling.mode == "cubic"
+        x = _by_channel(body, images) if cubic else images
         if sampling.by == "scales":
             ones = body("Constant", [], value_floats=[1.0, 1.0])
             scales = body("Concat", [ones, body.given("scales", AttributeProto.FLOATS)], axis=0)
@@ -111,9 +113,19 @@ class Resize(FusedOp):
             nearest_mode=sampling.rounding,
         )
         body.refer(_others(sampling))
+        if cubic:
+            sizes = [body.size(t, a) for t, a in ((images, 0), (images, 1), (result, 2))]
+            result = body.reshape(result, *sizes, body.size(result, 3))
         result = body("Transpose", [result], perm=FIRST_TO_LAST[4])
         names = super().inputs(signature)
         return epilogue(body, signature.steps, opset, result, names)
+
+
+def _by_channel(body: Body, images: str) -> str:
+    """[N C, 1, H, W]: images of one channel. ONNX Runtime moves Transposes through a Resize, and
+    its cubic kernel for NHWC enlarges alone; it moves none through a Reshape."""
+    channels = body.size(images, 0, 2)
+    return body.reshape(images, channels, 1, body.size(images, 2), body.size(images, 3))
 
 
 def _sizes(body: Body, sampling: Sampling) -> str:
