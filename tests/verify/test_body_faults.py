@@ -213,6 +213,36 @@ def test_a_fault_is_found(plant: Plant, source: ModelProto, optimized: ModelProt
     assert {row.level for row in found} & {"segment", "node"}
 
 
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "keep"])
+def test_faults_are_found_where_rounding_alone_decides_the_outputs(
+    precision: str, tmp_path: Path
+) -> None:
+    """Sines of sines: any rounding changes every output, so that the whole model is not judged,
+    except where not a bit differs, as in fp32."""
+    net = Net({"x": (1, 8, 8, 8)})
+    y = net.node("Relu", net.conv("x", 8, 16, 3, pads=[1, 1, 1, 1]))
+    y = net.conv(net.node("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2]), 16, 16)
+    for _ in range(3):
+        y = net.node("Sin", net.node("Mul", y, net.const(200.0)))
+    source, out = net.model(y), tmp_path / "out.onnx"
+    optimize(source, out, precision=precision, fuse="all", library=False, verify=False)
+    right = load_model(out)
+    result = verify(source, right, providers=[CPU])
+    assert result.passed
+    assert all(row.unjudged or not row.error for row in result.at("model"))
+    for name in ("Relu", "MaxPool_nhwc"):
+        broken = ModelProto()
+        broken.CopyFrom(right)
+        f = function(broken, name)
+        last = next(node for node in f.node if "y" in node.output)
+        last.output[0] = "right"
+        order = numpy_helper.from_array(np.array([1, 0, *range(2, 16)]))
+        f.node.append(helper.make_node("Constant", [], ["order"], value=order))
+        f.node.append(helper.make_node("Gather", ["right", "order"], ["y"], axis=-1))
+        found = verify(source, broken, providers=[CPU]).failures
+        assert {row.level for row in found} & {"segment", "node"}, name
+
+
 @pytest.mark.parametrize("kind", ["NchwToNhwc", "NhwcToNchw"])
 def test_padding_that_is_not_the_tensor_s(kind: str, tmp_path: Path) -> None:
     """Kernels read it of the attribute, function bodies have it of their own."""
