@@ -909,6 +909,39 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     *_mutants(
+        "onnxbolt/canonicalize/block_form.py",
+        "tests/canonicalize/test_block_form.py",
+        (
+            "blocks that an image's edge cuts are folded",
+            "if not whole or len(set(firsts)) < len(firsts):",
+            "if len(set(firsts)) < len(firsts):",
+        ),
+        (
+            "pixels that appear twice are folded",
+            "if not whole or len(set(firsts)) < len(firsts):",
+            "if not whole:",
+        ),
+        (
+            "a Reshape to other heights and widths is a pixel_unshuffle",
+            "if not kept or not _are_equal(",
+            "if not _are_equal(",
+        ),
+    ),
+    *_mutants(
+        "onnxbolt/canonicalize/resize_form.py",
+        "tests/canonicalize/test_resize_form.py",
+        ("scales are multiplied in fp32 alone", "(np.float32, np.float64)", "(np.float32,)"),
+    ),
+    *_mutants(
+        "onnxbolt/ops/resize/__init__.py",
+        "tests/layout/test_resize.py",
+        (
+            "Transposes move through cubic Resizes",
+            'cubic = sampling.mode == "cubic"',
+            "cubic = False",
+        ),
+    ),
+    *_mutants(
         "onnxbolt/canonicalize/contrib_group_norm.py",
         "tests/canonicalize/test_contrib_group_norm.py",
         ("GroupNorm of ONNX's epsilon", '.get("epsilon", _EPSILON)', '.get("eps", _EPSILON)'),
