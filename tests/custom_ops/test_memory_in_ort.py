@@ -119,7 +119,8 @@ def test_unaligned_tensors_go_through_copies(library: fx.HostLibrary, case: str)
     results = bound(one, lying, [unaligned(np.zeros_like(values)) for values in expected])
     for result, values in zip(results, expected, strict=True):
         np.testing.assert_array_equal(result, values)
-    assert library.copies == before + len(feeds) + len(expected)
+    unread = case == "resize like another image"  # of that image, the shape alone
+    assert library.copies == before + len(feeds) - unread + len(expected)
 
 
 def test_aligned_tensors_are_not_copied(library: fx.HostLibrary) -> None:

@@ -42,6 +42,9 @@ FORMS = [(entry, form) for entry in registered() for form in entry.forms]
 ADDED = {"Gemm", "Store", "Mean", "Gate", "GateBias", "Rotate", "CastF16", "CastBF16"}
 # modules that name an activation, and why
 NAMED = {
+    "advice/activation.py": "activations that explain proposes, and for which ones",
+    "advice/tie_rules.py": "operators that keep channels apart",
+    "canonicalize/contrib_group_norm.py": "ONNX Runtime's own operator has a SiLU",
     "canonicalize/formulas.py": "a default of one of ONNX Runtime's own operators",
     "graph/contrib.py": "shapes of ONNX Runtime's own operators",
     "graph/lift/rules.py": "operators as earlier opsets had them",

@@ -20,6 +20,7 @@ namespace onnxbolt {
 namespace grid_sample {
 
 constexpr int kThreads = 256;
+constexpr int kBlocks = 4;  // of a multiprocessor: for more of them the compiler spills registers
 
 struct Params : GridSampleArguments {
   cutlass::FastDivmod vectors, by_heads, by_queries;  // vectors of a head's channels
@@ -55,7 +56,8 @@ struct Axis {
   __device__ float reflected(float place) const {
     const float low = align_corners ? 0.f : -0.5f, span = align_corners ? size - 1 : size;
     if (span <= 0.f) return 0.f;
-    const float distance = fabsf(place - low), turns = floorf(distance / span);
+    // an approximate quotient may miss a turn at an edge, from which both turns are the same
+    const float distance = fabsf(place - low), turns = floorf(__fdividef(distance, span));
     const float rest = distance - turns * span;
     const bool odd = turns - 2.f * floorf(turns * 0.5f) > 0.5f;
     return fminf(fmaxf(odd ? low + span - rest : low + rest, 0.f), float(size - 1));
@@ -108,7 +110,8 @@ __device__ float GridAt(const GridSampleArguments& sample, int64_t place) {
 // static: units of other architectures hold kernels of the same name, which the linker must not
 // merge.
 template <class Element, class Output, int Width, SampleMode Mode>
-static __global__ void __launch_bounds__(kThreads) apply(const __grid_constant__ Params sample) {
+static __global__ void __launch_bounds__(kThreads, kBlocks)
+    apply(const __grid_constant__ Params sample) {
   LaunchDependents();
   const int output = blockIdx.x * kThreads + threadIdx.x;
   if (output >= sample.outputs) return;
