@@ -212,5 +212,7 @@ def test_families_ask_for_capabilities() -> None:
         "resize",
         "norm",
         "group_norm",
+        "pixel_shuffle",
+        "grid_sample",
     }
     assert archs.names() == ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a")

@@ -119,7 +119,7 @@ def test_unaligned_tensors_go_through_copies(library: fx.HostLibrary, case: str)
     results = bound(one, lying, [unaligned(np.zeros_like(values)) for values in expected])
     for result, values in zip(results, expected, strict=True):
         np.testing.assert_array_equal(result, values)
-    unread = case == "resize like another image"  # of that image, the shape alone
+    unread = case == "resize like another image"  # the kernel reads that image's shape alone
     assert library.copies == before + len(feeds) - unread + len(expected)
 
 

@@ -47,7 +47,7 @@ def test_a_long_chain_of_convolutions_is_one_winning_region() -> None:
 def test_regions_are_connected_through_poolings_but_not_through_nodes_that_stay() -> None:
     net = Net({"x": (4, 16, 16, 16)})
     y = net.node("MaxPool", net.conv("x", 16, 16), kernel_shape=[2, 2], strides=[2, 2])
-    y = net.node("Softmax", net.conv(y, 16, 16), axis=1)
+    y = net.node("Softmax", net.conv(y, 16, 16), axis=2)
     assert sorted(
         len(r.candidates)
         for r in regions(planned(net, net.conv(y, 16, 16), fuse="all").assignment, 90)

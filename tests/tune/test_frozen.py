@@ -38,7 +38,7 @@ def network() -> onnx.ModelProto:
     net = Net({"x": (8, 64, 28, 28)})
     y = net.node("HardSwish", net.conv("x", 64, 64, 3, pads=[1, 1, 1, 1]))
     y = net.node("HardSwish", net.conv(y, 64, 64, 3, pads=[1, 1, 1, 1]))
-    y = net.node("Softmax", net.conv(net.node("Softmax", y, axis=1), 64, 8), axis=1)
+    y = net.node("Softmax", net.conv(net.node("Softmax", y, axis=2), 64, 8), axis=2)
     y = net.node("Flatten", net.node("GlobalAveragePool", y))
     return net.model(net.linear(net.node("Relu", net.linear(y, 8, 520)), 520, 96))
 

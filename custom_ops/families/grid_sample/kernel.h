@@ -20,7 +20,7 @@ namespace onnxbolt {
 namespace grid_sample {
 
 constexpr int kThreads = 256;
-constexpr int kBlocks = 4;  // of a multiprocessor: for more of them the compiler spills registers
+constexpr int kBlocks = 4;  // the compiler spills registers for more blocks of a multiprocessor
 
 struct Params : GridSampleArguments {
   cutlass::FastDivmod vectors, by_heads, by_queries;  // vectors of a head's channels
