@@ -6,13 +6,12 @@ Reports are given as the values of their JSON.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from onnxbolt.report.diff import Change, Difference
-from onnxbolt.verify.result import LEVELS
+from onnxbolt.verify.result import LEVELS, nearness
 
 Values = Mapping[str, Any]
 
@@ -76,13 +75,10 @@ def error_changes(before: Values, after: Values) -> tuple[ErrorChange, ...]:
 
 
 def _nearest(verification: Values | None) -> dict[str, float]:
-    """The largest share that an error has of its limit, by level. An error without a number counts
-    as infinite, and a row without a verdict does not count."""
+    """The largest share of its limit that an error is, by level, of the rows with a verdict."""
     found: dict[str, float] = {}
     for row in verification["rows"] if verification else ():
-        if row["unjudged"]:
-            continue
-        error = math.inf if row["error"] is None else row["error"]
-        share = error / row["limit"] if row["limit"] else math.inf if error else 0.0
-        found[row["level"]] = max(found.get(row["level"], 0.0), share)
+        if not row["unjudged"]:
+            share = nearness(row["error"], row["limit"], row["passed"], unjudged=False)
+            found[row["level"]] = max(found.get(row["level"], 0.0), share)
     return found

@@ -42,7 +42,7 @@ class Outcome:
         """The output that is nearest to its limit of relative L2 errors, or beyond it."""
         found = self.report.verification if self.report else None
         rows = [row for row in found.rows if row.level == "model"] if found else []
-        return max(rows, key=_nearness, default=None)
+        return max(rows, key=lambda row: row.nearness, default=None)
 
     @property
     def measured(self) -> tuple[float, float] | None:
@@ -171,10 +171,6 @@ def _as_dict(outcome: Outcome) -> dict[str, Any]:
         ),
         "verdict": report.verification.verdict if report and report.verification else None,
     }
-
-
-def _nearness(row: Row) -> float:
-    return math.inf if row.failed else row.error / row.limit if row.limit else 0.0
 
 
 def _gains(outcomes: Sequence[Outcome], arch: int) -> list[float]:

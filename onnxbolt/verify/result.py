@@ -33,6 +33,22 @@ LEVELS = {
 LEVEL_NAMES = {"segment": "segments", "node": "fused nodes", "model": "the whole model"}
 
 
+def nearness(error: float | None, limit: float | None, passed: bool, unjudged: bool) -> float:
+    """The share that a row's error is of its limit: at most 1 if the row passed, else more.
+
+    It is infinite for a row that failed for another reason than the size of its error, such as NaNs
+    in other places. It is 0 for a row without a verdict, and for one that passed without a share,
+    since its limit is 0 or a number is not finite. Reports have None for such numbers.
+    """
+    if unjudged:
+        return 0.0
+    error, limit = (math.inf if number is None else number for number in (error, limit))
+    share = error / limit if limit and math.isfinite(error) else math.inf
+    if passed:
+        return share if math.isfinite(share) else 0.0
+    return share if share > 1.0 else math.inf
+
+
 @dataclass(frozen=True)
 class Row:
     """The comparison of one tensor on one execution provider."""
@@ -90,6 +106,11 @@ class Row:
     @property
     def failed(self) -> bool:
         return not self.passed and not self.unjudged
+
+    @property
+    def nearness(self) -> float:
+        """`nearness` of this row."""
+        return nearness(self.error, self.limit, self.passed, bool(self.unjudged))
 
     @property
     def verdict(self) -> str:
@@ -165,7 +186,7 @@ class VerifyResult:
             (row.where, row.level, row.kind) for row in self.rows
         ):
             rows = [row for row in self.at(level) if (row.where, row.kind) == (where, kind)]
-            worst = max(rows, key=_nearness)
+            worst = max(rows, key=lambda row: row.nearness)
             counts = {
                 "failed": sum(row.failed for row in rows),
                 "not judged": sum(bool(row.unjudged) for row in rows),
@@ -199,7 +220,7 @@ class VerifyResult:
         if level == "model":
             return list(rows)
         passed = [place for place, row in enumerate(rows) if row.passed]
-        nearest = sorted(passed, key=lambda place: _nearness(rows[place]), reverse=True)[:SHOWN]
+        nearest = sorted(passed, key=lambda place: rows[place].nearness, reverse=True)[:SHOWN]
         chosen = set(nearest)
         return [row for place, row in enumerate(rows) if not row.passed or place in chosen]
 
@@ -217,16 +238,3 @@ def _table(rows: Sequence[Row]) -> Table:
         )
         add_row(table, located(row.name, row.body), row.kind, row.where, *numbers, row.verdict)
     return table
-
-
-def _nearness(row: Row) -> float:
-    """The share of its limit that a tensor's error takes; failures come first."""
-    return (
-        math.inf
-        if row.failed
-        else 0.0
-        if row.unjudged
-        else row.error / row.limit
-        if row.limit
-        else 0.0
-    )

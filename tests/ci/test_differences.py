@@ -21,7 +21,13 @@ def report(whole: dict[int, float], *rows: tuple[str, float | None, float, str])
         "whole": [{"arch": arch, "ours_us": us, "ort_us": 1.0} for arch, us in whole.items()],
         "verification": {
             "rows": [
-                {"level": level, "error": error, "limit": limit, "unjudged": unjudged}
+                {
+                    "level": level,
+                    "error": error,
+                    "limit": limit,
+                    "unjudged": unjudged,
+                    "passed": error is not None and error <= limit and not unjudged,
+                }
                 for level, error, limit, unjudged in rows
             ]
         }

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from onnxbolt.verify import result
+
 _SPACE = "\N{NO-BREAK SPACE}"
 PREDICTED = f"≈{_SPACE}"
 INFINITE = 1e300  # numbers that JSON lacks are sorted as this one
@@ -48,12 +50,8 @@ def error(value: float | None) -> str:
 
 
 def nearness(row: Mapping[str, Any]) -> float:
-    """The error of a comparison as a part of its limit; INFINITE where it is not finite and
-    failed."""
-    error, limit = row["error"], row["limit"]
-    if error is None or not limit:
-        return 0.0 if row["passed"] else INFINITE
-    return float(error / limit)
+    """`nearness` of a report's comparison."""
+    return result.nearness(row["error"], row["limit"], row["passed"], bool(row["unjudged"]))
 
 
 def shape(block: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -73,9 +74,7 @@ def _fused(report: Values, node: Values, block: Values, errors: Sequence[Values]
             if block["us"]
             else [_NOTHING] * 5
         )
-    nearest = max((numbers.nearness(row) for row in errors), default=-1.0)
-    shown = "not finite" if nearest == numbers.INFINITE else f"{nearest:.3f}"
-    cells.append([nearest, shown if errors else ""])
+    cells.append(_nearest(errors))
     return [*cells, [len(node["source_nodes"]), str(len(node["source_nodes"]))]]
 
 
@@ -133,7 +132,6 @@ def errors(report: Values, links: Links) -> Any:
     ]
     rows, at = [], []
     for row in found["rows"] if found else ():
-        nearness = numbers.nearness(row)
         verdict = (
             "passed"
             if row["passed"]
@@ -149,13 +147,22 @@ def errors(report: Values, links: Links) -> Any:
                 f"{row['provider']}, {row['sizes']}" if row["sizes"] else row["provider"],
                 _error(row["error"]),
                 _error(row["limit"]),
-                [nearness, "not finite" if nearness == numbers.INFINITE else f"{nearness:.3f}"],
+                _nearest([row]),
                 _error(row["max_abs"]),
                 verdict,
             ]
         )
         at.append(places.get((row["node"], row["body"])))
     return table("Comparisons", columns, rows, "after", at)
+
+
+def _nearest(rows: Sequence[Values]) -> Cell:
+    """The largest share of its limit that an error is; empty if no row has a verdict."""
+    found = [numbers.nearness(row) for row in rows if not row["unjudged"]]
+    if not found:
+        return _NOTHING
+    share = max(found)
+    return [min(share, numbers.INFINITE), f"{share:.3f}" if share < math.inf else "not finite"]
 
 
 def _error(value: float | None) -> Cell:
