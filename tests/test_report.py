@@ -105,7 +105,7 @@ def test_paths_are_shown_where_there_are_files(
     of_files = optimize(source, out, library=False, verify=False)
     assert f"{source} -> {out}" in of_files.text().splitlines()
     assert (
-        f"a model in memory -> {out}"
+        f"a model in memory -> `{out}`"
         in optimize(mixed, out, library=False, verify=False).markdown().splitlines()
     )
 
@@ -121,9 +121,10 @@ def test_reasons_are_grouped_by_what_they_have_in_common(report: Report) -> None
     )
     lines = dataclasses.replace(report, refusals=refusals).markdown().splitlines()
     assert (
-        "| Add | 2 | its other operand's shape is not known |  | n0 | a [1], ours 2.0 us |" in lines
+        "| `Add` | 2 | `its other operand's shape is not known` |  | `n0` | `a [1], ours 2.0 us` |"
+        in lines
     )
-    assert "| Add | 1 | predicted slower |  | n2 | ours 2.0 us |" in lines
+    assert "| `Add` | 1 | `predicted slower` |  | `n2` | `ours 2.0 us` |" in lines
 
 
 def test_text_of_a_large_model_stays_short(report: Report) -> None:
@@ -194,12 +195,13 @@ def test_measured_times_are_told_from_predicted_ones(mixed: ModelProto, report: 
     assert "kernels measured on sm_90, all other times predicted" in measured.text()
     assert "two" not in measured.text()
     lines = measured.markdown().splitlines()
-    assert "| one | 5.0 | 9.0 | 1.80 | measured | fused |" in lines
-    assert "| two | 9.0 | 5.0 | 0.56 | predicted | left to ONNX Runtime |" in lines
+    assert "| `one` | 5.0 | 9.0 | 1.80 | measured | fused |" in lines
+    assert "| `two` | 9.0 | 5.0 | 0.56 | predicted | left to ONNX Runtime |" in lines
     assert any(
-        line.startswith(f"| {first.name} |") and line.endswith("| sm_90 123.4 |") for line in lines
+        line.startswith(f"| `{first.name}` |") and line.endswith("| sm_90 123.4 |")
+        for line in lines
     )
-    assert any("123.4" in line for line in lines if line.startswith("| FusedConv_Relu_f16 |"))
+    assert any("123.4" in line for line in lines if line.startswith("| `FusedConv_Relu_f16` |"))
 
 
 def test_every_decision_of_a_plan_is_reported(mixed: ModelProto) -> None:
@@ -237,7 +239,7 @@ def test_json_writes_nan_as_null(report: Report) -> None:
 def test_markdown_lists_every_fused_node(report: Report, tmp_path: Path) -> None:
     report.save(tmp_path / "r.md")
     text = (tmp_path / "r.md").read_text()
-    assert all(f"| {node.name} |" in text for node in report.fused)
+    assert all(f"| `{node.name}` |" in text for node in report.fused)
     assert text.rstrip().splitlines()[-1].startswith("PASSED: ")
 
 

@@ -6,14 +6,14 @@ import dataclasses
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from onnxbolt.graph.bodies import located
 from onnxbolt.report.data import Fused, ReportData
-from onnxbolt.report.markdown import plain, table
+from onnxbolt.report.markdown import code, plain, table
 from onnxbolt.report.tuning import sections as tuning_sections
 from onnxbolt.report.verification import as_dict, rows_as_table
 from onnxbolt.terminal import add_row, literal_console, width
@@ -42,6 +42,7 @@ PRECISIONS = {
 _TIMES = "sm_{} us", "ORT, sm_{} us", "sm_{} gain"
 Lines = list[tuple[Any, ...]]
 Section = tuple[str, tuple[str, ...], Lines]
+Shown = Callable[[str], str]
 
 
 def text(report: ReportData) -> str:
@@ -49,7 +50,8 @@ def text(report: ReportData) -> str:
     verification = (
         report.verification.text(width(WIDTH)) if report.verification else _not_verified(report)
     )
-    return "\n".join(filter(None, [_printed(_sections(report), SHOWN), gain(report), verification]))
+    sections = _sections(report, str)
+    return "\n".join(filter(None, [_printed(sections, SHOWN), gain(report), verification]))
 
 
 def _not_verified(report: ReportData) -> str:
@@ -58,7 +60,7 @@ def _not_verified(report: ReportData) -> str:
 
 def tuning_text(tuning: Tuning) -> str:
     """The text that `onnxbolt tune` prints: every task."""
-    return _printed(tuning_sections(tuning), len(tuning.tasks))
+    return _printed(tuning_sections(tuning, str), len(tuning.tasks))
 
 
 def _printed(sections: Iterable[Section], shown: int) -> str:
@@ -76,16 +78,18 @@ def _printed(sections: Iterable[Section], shown: int) -> str:
 
 
 def markdown(report: ReportData) -> str:
-    """The text's tables with all their rows, and tables of all fused nodes and regions."""
+    """The text's tables with all their rows, and tables of all fused nodes and regions. No name is
+    read as Markdown."""
     parts = [f"# onnxbolt {report.version}"]
-    for title, header, rows in (*_sections(report), _all_fused(report), _regions(report.regions)):
+    sections = (*_sections(report, code), _all_fused(report), _regions(report.regions, code))
+    for title, header, rows in sections:
         parts.append(title)
         if rows:
             parts.append(table(header, rows))
     parts += filter(None, [gain(report)])
     found = report.verification
     parts += (
-        ["## Verification", rows_as_table(found), *found.notes, found.verdict]
+        ["## Verification", rows_as_table(found), *map(code, found.notes), found.verdict]
         if found
         else [_not_verified(report)]
     )
@@ -136,18 +140,20 @@ def tuning_json(tuning: Tuning) -> str:
     return json.dumps(plain(dataclasses.asdict(tuning)), indent=2, sort_keys=True)
 
 
-def _sections(report: ReportData) -> Iterable[Section]:
-    """The sections of the report, each as (title, column names, rows)."""
+def _sections(report: ReportData, shown: Shown) -> Iterable[Section]:
+    """The sections of the report, each as (title, column names, rows). `shown` makes what is
+    written of a text that may hold names of a model or of files."""
     if not report.passed_through:
         yield f"{PRECISIONS[report.precision]}{_runtime(report)}", (), []
     if report.original or report.optimized:
         yield (
-            f"{report.original or 'a model in memory'} -> {report.optimized or 'nothing written'}",
+            f"{shown(report.original) or 'a model in memory'} ->"
+            f" {shown(report.optimized) or 'nothing written'}",
             (),
             [],
         )
     if report.passed_through:
-        yield f"written unchanged: {report.passed_through}", (), []
+        yield f"written unchanged: {shown(report.passed_through)}", (), []
         return
     if report.library_sha256:
         yield f"library: SHA-256 {report.library_sha256}", (), []
@@ -162,16 +168,16 @@ def _sections(report: ReportData) -> Iterable[Section]:
             "FLOPs",
             *(name.format(arch) for name in _TIMES for arch in report.archs),
         ),
-        _by_op(report.fused, report.archs),
+        _by_op(report.fused, report.archs, shown),
     )
     if report.skips:
-        yield f"skipped ({report.skips}): {len(report.skipped)} source nodes", (), []
+        yield f"skipped ({shown(report.skips)}): {len(report.skipped)} source nodes", (), []
     if report.planning:
         yield _planning(report.planning), (), []
     if report.tuning:
-        yield from tuning_sections(report.tuning)
+        yield from tuning_sections(report.tuning, shown)
     if any(region.measured for region in report.regions):
-        yield _regions([region for region in report.regions if region.measured])
+        yield _regions([region for region in report.regions if region.measured], shown)
     for title, refusals in (
         ("left to ONNX Runtime", [r for r in report.refusals if not r.apart]),
         ("not merged with a neighbouring layer", [r for r in report.refusals if r.apart]),
@@ -180,22 +186,22 @@ def _sections(report: ReportData) -> Iterable[Section]:
             yield (
                 f"{title}: {len(refusals)}",
                 ("op", "nodes", "reason", "remedy", "e.g.", "details"),
-                _by_reason(refusals),
+                _by_reason(refusals, shown),
             )
     if report.kept:
         yield (
             f"kept in fp32: {len(report.kept)}",
             ("op", "nodes", "reason", "e.g.", "details"),
-            _kept(report),
+            _kept(report, shown),
         )
     if report.shared_weights:
         title = (
             "weights stored twice, because unfused nodes also read them:"
             f" {len(report.shared_weights)}"
         )
-        yield title, ("weight",), [(name,) for name in report.shared_weights]
+        yield title, ("weight",), [(shown(name),) for name in report.shared_weights]
     if report.changes:
-        yield "canonicalized:", ("pass",), [(line,) for line in report.changes]
+        yield "canonicalized:", ("pass",), [(shown(line),) for line in report.changes]
 
 
 def _runtime(report: ReportData) -> str:
@@ -237,14 +243,14 @@ def _origin(report: ReportData) -> str:
     )
 
 
-def _by_op(fused: Sequence[Fused], archs: Sequence[int]) -> Lines:
+def _by_op(fused: Sequence[Fused], archs: Sequence[int], shown: Shown) -> Lines:
     groups: dict[str, list[Fused]] = defaultdict(list)
     for node in fused:
         groups[node.op].append(node)
     ordered = sorted(groups.items(), key=lambda group: (-_flops(group[1]), group[0]))
     rows = [
         (op, len(nodes), _scaled(_flops(nodes)), *_times(nodes, archs))
-        for op, nodes in [*ordered, ("total", fused)]
+        for op, nodes in [*((shown(op), nodes) for op, nodes in ordered), ("total", fused)]
     ]
     return rows if fused else []
 
@@ -263,13 +269,17 @@ def _times(nodes: Sequence[Fused], archs: Sequence[int]) -> list[str]:
     return [*(f"{us:.1f}" if us else "" for us in (*ours, *theirs)), *gains]
 
 
-def _by_reason(refusals: Sequence[Refusal]) -> Lines:
+def _by_reason(refusals: Sequence[Refusal], shown: Shown) -> Lines:
     groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for refusal in refusals:
         groups[refusal.op, refusal.reason.partition(":")[0]].append(refusal)
     firsts = [(op, len(members), reason, members[0]) for (op, reason), members in _ordered(groups)]
     return [
-        (op, count, reason, first.remedy, located(first.node, first.body), _details(first))
+        (
+            shown(op),
+            count,
+            *map(shown, (reason, first.remedy, located(first.node, first.body), _details(first))),
+        )
         for op, count, reason, first in firsts
     ]
 
@@ -282,17 +292,17 @@ def _details(refusal: Refusal) -> str:
     return ", ".join([*filter(None, [refusal.reason.partition(": ")[2]]), *numbers])
 
 
-def _kept(report: ReportData) -> Lines:
+def _kept(report: ReportData, shown: Shown) -> Lines:
     groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for kept in report.kept:
         groups[kept.op, kept.reason.partition(":")[0]].append(kept)
     return [
         (
-            op,
+            shown(op),
             len(members),
-            reason,
-            located(members[0].node, members[0].body),
-            members[0].reason.partition(": ")[2],
+            shown(reason),
+            shown(located(members[0].node, members[0].body)),
+            shown(members[0].reason.partition(": ")[2]),
         )
         for (op, reason), members in _ordered(groups)
     ]
@@ -312,11 +322,11 @@ def _all_fused(report: ReportData) -> Section:
         )
         rows.append(
             (
-                located(node.name, node.body),
-                node.op,
-                node.tensor,
+                code(located(node.name, node.body)),
+                code(node.op),
+                code(node.tensor),
                 _scaled(node.flops),
-                "; ".join(node.configs),
+                code("; ".join(node.configs)),
                 times,
                 measured,
             )
@@ -333,7 +343,7 @@ def _all_fused(report: ReportData) -> Section:
     return "## Fused nodes", header, rows
 
 
-def _regions(regions: Sequence[Verdict]) -> Section:
+def _regions(regions: Sequence[Verdict], shown: Shown) -> Section:
     """Our time and ONNX Runtime's of each region on each architecture, the slowest first."""
     ordered = sorted(
         regions,
@@ -346,7 +356,7 @@ def _regions(regions: Sequence[Verdict]) -> Section:
     ]
     rows: Lines = [
         (
-            verdict.region,
+            shown(verdict.region),
             *(f"{us:.1f}" for us in verdict.values().values()),
             f"{verdict.gain:.2f}",
             "measured" if verdict.measured else "predicted",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from onnxbolt.tune.summary import Tuning, WholeModel
@@ -15,9 +15,10 @@ _ENDS = {
 }
 
 
-def sections(tuning: Tuning) -> Iterator[Section]:
+def sections(tuning: Tuning, shown: Callable[[str], str]) -> Iterator[Section]:
     """Sections as (title, column names, rows): the tasks with the times of the predicted and the
-    best choice, then the quality of the predictions."""
+    best choice, then the quality of the predictions. `shown` makes what is written of a text that
+    may hold names of a model."""
     title = (
         f"tuned: {len(tuning.tasks)} problems in {tuning.seconds:.0f} s, with"
         f" {tuning.trials} measurements and {tuning.kernels} kernels of this run and the"
@@ -39,7 +40,7 @@ def sections(tuning: Tuning) -> Iterator[Section]:
         header,
         [
             (
-                task.name,
+                shown(task.name),
                 task.occurrences,
                 task.tried,
                 task.failed,
@@ -47,15 +48,15 @@ def sections(tuning: Tuning) -> Iterator[Section]:
                 f"{task.best_us:.1f}",
                 f"{task.regret - 1:.1%}",
                 f"{task.best_tflops:.1f}",
-                task.config,
+                shown(task.config),
             )
             for task in tuning.tasks
         ],
     )
     if tuning.whole is not None:
-        yield _whole(tuning.whole), (), []
+        yield _whole(tuning.whole, shown), (), []
     for note in tuning.notes:
-        yield note, (), []
+        yield shown(note), (), []
     if tuning.quality:
         columns = (
             "kind",
@@ -78,7 +79,7 @@ def sections(tuning: Tuning) -> Iterator[Section]:
         )
 
 
-def _whole(whole: WholeModel) -> str:
+def _whole(whole: WholeModel, shown: Callable[[str], str]) -> str:
     """One line with the whole model's time and ONNX Runtime's, and with the regions that were
     left to ONNX Runtime because of them."""
     line = (
@@ -87,7 +88,7 @@ def _whole(whole: WholeModel) -> str:
     )
     dropped = (
         "; left to ONNX Runtime, because the whole model is slower with them:"
-        f" {'; '.join(whole.dropped)}"
+        f" {shown('; '.join(whole.dropped))}"
         if whole.dropped
         else ""
     )

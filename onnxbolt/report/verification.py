@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxbolt.graph.bodies import located
-from onnxbolt.report.markdown import plain, table
+from onnxbolt.report.markdown import code, plain, table
 from onnxbolt.verify.result import VerifyResult
 from onnxbolt.version import __version__
 
@@ -37,13 +37,16 @@ class Verification:
 
     def markdown(self) -> str:
         """Every row as Markdown; the last line is the verdict."""
-        title = f"# onnxbolt {__version__}\n\n{self.original} and {self.optimized}"
+        title = (
+            f"# onnxbolt {__version__}\n\n"
+            f"{code(str(self.original))} and {code(str(self.optimized))}"
+        )
         return "\n\n".join(
             (
                 title,
                 rows_as_table(self.result),
-                self.result.summary().replace("\n", "\n\n"),
-                *self.result.notes,
+                self.result.summary(code).replace("\n", "\n\n"),
+                *map(code, self.result.notes),
                 self.result.verdict,
             )
         )
@@ -56,20 +59,20 @@ def as_dict(result: VerifyResult) -> dict[str, Any]:
 
 
 def rows_as_table(result: VerifyResult) -> str:
-    """All rows in Markdown."""
+    """All rows in Markdown, in which no name is read as Markdown."""
     return table(
         _HEADER,
         [
             (
-                located(row.name, row.body),
+                code(located(row.name, row.body)),
                 row.level,
                 row.kind,
-                row.where,
+                code(row.where),
                 f"{row.error:.2e}",
                 f"{row.limit:.2e}",
                 f"{row.max_abs:.2e}",
                 f"{row.cosine:.6f}",
-                row.verdict,
+                row.verdict if row.passed else code(row.verdict),
             )
             for row in result.rows
         ],

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
 
 from onnxbolt import tolerances
 from onnxbolt.graph.bodies import located
-from onnxbolt.terminal import add_row, literal_console, width
+from onnxbolt.terminal import add_row, literal_console, one_line, width
 
 WIDTH = 160  # columns of a text that is not written to a terminal
 NOT_JUDGED = "PASSED by segment; whole model not judged (give --inputs)"
@@ -178,9 +178,9 @@ class VerifyResult:
         """The rows of one of LEVELS."""
         return tuple(row for row in self.rows if row.level == level)
 
-    def summary(self) -> str:
+    def summary(self, shown: Callable[[str], str] = one_line) -> str:
         """One line per provider, sizes, level and kind: how many tensors, and the one nearest to
-        its limit."""
+        its limit. `shown` makes what is written of a model's names."""
         lines = []
         for where, level, kind in dict.fromkeys(
             (row.where, row.level, row.kind) for row in self.rows
@@ -198,8 +198,8 @@ class VerifyResult:
                 else f"{len(rows)} within their limits"
             )
             lines.append(
-                f"{where}, {kind}s: {state}; nearest: {located(worst.name, worst.body)}"
-                f" {worst.error:.2e} of {worst.limit:.2e}"
+                f"{shown(where)}, {kind}s: {state}; nearest:"
+                f" {shown(located(worst.name, worst.body))} {worst.error:.2e} of {worst.limit:.2e}"
             )
         return "\n".join(lines)
 
