@@ -45,12 +45,15 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Trace:
-    """MiB after each part of the runs (device memory only with a GPU), the number of different
-    sizes, and the median of a run's seconds."""
+    """After each part of the runs: MiB (device memory only with a GPU), and how many sizes had been
+    different until then; the median of a run's seconds.
+
+    Memory that grows with new sizes stops growing with them; what grows on is taken by each run.
+    """
 
     host: tuple[float, ...]
     device: tuple[float, ...]
-    sizes: int
+    sizes: tuple[int, ...]
     seconds: float
 
 
@@ -103,7 +106,8 @@ def measured(name: str, scratch: Path, on_gpu: bool, chosen: argparse.Namespace)
     trace = isolated(served, path, largest, shapes, on_gpu)
     values = {
         "runs": chosen.runs,
-        "sizes": trace.sizes,
+        "sizes": trace.sizes[-1],
+        "new_sizes": [b - a for a, b in itertools.pairwise((0, *trace.sizes))],
         "host_mib": [round(mib, 1) for mib in trace.host],
         "host_growth": growth(trace.host),
     }
@@ -122,6 +126,7 @@ def served(
     options = onnxbolt.session_options(path, providers=providers, strict=on_gpu)
     session = ort.InferenceSession(path, options, providers=providers)
     host, device, seconds = list[float](), list[float](), list[float]()
+    seen, sizes = set[tuple[tuple[int, ...], ...]](), list[int]()
     for number, at in enumerate(shapes, 1):
         feeds = {
             name: array.reshape(-1)[: int(np.prod(at[name]))].reshape(at[name])
@@ -130,11 +135,12 @@ def served(
         start = time.perf_counter()
         session.run(None, feeds)
         seconds.append(time.perf_counter() - start)
+        seen.add(tuple(at.values()))
         if number * PARTS % len(shapes) < PARTS:
             host.append(_resident() / _MIB)
             device += [cuda.taken_memory() / _MIB] if on_gpu else []
-    distinct = len({tuple(at.items()) for at in shapes})
-    return Trace(tuple(host), tuple(device), distinct, statistics.median(seconds))
+            sizes.append(len(seen))
+    return Trace(tuple(host), tuple(device), tuple(sizes), statistics.median(seconds))
 
 
 def growth(taken: Sequence[float]) -> float:

@@ -33,6 +33,8 @@ def test_memory_is_read_after_each_part_of_the_runs(tmp_path: Path) -> None:
     values = row["values"]
     assert (row["name"], row["dtype"], values["runs"]) == ("small", "fp16", 47)
     assert 1 < values["sizes"] < 47
+    assert len(values["new_sizes"]) == PARTS
+    assert sum(values["new_sizes"]) == values["sizes"]
     assert len(values["host_mib"]) == PARTS
     assert min(values["host_mib"]) > 10
     assert values["host_growth"] == pytest.approx(growth(values["host_mib"]), abs=1e-3)
@@ -53,13 +55,14 @@ def test_too_much_growth_is_a_failure(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trace = Trace(host, device, 7, 0.25)
+    trace = Trace(host, device, (5, 7), 0.25)
     monkeypatch.setattr(serving_memory, "isolated", lambda *arguments: trace)
     out = tmp_path / "results.json"
     assert main(["small", "--runs", "10", *CPU, str(out)]) == code
     (row,) = json.loads(out.read_text())["rows"]
     assert row["values"]["host_growth"] == growth(host)
     assert row["values"]["device_growth"] == growth(device)
+    assert row["values"]["new_sizes"] == [5, 2]
     cells = [cell(row) for cell in TABLES["serving_memory"].columns.values()]
     assert cells[1:4] == ["10", "7", f"100 to {host[-1]:.0f}"]
     assert re.fullmatch(r"\d\.\d\d%", cells[4])
@@ -88,11 +91,12 @@ def test_every_run_gets_the_inputs_of_its_size(
     path.write_bytes(model.SerializeToString())
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
     largest = varying.feeds_of(model, ((1, 3, 96, 128),), 0)
-    shapes = [{"x": (1, 3, h, 8)} for h in range(32, 52)]
+    shapes = [{"x": (1, 3, h, 8)} for h in (*range(32, 44), *range(36, 44))]
     trace = serving_memory.served(path, largest, shapes, False)
     assert [feeds["x"].shape for feeds in seen] == [at["x"] for at in shapes]
     assert np.array_equal(seen[0]["x"].ravel(), largest["x"].ravel()[: 3 * 32 * 8])
-    assert (len(trace.host), trace.device, trace.sizes) == (PARTS, (), 20)
+    assert (len(trace.host), trace.device) == (PARTS, ())
+    assert trace.sizes == (2, 4, 6, 8, 10, 12, 12, 12, 12, 12)
 
 
 def test_unknown_models_and_too_few_runs_are_told(capsys: pytest.CaptureFixture[str]) -> None:
