@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from onnxbolt.cli_base import FILE, Command, custom_ops, emit, messages
 from onnxbolt.cli_options import planning, sized
+from onnxbolt.errors import AdviceError
 from onnxbolt.options import Options
+
+if TYPE_CHECKING:
+    from onnxbolt.advice import Explanation
 
 
 @click.command(cls=Command)
@@ -50,7 +54,8 @@ def explain(
     """Explain what is not fused or not at its best, and what would change it.
 
     Changes of the model are tried on copies: each is planned again, and both predicted times of the
-    whole model are compared. A change that saves less than 3% is no advice.
+    whole model are compared. A change that saves less than 3% is no advice. The exit code is 1 if
+    --write-model finds no advice to follow; the explanation is printed all the same.
     """
     from onnxbolt.advice import explain as explained
     from onnxbolt.advice import words
@@ -59,16 +64,23 @@ def explain(
         raise click.UsageError("--json and --sarif are two forms of the same: give one of them.")
     if values["frozen"] and not values["lock"]:
         raise click.UsageError("--frozen needs --lock FILE, the lock file to read.")
-    found = explained(
-        source,
-        nodes=nodes,
-        measure=measure,
-        write_model=write_model,
-        options=Options(verify=False, **values),
-        progress=messages(quiet or as_json or as_sarif),
-    )
-    if quiet:
-        return
     forms = {as_json: words.as_json, as_sarif: words.sarif}
     form = forms.get(True, words.text)
-    emit("explanation", lambda: form(found), lambda: words.as_json(found))
+
+    def show(found: Explanation) -> None:
+        if not quiet:
+            emit("explanation", lambda: form(found), lambda: words.as_json(found))
+
+    try:
+        found = explained(
+            source,
+            nodes=nodes,
+            measure=measure,
+            write_model=write_model,
+            options=Options(verify=False, **values),
+            progress=messages(quiet or as_json or as_sarif),
+        )
+    except AdviceError as error:
+        show(error.explanation)
+        raise
+    show(found)

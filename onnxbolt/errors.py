@@ -2,6 +2,8 @@
 
 OnnxboltError                 exit code 1
 ├── InputError                the model, a file or an option is not usable as given
+│   ├── AdviceError           no advice that `explain --write-model` could follow;
+│   │                         carries the explanation
 │   └── OpsetError            opset or IR version outside what onnx and ONNX Runtime know
 │       └── LiftError         an older opset whose operators have no newer form;
 │                             `optimize` writes such a model as it is
@@ -21,6 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from onnxbolt.advice.explanation import Explanation
     from onnxbolt.report import Report
 
 
@@ -32,6 +35,14 @@ class OnnxboltError(Exception):
 
 class InputError(OnnxboltError):
     """A model, file or option that cannot be used as given."""
+
+
+class AdviceError(InputError):
+    """There is no advice to follow, so that no model is written; `explanation` says why."""
+
+    def __init__(self, message: str, explanation: Explanation) -> None:
+        super().__init__(message)
+        self.explanation = explanation
 
 
 class OpsetError(InputError):

@@ -28,7 +28,7 @@ from onnxbolt.advice.forecast import Forecast, Forecaster, opt_point
 from onnxbolt.advice.kinds import FASTER
 from onnxbolt.advice.trials import Trials, Tried
 from onnxbolt.archs import by_name
-from onnxbolt.errors import InputError
+from onnxbolt.errors import AdviceError, InputError
 from onnxbolt.extra_ops import registered
 from onnxbolt.graph.bodies import located
 from onnxbolt.graph.source import Source, opened
@@ -65,8 +65,9 @@ def explain(
     the model with the changes of `total`, or of the only advice, there. The other keywords are
     fields of `Options`.
 
-    Raises InputError if the model, a name or an option cannot be used as given, if there is no GPU
-    to measure on, and if there is no advice to write; and with `measure` what `optimize` raises.
+    Raises InputError if the model, a name or an option cannot be used as given, and if there is no
+    GPU to measure on; AdviceError, which has the explanation, if there is no advice to write; and
+    with `measure` what `optimize` raises.
     """
     options = dataclasses.replace(options or Options(), **choices)
     stream = measuring.require_gpu() if measure else None
@@ -100,7 +101,7 @@ def explained(
         if measure:
             found = outcome.measured(found, options, stream)
         if write_model is not None:
-            output.write(outcome.model(write_model), {}, options.save_as_external_data)
+            output.write(outcome.model(write_model, found), {}, options.save_as_external_data)
             output.commit()
     return found
 
@@ -191,12 +192,13 @@ class _Outcome:
             if keys or finding.state != UNALIGNED:
                 yield dataclasses.replace(finding, advices=keys)
 
-    def model(self, path: str | Path) -> ModelProto:
-        """The model with all changes that go together. Raises InputError if there are none."""
+    def model(self, path: str | Path, found: Explanation) -> ModelProto:
+        """The model with all changes that go together. Raises AdviceError if there are none."""
         if self._total is None:
-            raise InputError(
-                f"{option('write_model', path)}: there is no advice to follow, so nothing is"
-                " written"
+            raise AdviceError(
+                f"{option('write_model', path)}: no model is written, since there is no advice to"
+                f" follow: no change that was tried saves {THRESHOLD:.0%} of the time",
+                found,
             )
         return self._total.model
 

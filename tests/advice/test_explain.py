@@ -21,7 +21,7 @@ from onnxbolt.advice.findings import APART, LAYOUT, UNALIGNED, UNFUSED
 from onnxbolt.advice.forecast import opt_point
 from onnxbolt.advice.inputs import FixedSizes
 from onnxbolt.cli import main
-from onnxbolt.errors import InputError
+from onnxbolt.errors import AdviceError, InputError
 from onnxbolt.graph.importer import load_model
 from onnxbolt.graph.weights import complete, is_apart
 from onnxbolt.options import Options
@@ -94,10 +94,29 @@ def test_the_written_model_follows_the_advice(tmp_path: Path) -> None:
     feeds = feeds_of(model)
     np.testing.assert_allclose(run(out, feeds)[0], run(model, feeds)[0], rtol=1e-3, atol=1e-4)
     assert explain(out, archs=ARCH).advices == ()
-    nothing = Net({"x": [4, 64]})
-    with pytest.raises(InputError, match="there is no advice to follow"):
-        explain(nothing.model(nothing.linear("x", 64, 64)), write_model=tmp_path / "none.onnx")
-    assert not (tmp_path / "none.onnx").exists()
+
+
+@pytest.mark.parametrize("form", ["", "--json", "--sarif", "--quiet"])
+def test_without_advice_the_explanation_is_printed_and_nothing_is_written(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net, source, out = Net({"x": [4, 64]}), tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(net.model(net.linear("x", 64, 64)), source)
+    with pytest.raises(AdviceError, match="no advice to follow") as raised:
+        explain(source, archs=ARCH, write_model=out)
+    given = ["explain", str(source), "--arch", ARCH, *filter(None, [form])]
+    assert main(given) == 0
+    printed = capsys.readouterr().out
+    assert main([*given, "--write-model", str(out)]) == raised.value.exit_code == 1
+    found = capsys.readouterr()
+    assert found.out == printed
+    assert bool(printed) == (form != "--quiet")
+    assert found.err.splitlines()[-1].endswith(
+        f"--write-model {out}: no model is written, since there is no advice to follow: no change"
+        " that was tried saves 3% of the time"
+    )
+    assert raised.value.explanation == explain(source, archs=ARCH)
+    assert list(tmp_path.iterdir()) == [source]
 
 
 def test_large_weights_that_stay_are_read_from_their_file(tmp_path: Path) -> None:
