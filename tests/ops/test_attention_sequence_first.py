@@ -20,11 +20,12 @@ from tests.support import Net, matched
 
 @dataclass(frozen=True)
 class Module:
-    """The module as it is exported. `batch_first`: as it is for its inputs; `folded`: with
-    need_weights, batch and heads are one axis; `symbolic`: the batch has a name."""
+    """The module as it is exported. `batch_first`: as it is for its inputs; `form`: "apart",
+    "folded" (with need_weights, batch and heads are one axis) or "operator" (of opset 23);
+    `symbolic`: the batch has a name."""
 
     batch_first: bool = False
-    folded: bool = False
+    form: str = "apart"
     cross: bool = False
     mask: str = ""  # "added" [S, T], or "padding" [B, T]
     symbolic: bool = False
@@ -53,13 +54,13 @@ class Module:
             shapes["mask"] = (self.queries, self.span)
         elif self.mask:
             shapes["mask"], types["mask"] = (b, self.span), TensorProto.BOOL
-        net = Net(shapes, types=types)
+        net = Net(shapes, opset=23 if self.form == "operator" else 17, types=types)
         inputs = ["x", "context"] if self.cross else ["x"]
         if self.batch_first:
             inputs = [net.node("Transpose", name, perm=[1, 0, 2]) for name in inputs]
         q, k, v = self._projected(net, inputs)
         parts = [self._by_heads(net, *each) for each in self._positions(q, k, v)]
-        y = self._folded(net, *parts) if self.folded else self._apart(net, *parts)
+        y = self._folded(net, *parts) if self.form == "folded" else self._apart(net, *parts)
         rows = net.node("Reshape", y, self._ints(net, -1, self.width))
         y = self._linear(net, rows, self.width)
         y = net.node("Reshape", y, self._ints(net, self.queries, -1, self.width))
@@ -120,11 +121,14 @@ class Module:
             net.node("Reshape", x, self._ints(net, -1, self.heads, length, self.size))
             for x, length in zip((q, k, v), lengths, strict=True)
         )
-        k, root = net.node("Transpose", k, perm=[0, 1, 3, 2]), net.const(self.size**-0.25)
-        scores = net.node("MatMul", net.node("Mul", q, root), net.node("Mul", k, root))
-        if self.mask:
-            scores = net.node("Add", scores, self._mask(net))
-        y = net.node("MatMul", net.node("Softmax", scores, axis=-1), v)
+        mask = [self._mask(net)] if self.mask else []
+        if self.form == "operator":
+            y = net.node("Attention", q, k, v, *mask)
+        else:
+            k, root = net.node("Transpose", k, perm=[0, 1, 3, 2]), net.const(self.size**-0.25)
+            scores = net.node("MatMul", net.node("Mul", q, root), net.node("Mul", k, root))
+            scores = net.node("Add", scores, *mask) if mask else scores
+            y = net.node("MatMul", net.node("Softmax", scores, axis=-1), v)
         return net.node("Transpose", y, perm=[2, 0, 1, 3])
 
     def _mask(self, net: Net) -> str:
@@ -132,7 +136,10 @@ class Module:
             return net.node("Unsqueeze", "mask", self._ints(net, 0))
         low, zero = net.const(-np.inf), net.const(0.0)
         numbers = net.node("Where", "mask", low, zero)
-        return net.node("Unsqueeze", numbers, self._ints(net, 1, 2))
+        mask = net.node("Unsqueeze", numbers, self._ints(net, 1, 2))
+        if self.form == "operator":  # ONNX Runtime broadcasts no queries
+            return net.node("Expand", mask, self._ints(net, 1, 1, self.queries, 1))
+        return mask
 
     def feeds(self) -> dict[str, np.ndarray]:
         """Random inputs; the last batch's padding begins in front of its last key."""
@@ -155,10 +162,11 @@ class Module:
         return (*two, self.width)
 
 
+FORMS = ("apart", "folded", "operator")
 MODULES = [
-    Module(batch_first, folded, cross, mask)
+    Module(batch_first, form, cross, mask)
     for batch_first in (False, True)
-    for folded in (False, True)
+    for form in FORMS
     for cross, mask in ((False, ""), (True, "added"), (True, "padding"), (False, "padding"))
 ]
 
@@ -179,17 +187,17 @@ def test_it_is_fused_in_all_forms(module: Module, sizes: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-@pytest.mark.parametrize("folded", [False, True])
-def test_it_is_right_in_low_precision(folded: bool, precision: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_it_is_right_in_low_precision(form: str, precision: str, tmp_path: Path) -> None:
     assert_in_16_bits(
-        Module(folded=folded, cross=True, mask="padding").model(), precision, tmp_path / "out.onnx"
+        Module(form=form, cross=True, mask="padding").model(), precision, tmp_path / "out.onnx"
     )
 
 
-@pytest.mark.parametrize("folded", [False, True])
-def test_the_input_of_a_batch_first_module_is_read_as_it_is(folded: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_the_input_of_a_batch_first_module_is_read_as_it_is(form: str, tmp_path: Path) -> None:
     """Nothing stands between input, projection and attention."""
-    optimized(Module(batch_first=True, folded=folded).model(), tmp_path / "out.onnx")
+    optimized(Module(batch_first=True, form=form).model(), tmp_path / "out.onnx")
     nodes = onnx.load(tmp_path / "out.onnx").graph.node
     kinds = [node.op_type.split("_")[0] for node in nodes]
     assert kinds[:2] == ["FusedGemm", "FusedAttention"]
@@ -198,7 +206,20 @@ def test_the_input_of_a_batch_first_module_is_read_as_it_is(folded: bool, tmp_pa
 
 
 def test_one_head_is_not_told_from_batch() -> None:
-    candidates, _ = matched(Module(folded=True, heads=1, size=32).model())
+    candidates, _ = matched(Module(form="folded", heads=1, size=32).model())
     (found,) = (each for each in candidates if each.anchor.op.name == "attention")
     assert isinstance(found.anchor, AttentionAnchor)
     assert [tensor.shape for tensor in (found.anchor.x, found.output)] == [[2, 5, 32]] * 2
+
+
+def test_an_operator_that_is_refused_stays_as_it_was(tmp_path: Path) -> None:
+    """Capped scores: no axes are exchanged around it."""
+    source = Module(form="operator").model()
+    (attention,) = (node for node in source.graph.node if node.op_type == "Attention")
+    attention.attribute.append(onnx.helper.make_attribute("softcap", 2.0))
+    report = optimized(source, tmp_path / "out.onnx")
+    assert report.passed
+    assert not any("batch moved" in line for line in report.changes)
+    assert [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node].count(
+        "Attention"
+    ) == 1

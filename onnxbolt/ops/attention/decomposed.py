@@ -33,7 +33,7 @@ from onnxbolt.ops.attention.found import AttentionAnchor, Mask, Parts, assembled
 from onnxbolt.ops.attention.lengths import sizes
 from onnxbolt.ops.attention.masks import REFOLDS, Masks, Operand, leads_to_product
 from onnxbolt.ops.attention.positions import Frame
-from onnxbolt.ops.attention.products import Operands, Product, heads_before, operands, product
+from onnxbolt.ops.attention.products import Attempt, Product, heads_before, operands, product
 from onnxbolt.ops.attention.scales import before, exact, factor, widened
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import Match
@@ -92,16 +92,6 @@ def match(op: FusedOp, softmax: gs.Node) -> Match:
     ]
     found = next((each for each in attempts if not isinstance(each, Refusal)), attempts[0])
     return found if isinstance(found, Refusal) else (found, ())
-
-
-@dataclass(frozen=True, eq=False)
-class Attempt:
-    """The operands of an attention and the result of its second product, if one axis for batch and
-    heads, where it has such, has this number of heads."""
-
-    operands: Operands
-    y: gs.Tensor
-    heads: int
 
 
 def attempts(softmax: gs.Node) -> Iterator[Attempt]:

@@ -4,7 +4,7 @@ Runtime's (canonicalize/attention_form.py)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from onnxbolt.ops.attention.found import Band, Mask, Masked, Parts, assembled
 from onnxbolt.ops.attention.lengths import Size, sizes
 from onnxbolt.ops.attention.masks import Operand
 from onnxbolt.ops.attention.positions import Frame
+from onnxbolt.ops.attention.products import Attempt, Operands
 from onnxbolt.ops.attention.scales import before, widened
 from onnxbolt.ops.attention.views import Followed
 from onnxbolt.ops.base import FusedOp
@@ -46,6 +47,16 @@ def standard(op: FusedOp, node: gs.Node) -> Match:
     heads = int(attrs.get("q_num_heads", 0)), int(attrs.get("kv_num_heads", 0))
     band = Band(last=0) if attrs.get("is_causal", 0) else Band()
     return _matched(op, node, _Given(heads, optional(node.inputs, 3), band, (4, 5, 6), zeros=True))
+
+
+def attempts(node: gs.Node) -> Iterator[Attempt]:
+    """The way to read attention of opset 23 and 24 whose result is [batch, heads, queries, size]:
+    one, or none."""
+    y = node.outputs[0]
+    if len(y.shape or ()) == 4:
+        q, k, v = node.inputs[:3]
+        own = views.by_heads()
+        yield Attempt(Operands(q, k, v, (own, own, own), own), y, 0)
 
 
 def divided(op: FusedOp, node: gs.Node) -> Match:

@@ -12,8 +12,8 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.graph.snapshot import Snapshot
 from onnxbolt.ops.attention import (
-    decomposed,
     folds,
+    forms,
     grids,
     head_factors,
     row_maxima,
@@ -22,10 +22,9 @@ from onnxbolt.ops.attention import (
 )
 from onnxbolt.ops.base import FusedOp
 
+_Rewrite = Callable[[FusedOp, gs.Graph, Iterable[gs.Node]], list[gs.Node]]
 # each rewrites attentions with these softmaxes, and returns those of the ones that it changed
-_REWRITES: tuple[
-    tuple[str, Callable[[FusedOp, gs.Graph, Iterable[gs.Node]], list[gs.Node]]], ...
-] = (
+_OF_SOFTMAXES: tuple[tuple[str, _Rewrite], ...] = (
     ("maxima of rows no longer subtracted", row_maxima.drop),
     ("factors of heads moved to queries", head_factors.move),
     ("biases of grids added to scores", grids.flatten),
@@ -33,25 +32,28 @@ _REWRITES: tuple[
     ("masks divided into batch and heads", folds.divide),
     # again: one of several masks may have been divided since
     ("several masks joined to one", sums.join),
+)
+# the same, of operators that are attention by themselves as well
+_OF_ALL: tuple[tuple[str, _Rewrite], ...] = (
     ("batch moved in front of positions", sequence_first.turn),
 )
 
 
 def prepare(op: FusedOp, graph: gs.Graph) -> Sequence[str]:
     """Rewrite the attentions that `op` then recognizes; a line for the report for each rewrite."""
-    softmaxes = [
-        node
-        for node in graph.nodes
-        if node.op == "Softmax" and not node.domain and decomposed.is_weighing(node)
-    ]
+    softmaxes = [node for node in graph.nodes if forms.is_softmax(node)]
+    attentions = [*softmaxes, *(node for node in graph.nodes if forms.is_operator(node))]
     before = Snapshot(graph)
     while True:
         changed = dict[str, list[gs.Node]]()
-        for words, rewrite in _REWRITES:
+        for words, rewrite in _OF_SOFTMAXES:
             changed.setdefault(words, []).extend(rewrite(op, graph, softmaxes))
-        found = dict.fromkeys(softmax for nodes in changed.values() for softmax in nodes)
-        lost = {each for each in found if not isinstance(decomposed.match(op, each), tuple)}
+        for words, rewrite in _OF_ALL:
+            changed.setdefault(words, []).extend(rewrite(op, graph, attentions))
+        found = dict.fromkeys(node for nodes in changed.values() for node in nodes)
+        lost = {each for each in found if not isinstance(forms.match(op, each), tuple)}
         if not lost:
             return [f"attention: {len(n)} ({words})" for words, n in changed.items() if n]
         before.restore(graph)
         softmaxes = [each for each in softmaxes if each not in lost]
+        attentions = [each for each in attentions if each not in lost]

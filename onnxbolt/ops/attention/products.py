@@ -87,6 +87,16 @@ class Operands:
     y: Arrange  # that of the second product's result
 
 
+@dataclass(frozen=True, eq=False)
+class Attempt:
+    """The operands of an attention and the result of its second product, if one axis for batch and
+    heads, where it has such, has this number of heads."""
+
+    operands: Operands
+    y: gs.Tensor
+    heads: int
+
+
 def operands(
     first: Product, second: Product, probabilities: gs.Tensor, heads: int
 ) -> Operands | None:

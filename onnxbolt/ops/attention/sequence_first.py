@@ -20,10 +20,10 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.graph.edit import add_constant, insert, pinned, producer, prune, remove, stand_alone
 from onnxbolt.graph.names import fresh
-from onnxbolt.ops.attention import decomposed, views
-from onnxbolt.ops.attention.decomposed import Attempt
+from onnxbolt.ops.attention import forms, views
 from onnxbolt.ops.attention.found import AttentionAnchor
 from onnxbolt.ops.attention.lengths import Size, sizes
+from onnxbolt.ops.attention.products import Attempt
 from onnxbolt.ops.attention.scales import before
 from onnxbolt.ops.attention.views import Arrange
 from onnxbolt.ops.base import FusedOp
@@ -42,13 +42,13 @@ class _Root:
 
 
 def turn(op: FusedOp, graph: gs.Graph, among: Iterable[gs.Node]) -> list[gs.Node]:
-    """Exchange the axes around attentions of this form; returns the softmaxes, `among` the given
-    ones, of these attentions."""
+    """Exchange the axes around attentions of this form; returns the softmaxes and operators,
+    `among` the given ones, of these attentions."""
     turned, roots = list[gs.Node](), dict[str, gs.Tensor]()
-    for softmax in among:
-        if not _is_read(decomposed.match(op, softmax)):
-            attempts = decomposed.attempts(softmax)
-            turned += [softmax] if any(_turned(graph, each, roots) for each in attempts) else []
+    for node in among:
+        if not _is_read(forms.match(op, node)):
+            attempts = forms.attempts(node)
+            turned += [node] if any(_turned(graph, each, roots) for each in attempts) else []
     if turned:
         prune(graph)
     return turned
