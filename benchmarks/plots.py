@@ -121,8 +121,8 @@ def main() -> int:
         "svg.fonttype": "none",
         "font.family": ["DejaVu Sans", "sans-serif"],
     }
-    for path in FIGURES.glob("*.svg"):
-        path.unlink()  # results may have gone
+    for name in FIGURES_BY_NAME:
+        (FIGURES / f"{name}.svg").unlink(missing_ok=True)  # results may have gone
     for name, rows in available(RESULTS).items():
         _draw(FIGURES_BY_NAME[name], rows, FIGURES / f"{name}.svg")
     return 0

@@ -65,6 +65,22 @@ def test_figures_have_the_rows_of_the_paper(results: Path) -> None:
     }
 
 
+def test_only_figures_of_results_are_replaced(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    figures = tmp_path / "figures"
+    figures.mkdir()
+    for name in ("a_drawing", "epilogue", "gemm"):  # of these, only gemm has results
+        (figures / f"{name}.svg").write_text("old")
+    monkeypatch.setattr(plots, "RESULTS", results)
+    monkeypatch.setattr(plots, "FIGURES", figures)
+    assert plots.main() == 0
+    assert {path.stem for path in figures.iterdir()} == {"a_drawing", "conv", "gemm"}
+    assert (figures / "a_drawing.svg").read_text() == "old"
+    assert (figures / "gemm.svg").read_text() != "old"
+
+
 def test_bars_are_rates_of_both_sides(results: Path) -> None:
     (row,) = plots.available(results)["gemm"]
     values = {name: bar(row) for name, bar in plots.FIGURES_BY_NAME["gemm"].bars.items()}
