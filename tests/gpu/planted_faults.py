@@ -6,8 +6,9 @@ each fault, built from an edited copy of custom_ops/. An edit comes behind the d
 library with a fault passes for the model's. Verification has to pass with the first and to fail
 with all others; the exit code says whether it did.
 
-Building takes about 20 minutes of CPU time and no GPU: `--build-only` stops behind it, and what is
-built is kept.
+Building takes about an hour of CPU time and no GPU: `--build-only` stops behind it, and what is
+built is kept. `--verify-only` takes the models and libraries from there, so that one machine can
+build and another one, with a GPU, verify.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from tests.gpu.fault_list import FAULTS, KINDS, Fault
 from tests.gpu.fault_models import prepare
 
 UNEDITED = "none"
-WORKERS = 4  # processes that verify at the same time
+WORKERS = max(4, len(os.sched_getaffinity(0)) // 8)  # processes that verify at the same time
 PATIENCE = 300  # seconds for the faults of one family
 FOUND, MISSED, PASSED, ALARM = "found", "MISSED", "passed", "FALSE ALARM"
 
@@ -231,7 +232,9 @@ def main() -> int:
         default=Path("build/planted_faults"),
         help="of models and libraries",
     )
-    parser.add_argument("--build-only", action="store_true", help="verify nothing; needs no GPU")
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument("--build-only", action="store_true", help="verify nothing; needs no GPU")
+    part.add_argument("--verify-only", action="store_true", help="build nothing")
     parser.add_argument(
         "--json",
         type=Path,
@@ -244,7 +247,8 @@ def main() -> int:
         judge(Path(arguments.judge[0]), arguments.judge[1:])
         return 0
     families = [named(name) for name in arguments.families]
-    build(families, arguments.directory)
+    if not arguments.verify_only:
+        build(families, arguments.directory)
     if arguments.build_only:
         return 0
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
