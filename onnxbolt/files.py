@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,13 +53,22 @@ def private_directory(path: Path, remedy: str) -> Path:
     return path
 
 
-def check_size(path: Path, largest: int) -> None:
-    """Raises InputError unless `path` is a regular file of at most `largest` bytes. A pipe might
-    never end and fill the memory."""
+def check_regular(path: Path) -> int:
+    """The bytes of a regular file. Raises InputError if `path` is none: a pipe might never begin or
+    end."""
     with _readable(path):
-        size = path.stat().st_size
-        if not path.is_file():
-            raise InputError(f"{path}: is not a regular file; copy its content to one")
+        found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise InputError(f"{path}: is a directory, not a regular file; name a file")
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{path}: is not a regular file; copy its content to one")
+    return found.st_size
+
+
+def check_size(path: Path, largest: int) -> None:
+    """Raises InputError unless `path` is a regular file of at most `largest` bytes, which its
+    content would fill the memory with."""
+    size = check_regular(path)
     if size > largest:
         raise InputError(f"{path}: is too large: {size} bytes, and at most {largest} are read")
 
@@ -84,6 +94,10 @@ def read_lines(path: Path, longest: int) -> Iterator[str]:
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{path}: cannot be read: {error.strerror}; name a file that exists"
+        ) from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

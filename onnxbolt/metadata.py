@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from onnxbolt.errors import InputError
+from onnxbolt.files import check_regular
 
 Source = Path | str | bytes
 _METADATA_PROPS, _KEY, _VALUE = 14, 1, 2
@@ -23,6 +24,7 @@ def read_metadata(model: Source) -> dict[str, str]:
     is a complete ONNX file."""
     if isinstance(model, bytes):
         return _entries(model, "the model")
+    check_regular(Path(model))
     try:
         with (
             open(model, "rb") as file,
@@ -31,7 +33,7 @@ def read_metadata(model: Source) -> dict[str, str]:
             # skipping over a mapped file reads only what lies between the skips
             return _entries(view, str(model))
     except OSError as error:
-        raise InputError(f"{model} cannot be read: {error.strerror}") from error
+        raise InputError(f"{model}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise InputError(f"{model} is empty") from error
 

@@ -14,6 +14,7 @@ from types import TracebackType
 import onnx
 
 from onnxbolt.errors import InputError
+from onnxbolt.files import check_regular
 from onnxbolt.graph.importer import external_files
 from onnxbolt.graph.saving import data_file, save_model
 from onnxbolt.graph.weights import Weights
@@ -26,9 +27,9 @@ class Output:
     moves them into place.
 
     Without `commit`, leaving the context deletes the staged files. Without `out`, files stay in a
-    temporary directory. Raises InputError if `out` is the source or a file with its data, is not a
-    regular file, or cannot be written to, and if `lock`, which is written later, would replace a
-    file of a model.
+    temporary directory. Raises InputError if the source is no regular file, if `out` is the source
+    or a file with its data, is not a regular file, or cannot be written to, and if `lock`, which is
+    written later, would replace a file of a model.
     """
 
     def __init__(
@@ -38,6 +39,8 @@ class Output:
         self._name = self.path.name if self.path else "model.onnx"
         if self.path is None:
             return
+        if isinstance(source, str | Path):
+            check_regular(Path(source))
         check_apart("lock", None if lock is None else Path(lock), source, out)
         if self.path.is_dir():
             raise InputError(f"{self.path} is a directory; name the file to write")

@@ -501,3 +501,56 @@ def test_a_quick_command_imports_no_optimizer(arguments: list[str], tmp_path: Pa
         [sys.executable, "-c", program], capture_output=True, text=True, env=environment
     )
     assert done.stdout.splitlines()[-1] == "end"
+
+
+COMMANDS = (
+    ("optimize", "{bad}", "{directory}"),
+    ("optimize", "{bad}", "{directory}/out.onnx"),
+    ("optimize", "{bad}", "{directory}/out.onnx", "--report", "{directory}/report.json"),
+    ("tune", "{bad}"),
+    ("explain", "{bad}"),
+    ("explain", "{bad}", "--write-model", "{directory}/out.onnx"),
+    ("inspect", "{bad}"),
+    ("build", "{bad}"),
+    ("verify", "{bad}", "{good}"),
+    ("verify", "{good}", "{bad}"),
+    ("bisect", "{bad}"),
+    ("undo", "{bad}", "{directory}/out.onnx", "--rule", "x"),
+)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_models_that_are_missing_or_no_files(
+    command: tuple[str, ...],
+    small_model: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each command says so of the model that it should read. Nobody writes to the pipe, so that a
+    command that opens it waits for ever."""
+    directory = small_model.parent
+    pipe, missing = directory / "pipe", directory / "missing"
+    os.mkfifo(pipe)
+    for bad, words in (
+        (missing, "cannot be read: No such file or directory; name a file that exists"),
+        (pipe, "is not a regular file; copy its content to one"),
+    ):
+        given = [part.format(bad=bad, good=small_model, directory=directory) for part in command]
+        assert fails(capsys, directory, *given) == (1, f"{bad}: {words}")
+
+
+@pytest.mark.timeout(120)
+def test_inputs_of_a_pipe(small_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = small_model.with_name("pipe.npz")
+    os.mkfifo(pipe)
+    given = "verify", small_model, small_model, "--inputs", pipe
+    code, line = fails(capsys, small_model.parent, *given)
+    assert code == 1
+    assert "pipe.npz: is not a regular file; copy its content to one" in line
+
+
+@pytest.mark.timeout(120)
+def test_doctor_of_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["doctor", str(tmp_path / "pipe")]) == 1
+    assert "pipe: is not a regular file; copy its content to one" in capsys.readouterr().out

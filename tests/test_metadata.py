@@ -69,7 +69,7 @@ def test_other_files_are_refused(data: bytes, tmp_path: Path) -> None:
 
 
 def test_missing_and_empty_files(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"m\.onnx cannot be read: No such file"):
+    with pytest.raises(InputError, match=r"m\.onnx: cannot be read: No such file"):
         read_metadata(tmp_path / "m.onnx")
     (tmp_path / "m.onnx").touch()
     with pytest.raises(InputError, match=r"m\.onnx is empty"):

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxbolt.errors import InputError, OpsetError
+from onnxbolt.files import check_regular
 from onnxbolt.graph import stale, weights, wire
 from onnxbolt.graph.edit import Constant, Node
 from onnxbolt.graph.element_types import numpy_dtype
@@ -34,10 +35,11 @@ def load_model(path: Path | str) -> ModelProto:
     """Read an ONNX file with its external data; the data of large initializers stay in their files
     (weights.py).
 
-    Raises InputError where the file or its data is missing, damaged or not ONNX, OpsetError where
-    its versions are out of range.
+    Raises InputError where the file or its data is missing, damaged, not regular or not ONNX,
+    OpsetError where its versions are out of range.
     """
     path = Path(path)
+    check_regular(path)
     try:
         model = wire.read_model(path)
     except OSError as error:
@@ -69,8 +71,9 @@ def load_model(path: Path | str) -> ModelProto:
 def external_files(path: Path) -> set[Path]:
     """The files beside a model that hold its data; none if the model cannot be read."""
     try:
+        check_regular(path)
         model = wire.read_model(path)
-    except (OSError, DecodeError):
+    except (InputError, OSError, DecodeError):
         return set()
     outside = (
         tensor

@@ -12,6 +12,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from onnxbolt.errors import InputError
+from onnxbolt.files import check_regular
 from onnxbolt.graph.edit import SELECTING
 from onnxbolt.graph.element_types import numpy_dtype
 from onnxbolt.graph.importer import tensor_type
@@ -79,6 +80,7 @@ def read_feeds(path: Path, model: ModelProto) -> Feeds:
 def _arrays(path: Path) -> dict[str, Any]:
     """All arrays of an .npz. Raises InputError for any other file."""
     try:
+        check_regular(path)
         with open(path, "rb") as file:  # numpy leaves a damaged one open
             if not file.peek(6).startswith(_MAGIC):  # else numpy advises to load it "unsafely"
                 raise ValueError("it is not a zip archive")

@@ -128,7 +128,7 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
             load_model(tmp_path / "bad.onnx")
     with pytest.raises(InputError, match="cannot be read"):
         load_model(tmp_path / "absent.onnx")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is a directory, not a regular file; name a file"):
         load_model(tmp_path)
 
 
