@@ -48,6 +48,7 @@ class Channels(Edit):
 
     @classmethod
     def find(cls, draft: Draft) -> Iterator[Change | Obstacle]:
+        yielded = set[tuple[Widening, ...]]()  # 46 channels become 48 by either multiple
         for multiple in _MULTIPLES:
             found, done = list[tuple[Widening, Ties]](), set[Axis]()
             for node, axis in _layers(draft.graph):
@@ -64,11 +65,13 @@ class Channels(Edit):
                     continue
                 done.update(ties.changes)
                 found.append((widening, ties))
-            if found:
+            widenings = tuple(widening for widening, _ in found)
+            if found and widenings not in yielded:
+                yielded.add(widenings)
                 nodes = (node for _, ties in found for node in ties.nodes)
                 yield cls(
                     multiple,
-                    tuple(widening for widening, _ in found),
+                    widenings,
                     tuple(dict.fromkeys(name for node in nodes for name in node.provenance)),
                     tuple(dict.fromkeys(reason for _, ties in found for reason in ties.alters)),
                 )

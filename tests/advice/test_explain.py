@@ -325,3 +325,17 @@ def test_options_are_those_of_optimize(path: Path) -> None:
     kept = explain(path, options=Options(archs=(ARCH, "sm_80"), precision="keep"))
     assert (kept.precision, kept.archs) == ("keep", (90, 80))
     assert all(len(advice.after_ms) == 2 for advice in (*kept.advices, *kept.tried))
+
+
+def test_a_change_that_two_kinds_of_multiples_make_is_tried_once() -> None:
+    """46 channels become 48 for multiples of 8 and of 16; 20 become 24 and 32."""
+    net = Net({"x": [1, 16, 14, 14]})
+    same = net.model(net.conv(net.node("Relu", net.conv("x", 16, 46, 3)), 46, 16, 1))
+    net = Net({"x": [1, 16, 14, 14]})
+    apart = net.model(net.conv(net.node("Relu", net.conv("x", 16, 20, 3)), 20, 16, 1))
+    for model, expected in ((same, ["use 48"]), (apart, ["use 24", "use 32"])):
+        changes = [c for c in Channels.find(Draft(model)) if isinstance(c, Channels)]
+        assert [change.words[: len("use 48")] for change in changes] == expected
+        found = explain(model, archs=ARCH)
+        listed = [each.words for each in (*found.advices, *found.tried)]
+        assert len(listed) == len(set(listed))

@@ -92,11 +92,11 @@ def grouped(width: int, groups: int = 1) -> onnx.ModelProto:
 
 
 def test_channels_grow_to_the_next_multiple_with_all_that_are_tied_to_them() -> None:
-    eight, sixteen = found(Channels, grouped(12))
+    eight, sixteen = found(Channels, grouped(20))
     assert (eight.key, sixteen.key) == ("channels/8", "channels/16")
-    assert eight.words == "use 16 channels instead of 12"
-    changed = same(grouped(12), eight)
-    assert [w.dims[0] for w in changed.graph.initializer if len(w.dims) == 4] == [16, 16, 16]
+    assert eight.words == "use 24 channels instead of 20"
+    changed = same(grouped(20), eight)
+    assert [w.dims[0] for w in changed.graph.initializer if len(w.dims) == 4] == [24, 24, 16]
 
 
 def test_channels_of_groups_grow_in_each_group() -> None:
