@@ -21,9 +21,15 @@ def shuffles() -> Iterator[None]:
         yield
 
 
-def _head(kernel: int, stride: int, channels: int = 1, **attributes: Any) -> onnx.ModelProto:
+def _head(
+    kernel: int,
+    stride: int,
+    channels: int = 1,
+    sizes: tuple[int | str, int | str] = ("H", "W"),
+    **attributes: Any,
+) -> onnx.ModelProto:
     """The end of a text detector, whose map has a channel or few."""
-    net = Net({"x": ("N", 8, "H", "W")})
+    net = Net({"x": ("N", 8, *sizes)})
     y = net.node("Relu", net.conv("x", 8, 24, 3, pads=[1, 1, 1, 1]))
     weight = net.normal(24, channels, kernel, kernel, scale=0.3)
     attributes = {"strides": [stride] * 2, "pads": [0] * 4, **attributes}
@@ -89,8 +95,20 @@ def test_cut_phases_stay_as_they_are(
     _same(model, fused(model), 1e-5)
 
 
-def test_without_kernels_it_stays() -> None:
-    assert "ConvTranspose" in ops(fused(_head(2, 2)))
+def test_without_kernels_it_stays_at_fixed_sizes() -> None:
+    assert "ConvTranspose" in ops(fused(_head(2, 2, sizes=(7, 9))))
+
+
+@pytest.mark.parametrize("sizes", [("H", "W"), (7, "W")])
+def test_without_kernels_no_plan_is_built_for_each_size(sizes: tuple[int | str, str]) -> None:
+    """ONNX Runtime's DepthToSpace serves."""
+    model = _head(4, 2, sizes=sizes, pads=[1, 1, 1, 1])
+    optimized = fused(model, "fp16")
+    kinds = ops(optimized)
+    assert not {"Conv", "ConvTranspose"} & set(kinds)
+    assert "DepthToSpace" in kinds
+    if sizes == ("H", "W"):
+        _same(model, optimized, 5e-3)
 
 
 @pytest.mark.parametrize("channels", [8, 12])
