@@ -136,3 +136,20 @@ def test_without_pytorch_there_is_no_time_and_a_reason() -> None:
         measure, tried = raced()
         assert measure is None
         assert all("torch" in str(tried[way]) for way in PLAIN)
+
+
+def test_masks_that_exclude_nothing_are_left_out_in_a_cuda_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    masks = pytest.importorskip("transformers.masking_utils")
+    torch, pytorch = pytest.importorskip("torch"), pytest.importorskip("benchmarks.pytorch")
+    monkeypatch.setitem(masks.AttentionMaskInterface._global_mapping, "sdpa", masks.sdpa_mask)
+    monkeypatch.setattr(masks, "is_tracing", lambda *_: True)  # as it answers during a capture
+    pytorch.leave_plain_masks_out()
+    config = pytest.importorskip("transformers").DetrConfig(attn_implementation="sdpa")
+    tokens = torch.zeros(1, 9, 256)
+    assert masks.create_bidirectional_mask(config, tokens, None) is None
+    padding = torch.arange(9)[None] < 7
+    made = masks.create_bidirectional_mask(config, tokens, padding)
+    assert made.shape == (1, 1, 9, 9)
+    assert made[0, 0, 0].tolist() == padding[0].tolist()
