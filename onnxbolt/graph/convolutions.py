@@ -7,7 +7,7 @@ reads from the model's metadata.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from onnx import ModelProto, NodeProto
 
@@ -18,23 +18,33 @@ from onnxbolt.graph.sizes import Size
 from onnxbolt.names import CONVOLUTIONS, FIXED, INPUTS, NONE, OPEN
 
 _SEARCHED = frozenset({"Conv", "ConvTranspose", "FusedConv", "NhwcConv", "NhwcFusedConv"})
+_POOLINGS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
 
 
 def convolutions(model: ModelProto) -> Iterator[NodeProto]:
     """The convolutions that ONNX Runtime runs, also in subgraphs and in functions of others."""
-    yield from _of_nodes(model.graph.node)
+    return _left(model, _SEARCHED)
+
+
+def poolings(model: ModelProto) -> Iterator[NodeProto]:
+    """The poolings that ONNX Runtime runs, also in subgraphs and in functions of others."""
+    return _left(model, _POOLINGS)
+
+
+def _left(model: ModelProto, operators: Container[str]) -> Iterator[NodeProto]:
+    yield from _of_nodes(model.graph.node, operators)
     for function in model.functions:
         if function.domain != FUSED:
-            yield from _of_nodes(function.node)
+            yield from _of_nodes(function.node, operators)
 
 
-def _of_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+def _of_nodes(nodes: Iterable[NodeProto], operators: Container[str]) -> Iterator[NodeProto]:
     for node in nodes:
-        if node.op_type in _SEARCHED and node.domain != FUSED:
+        if node.op_type in operators and node.domain != FUSED:
             yield node
         for attribute in node.attribute:
             for inner in subgraphs(attribute):
-                yield from _of_nodes(inner.node)
+                yield from _of_nodes(inner.node, operators)
 
 
 def facts_of(

@@ -24,7 +24,7 @@ import onnx
 import onnxruntime as ort
 
 from onnxbolt import extra_ops
-from onnxbolt.graph.convolutions import convolutions
+from onnxbolt.graph.convolutions import convolutions, poolings
 from onnxbolt.measurements.records import median_and_deviation
 from onnxbolt.runtime import session_options
 from onnxbolt.tune.cuda import Stream
@@ -94,20 +94,24 @@ class Source:
     @functools.cached_property
     def convolves(self) -> bool:
         """True if ONNX Runtime runs convolutions of the model by itself."""
+        return next(convolutions(self._structure), None) is not None
+
+    @functools.cached_property
+    def pools(self) -> bool:
+        """True if ONNX Runtime runs poolings of the model by itself."""
+        return next(poolings(self._structure), None) is not None
+
+    @property
+    def _structure(self) -> onnx.ModelProto:
         if isinstance(self.model, Path):
-            model = onnx.load_model(self.model, load_external_data=False)
-        else:
-            model = onnx.load_model_from_string(self.model)
-        return next(convolutions(model), None) is not None
+            return onnx.load_model(self.model, load_external_data=False)
+        return onnx.load_model_from_string(self.model)
 
     def settings(self, graphs: Sequence[bool] = (False, True)) -> Iterator[Setting]:
-        """Every combination that can matter: layout and algorithm search matter only for
-        convolutions."""
-        layouts, searches = (
-            ((False, True), ("EXHAUSTIVE", "HEURISTIC"))
-            if self.convolves
-            else ((False,), ("EXHAUSTIVE",))
-        )
+        """Every combination that can matter: layout matters for convolutions and poolings alone,
+        algorithm search for convolutions."""
+        layouts = (False, True) if self.convolves or self.pools else (False,)
+        searches = ("EXHAUSTIVE", "HEURISTIC") if self.convolves else ("EXHAUSTIVE",)
         return (Setting(*choice) for choice in itertools.product(layouts, searches, graphs))
 
 

@@ -63,6 +63,13 @@ def test_settings_are_those_that_matter() -> None:
     everything = set(itertools.product((False, True), ("EXHAUSTIVE", "HEURISTIC"), (False, True)))
     assert {(s.nhwc, s.search, s.graph) for s in conv.settings()} == everything
     assert all(setting.graph for setting in conv.settings((True,)))
+    # a fused model may leave a pooling alone to ONNX Runtime, whose NHWC kernel may be faster
+    net = Net({"x": (1, 8, 4, 4)})
+    pool = source(net, net.node("GlobalAveragePool", "x"))
+    assert {(s.nhwc, s.search) for s in pool.settings()} == {
+        (False, "EXHAUSTIVE"),
+        (True, "EXHAUSTIVE"),
+    }
 
 
 def test_search_keeps_the_fastest_and_says_why_another_failed(tmp_path: Path) -> None:
