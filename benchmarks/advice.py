@@ -6,10 +6,11 @@ helps, each as it is and with every advice followed, on one GPU, in one run.
     python -m benchmarks.advice channels_46 --provider cpu --out FILE
 
 Each advice is a row: ours is the model with the advice followed, the peer is the model as it is,
-both optimized alike and run in turns with the fastest settings of ONNX Runtime. `predicted` times
-are from before anything of the model was measured, unless the cache knew its kernels (`known`).
-With --tune, kernels are measured, and `planned` times are sums of measured kernels and of predicted
-times of all else. Errors of these sums are `off`: 0.05 is a prediction that is 5% too short.
+both optimized alike and run in turns with the fastest settings of ONNX Runtime. All times are those
+of the device, as predictions are (onnxbolt/advice/measuring.py). `predicted` times are from before
+anything of the model was measured, unless the cache knew its kernels (`known`). With --tune,
+kernels are measured, and `planned` times are sums of measured kernels and of predicted times of all
+else. Errors of these sums are `off`: 0.05 is a prediction that is 5% too short.
 """
 
 from __future__ import annotations

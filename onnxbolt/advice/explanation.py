@@ -13,8 +13,8 @@ FORMAT = 1  # the version of the JSON's schema
 
 @dataclass(frozen=True)
 class Measured:
-    """The median time of one run on the local GPU, with the fastest settings; `spread` is the
-    distance from the 10th to the 90th percentile, as a part of it."""
+    """The median time that a run takes of the local GPU, with the fastest settings; `spread` is
+    the distance from the 10th to the 90th percentile, as a part of it."""
 
     gpu: str
     ms: float

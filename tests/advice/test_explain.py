@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -154,7 +155,7 @@ def test_a_draft_that_contradicts_itself_is_no_model() -> None:
 
 
 def test_changed_models_are_measured_beside_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "_ROUNDS", 1)
+    monkeypatch.setattr(measuring, "_ROUNDS", 2)
     monkeypatch.setattr(measuring, "_RUNS", 2)
     monkeypatch.setattr(measuring, "_SEARCH_RUNS", 1)
     model = unfriendly("three_channel_stem", 4)
@@ -169,6 +170,33 @@ def test_changed_models_are_measured_beside_the_original(monkeypatch: pytest.Mon
     text = words.text(found)
     assert "measured on CPU: " in text
     assert f"    measured: {after.ms:.4f} ms instead of {before.ms:.4f}" in text
+
+
+def test_times_are_those_of_the_device_in_a_cuda_graph_where_one_can_be_captured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[object] = []
+
+    class Queued:
+        def measure(self, count: int) -> list[float]:
+            pytest.fail("the host's cost counts")
+
+        def measure_queued(self, count: int) -> list[float]:
+            return [70.0]
+
+    def search(*arguments: object) -> SimpleNamespace:
+        tried.append(arguments[-1])
+        if arguments[-1] == (True,) and "1.onnx" in str(arguments[0]):
+            raise RuntimeError("no setting runs")
+        return SimpleNamespace(session=Queued())
+
+    monkeypatch.setattr(measuring, "search", search)
+    model = unfriendly("three_channel_stem", 4)
+    options = Options(archs=(ARCH,), verify=False)
+    found = explained(model, (), True, None, options, None, lambda line: None)
+    assert found.measured is not None
+    assert found.measured.ms == 0.07
+    assert tried == [(True,), (True,), (False,)]  # the second cannot be captured
 
 
 def test_measuring_needs_a_gpu(path: Path) -> None:

@@ -14,7 +14,7 @@ from onnxbolt.advice import measuring
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "_ROUNDS", 1)
+    monkeypatch.setattr(measuring, "_ROUNDS", 2)
     monkeypatch.setattr(measuring, "_RUNS", 2)
     monkeypatch.setattr(measuring, "_SEARCH_RUNS", 1)
 
