@@ -6,17 +6,26 @@ that it has.
     python -m benchmarks.varying --provider cpu --quick   # a look, without a GPU
 
 A time is that of a whole run as the application sees it: arrays on the host in, arrays on the host
-out. Each side runs the same 40 seeded sizes once each, all of them new to it, and then five times
-in other orders; a revisited size counts with its median. Before that, each side runs one more size
-twice, so that loading libraries is no part of the first. ONNX Runtime gets the fp32 original (with
-TF32) and its fp16 conversion, every search for algorithms, and both layouts. An exhaustive search
-takes seconds for each size, so all of these run at eight of the sizes first, twice each, and those
-that are fastest there, at new sizes or at revisited ones, run at all 40 in a new session.
+out. Each side runs the same 40 seeded sizes once each, all of them new to it, and then up to five
+times in other orders, as often as 20 seconds allow, but at least once; a revisited size counts with
+its median. Before that, each side runs one more size twice, so that loading libraries is no part of
+the first.
+
+ONNX Runtime gets the fp32 original (with TF32) and its fp16 conversion, every search for
+algorithms, and both layouts. A search may take seconds for each size, so all of these first run at
+up to eight of the sizes, a new one and the one before it in turn, the cheap searches first. One
+stops after the first size at which it has taken three seconds, or from the second size on once it
+is over three times slower than another, at new and at revisited sizes. A search and layout that is
+over six times slower at both in fp16 is not run in fp32. The row has the times and the number of
+sizes of each. The fastest for new sizes and the fastest for revisited ones, with those within 10%
+of them (two for each at most), run at all 40 in a new session; sides are compared at the sizes that
+both ran. Rows are written before PyTorch runs, and again with its times.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import itertools
 import math
@@ -24,6 +33,7 @@ import random
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +47,7 @@ from benchmarks import varying_pytorch, whole_models
 from benchmarks.common import ClockSampler, Row, time_argument
 from benchmarks.documents import write_results
 from benchmarks.pytorch_peer import OF_ZOO
-from benchmarks.varying_pytorch import Run, Times, timed
+from benchmarks.varying_pytorch import Run, Times, in_steps, timed
 from benchmarks.whole_models import add_options, stream_for
 from models import build
 from onnxbolt import gpu
@@ -52,9 +62,12 @@ from tests.zoo import stored
 
 SIZES, ROUNDS = 40, 5
 QUICK_SIZES, QUICK_ROUNDS = 3, 2
-_TRIED, _FINALISTS = 8, 2  # sizes at which all of ONNX Runtime's sides run; how many go on
+_TRIED, _SECONDS = 8, 3.0  # at most, of each of ONNX Runtime's sides before the best go on
+# times slower at new and at revisited sizes: runs no further; does not run in the other precision
+_BEHIND, _HOPELESS = 3.0, 6.0
+_FINALISTS, _CLOSE = 2, 1.1  # how many go on, of those that are so many times slower than the best
 _COMPARED = 3  # sizes at which answers are compared with the original's without TF32
-_SEARCHES = ("EXHAUSTIVE", "HEURISTIC", "DEFAULT")
+_SEARCHES = ("DEFAULT", "HEURISTIC", "EXHAUSTIVE")  # the cheapest first
 NEW, REVISITED = KINDS = "new", "revisited"
 
 Shapes = tuple[tuple[int, ...], ...]  # shapes of all inputs, in the order of the model
@@ -168,59 +181,128 @@ def main(arguments: Sequence[str] | None = None) -> int:
     on_gpu = stream_for(chosen, parser) is not None
     rows: list[Row] = []
     for name in names:
+        found: list[Row] = []
         with tempfile.TemporaryDirectory() as scratch:
             try:
-                rows += measured(SUBJECTS[name], Path(scratch), on_gpu, chosen)
+                for found in measured(SUBJECTS[name], Path(scratch), on_gpu, chosen):
+                    _write([*rows, *found], chosen)
             except Exception as error:  # any failure: the other models are still to be measured
                 failure = {"failure": f"{type(error).__name__}: {error}"[:500]}
-                rows.append(Row(name, 0, "fp16", values=failure))
+                found = [Row(name, 0, "fp16", values=failure)]
                 _say(f"{name}: {failure['failure']}")
-        planned = [(f"{name}, {kind}", 0) for name in SUBJECTS for kind in KINDS]
-        write_results("varying", rows, chosen.out, chosen.append, planned)
+                _write([*rows, *found], chosen)
+        rows += found
     return 1 if any("failure" in row.values for row in rows) else 0
+
+
+def _write(rows: Sequence[Row], chosen: argparse.Namespace) -> None:
+    planned = [(f"{name}, {kind}", 0) for name in SUBJECTS for kind in KINDS]
+    write_results("varying", rows, chosen.out, chosen.append, planned)
 
 
 def measured(
     subject: Subject, scratch: Path, on_gpu: bool, chosen: argparse.Namespace
-) -> list[Row]:
-    """Two rows: a new size and a revisited one. Raises RuntimeError for a wrong answer."""
+) -> Iterator[list[Row]]:
+    """Two rows, a new size and a revisited one: first without PyTorch, then with it. Raises
+    RuntimeError for a wrong answer."""
     count, rounds = (QUICK_SIZES, QUICK_ROUNDS) if chosen.quick else (SIZES, ROUNDS)
     original = subject.graph()
     warm_up, *feeds = (
         feeds_of(original, shapes, seed)
         for seed, shapes in enumerate(subject.drawn(count + 1, chosen.quick))
     )
-    found = dict[str, Times]()
+    phase = functools.partial(_phase, subject)
     with ClockSampler() as clock:
-        ours = dict(_ours(subject, original, scratch, on_gpu, chosen))
-        peers = dict(_onnx_runtime(original, scratch, on_gpu))
-
-        def all_timed(
-            sides: Mapping[str, Callable[[], Run]], sizes: int, rounds: int
-        ) -> Iterator[str]:
-            for label, run in sides.items():
-                try:
-                    found[label] = timed(run(), warm_up, feeds[:sizes], rounds)
+        with phase("optimizing"):
+            ours, searched = _ours(subject, original, scratch, on_gpu, chosen)
+        peers = [*_onnx_runtime(original, scratch, on_gpu), *searched]
+        with phase("ONNX Runtime at the first sizes"):
+            early = Sides("", _tried(subject, peers, warm_up, feeds[:_TRIED]))
+        finalists = {label for kind in KINDS for label in early.close(kind)}
+        everything = ours | {peer.label: peer.run for peer in peers if peer.label in finalists}
+        found = dict[str, Times]()
+        with phase("all sizes"):
+            for label, run in everything.items():
+                with _told_failures(subject, label):
+                    found[label] = timed(run(), warm_up, feeds, rounds)
                     _say(f"{subject.name}: {label}: {_told(found[label])}")
-                    yield label
-                except RUNTIME_ERRORS as failure:
-                    _say(f"{subject.name}: {label}: {str(failure).splitlines()[0][:200]}")
-
-        tried = list(all_timed(peers, _TRIED, 1))
-        early = Sides("", {label: found.pop(label) for label in tried})
-        finalists = {label: peers[label] for kind in KINDS for label in early.fastest(kind)}
-        for _ in all_timed({**ours, **finalists}, count, rounds):
-            pass
     first, *_ = ours
-    error = None if subject.selects else _error(original, ours[first](), feeds, on_gpu)
-    pytorch = varying_pytorch.ways(subject.pytorch, warm_up, feeds, rounds, chosen.compile_within)
+    with phase("comparing answers"):
+        error = None if subject.selects else _error(original, ours[first](), feeds, on_gpu)
+
+    def rows(pytorch: Mapping[str, Times | str]) -> list[Row]:
+        sides = Sides(first, found, pytorch)
+        return [_row(subject, kind, sides, early, feeds, error, clock.mhz) for kind in KINDS]
+
+    yield rows(dict.fromkeys(varying_pytorch.WAYS, "not run"))
+    with phase("PyTorch"):
+        pytorch = varying_pytorch.ways(
+            subject.pytorch, warm_up, feeds, rounds, chosen.compile_within
+        )
     for way, times in pytorch.items():
         told = times if isinstance(times, str) else _told(times)
         _say(f"{subject.name}: {way}: {told}")
-    return [
-        _row(subject, kind, Sides(first, found, pytorch), early, feeds, error, clock.mhz)
-        for kind in KINDS
-    ]
+    yield rows(pytorch)
+
+
+@contextlib.contextmanager
+def _phase(subject: Subject, name: str) -> Iterator[None]:
+    start = time.monotonic()
+    yield
+    _say(f"{subject.name}: {name} took {time.monotonic() - start:.0f} s")
+
+
+@contextlib.contextmanager
+def _told_failures(subject: Subject, label: str) -> Iterator[None]:
+    try:
+        yield
+    except RUNTIME_ERRORS as failure:
+        _say(f"{subject.name}: {label}: {str(failure).splitlines()[0][:200]}")
+
+
+@dataclass(frozen=True)
+class Side:
+    """A session to try: its label, its search and layout, and what starts it."""
+
+    label: str
+    setting: tuple[str, ...]
+    run: Callable[[], Run]
+
+
+def _tried(
+    subject: Subject, sides: Sequence[Side], warm_up: Arrays, feeds: Sequence[Arrays]
+) -> dict[str, Times]:
+    """The times of each side at the first sizes, as many as are worth it. A side does not run whose
+    setting is hopeless in another precision."""
+    found, hopeless = dict[str, Times](), set[tuple[str, ...]]()
+    for side in sides:
+        if side.setting in hopeless:
+            _say(f"{subject.name}: {side.label}: not run, since another precision is hopeless")
+            continue
+        peers = [times for label, times in found.items() if label.startswith(PEER)]
+        with _told_failures(subject, side.label):
+            for times in in_steps(side.run(), warm_up, feeds):
+                behind = len(times.new) > 1 and is_behind(times, peers, _BEHIND)
+                if behind or sum(times.new) + sum(times.revisited) > _SECONDS:
+                    break
+            found[side.label] = times
+            if is_behind(times, peers, _HOPELESS):
+                hopeless.add(side.setting)
+            _say(f"{subject.name}: {side.label}: {_told(times)}, {len(times.new)} sizes")
+    return found
+
+
+def is_behind(times: Times, others: Sequence[Times], factor: float) -> bool:
+    """True if one of `others` is over `factor` times faster at new sizes, and one of them at
+    revisited sizes."""
+    return all(any(relative(times, other, kind) > factor for other in others) for kind in KINDS)
+
+
+def relative(times: Times, other: Times, kind: str) -> float:
+    """The ratio of the medians at the sizes that both ran."""
+    a, b = getattr(times, kind), getattr(other, kind)
+    both = min(len(a), len(b))
+    return statistics.median(a[:both]) / statistics.median(b[:both])
 
 
 @dataclass(frozen=True)
@@ -241,11 +323,17 @@ class Sides:
             if not isinstance(times, str)
         }
 
-    def fastest(self, kind: str, count: int = _FINALISTS) -> list[str]:
-        """The labels of ONNX Runtime's fastest sides, the fastest first."""
-        medians = self.medians(kind)
-        peers = (label for label in medians if label.startswith(PEER))
-        return sorted(peers, key=medians.__getitem__)[:count]
+    def fastest(self, kind: str) -> list[str]:
+        """The labels of ONNX Runtime's sides, the fastest first."""
+        peers = {n: times for n, times in self.sessions.items() if n.startswith(PEER)}
+        most = max(peers.values(), key=lambda times: len(times.new))
+        return sorted(peers, key=lambda label: relative(peers[label], most, kind))
+
+    def close(self, kind: str) -> list[str]:
+        """ONNX Runtime's fastest side and those close to it."""
+        best, *others = self.fastest(kind)[:_FINALISTS]
+        times = self.sessions
+        return [best, *(n for n in others if relative(times[n], times[best], kind) <= _CLOSE)]
 
 
 PEER = "ONNX Runtime"
@@ -267,7 +355,7 @@ def _row(
     error: float | None,
     clock_mhz: int | None,
 ) -> Row:
-    medians, (best,) = sides.medians(kind), sides.fastest(kind, 1)
+    medians, (best, *_) = sides.medians(kind), sides.fastest(kind)
     ours, peer = medians[sides.ours] * 1e3, medians[best] * 1e3
     elements = [sum(array.size for array in arrays.values()) for arrays in feeds]
     seconds = getattr(sides.sessions[sides.ours], kind)
@@ -286,6 +374,8 @@ def _row(
         values={
             "ms": medians,
             "ms_of_first_sizes": early.medians(kind),
+            "first_sizes": {label: len(times.new) for label, times in early.sessions.items()},
+            "rounds": {label: times.rounds for label, times in sides.sessions.items()},
             "largest_step": round(largest_step(elements, seconds), 3),
             "elements": elements,
             "ours_ms": [round(1e3 * s, 3) for s in seconds],
@@ -301,12 +391,15 @@ def _ours(
     scratch: Path,
     on_gpu: bool,
     chosen: argparse.Namespace,
-) -> Iterator[tuple[str, Callable[[], Run]]]:
-    """Sessions of onnxbolt's models: fp16 with the provider's options as they suit it and, where
-    ONNX Runtime convolves, with each search; and `keep`."""
+) -> tuple[dict[str, Callable[[], Run]], list[Side]]:
+    """Sessions of onnxbolt's models: fp16 with the provider's options as they suit it, and `keep`;
+    and, where ONNX Runtime convolves in the first, that with other searches. Tuning `keep` gets a
+    third of the budget."""
     least, opt, most = subject.planned_for(original)
-    for precision in ("fp16", "keep"):
+    ours, searched = dict[str, Callable[[], Run]](), list[Side]()
+    for precision, share in (("fp16", 1.0), ("keep", 1 / 3)):
         path = scratch / f"{precision}.onnx"
+        tune = chosen.tune and on_gpu
         onnxbolt.optimize(
             original,
             path,
@@ -315,23 +408,22 @@ def _ours(
             fuse=chosen.fuse,
             archs=(gpu.local_arch() or "sm_90a",),
             library=on_gpu,
-            tune=chosen.tune and on_gpu,
-            budget=chosen.budget if chosen.tune and on_gpu else None,
+            tune=tune,
+            budget=share * chosen.budget if tune and chosen.budget else None,
             min_shapes=least,
             opt_shapes=opt,
             max_shapes=most,
         )
         suited = onnxbolt.cuda_provider(path)
         label = f"onnxbolt {precision}, {suited[1]['cudnn_conv_algo_search']}"
-        yield label, functools.partial(_session, path, suited, on_gpu)
+        ours[label] = functools.partial(_session, path, suited, on_gpu)
         if on_gpu and precision == "fp16" and _convolves(path):
             for search in _SEARCHES:
                 other = onnxbolt.cuda_provider(path, cudnn_conv_algo_search=search)
                 if other != suited:
-                    yield (
-                        f"onnxbolt fp16, {search}",
-                        functools.partial(_session, path, other, on_gpu),
-                    )
+                    run = functools.partial(_session, path, other, on_gpu)
+                    searched.append(Side(f"onnxbolt fp16, {search}", ("onnxbolt", search), run))
+    return ours, searched
 
 
 def _middle(low: int, high: int) -> int:
@@ -344,27 +436,21 @@ def _convolves(path: Path) -> bool:
     return read_metadata(path)["onnxbolt.convolutions"] != "none"
 
 
-def _onnx_runtime(
-    original: ModelProto, scratch: Path, on_gpu: bool
-) -> Iterator[tuple[str, Callable[[], Run]]]:
-    """Sessions of the original in fp32 and in fp16, with each search and layout."""
-    for precision in ("fp32", "fp16"):
-        path = scratch / f"original-{precision}.onnx"
+def _onnx_runtime(original: ModelProto, scratch: Path, on_gpu: bool) -> Iterator[Side]:
+    """Sessions of the original in fp16 and in fp32, with each search and layout."""
+    paths = {precision: scratch / f"original-{precision}.onnx" for precision in ("fp16", "fp32")}
+    for precision, path in paths.items():
         model = original if precision == "fp32" else rounded_original(original, precision)
         path.write_bytes(model.SerializeToString())
-        for search in _SEARCHES if on_gpu else _SEARCHES[:1]:
-            for layout in ("NCHW", "NHWC") if on_gpu else ("NCHW",):
-                provider = (
-                    CUDA,
-                    {
-                        "cudnn_conv_algo_search": search,
-                        "prefer_nhwc": str(int(layout == "NHWC")),
-                    },
-                )
-                yield (
-                    f"{PEER} {precision}, {search}, {layout}",
-                    functools.partial(_session, path, provider, on_gpu),
-                )
+    for search in _SEARCHES if on_gpu else _SEARCHES[:1]:
+        for layout in ("NCHW", "NHWC") if on_gpu else ("NCHW",):
+            provider = (
+                CUDA,
+                {"cudnn_conv_algo_search": search, "prefer_nhwc": str(int(layout == "NHWC"))},
+            )
+            for precision, path in paths.items():
+                run = functools.partial(_session, path, provider, on_gpu)
+                yield Side(f"{PEER} {precision}, {search}, {layout}", (search, layout), run)
 
 
 def _session(path: Path, provider: tuple[str, dict[str, str]], on_gpu: bool) -> Run:
@@ -423,7 +509,7 @@ def _parser() -> argparse.ArgumentParser:
         "--budget",
         type=time_argument,
         metavar="TIME",
-        help="of tuning each model in one precision, e.g. 2m (default: none)",
+        help="of tuning each model in fp16, e.g. 2m (default: none)",
     )
     parser.add_argument(
         "--compile-within",

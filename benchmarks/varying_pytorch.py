@@ -12,7 +12,7 @@ import random
 import signal
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,28 +25,46 @@ WAYS = {
     "torch.compile(dynamic=True)": (False, True),
 }
 Run = Callable[[Arrays], Any]  # arrays on the host in and out
+LIMIT = 20.0  # seconds for the runs of a side, after which no further round begins
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of a run at each size: the first one, and the median of later ones."""
+    """Seconds of a run at each size: the first one, and the median of so many later ones."""
 
     new: tuple[float, ...]
     revisited: tuple[float, ...]
+    rounds: int = 1
 
 
 def timed(run: Run, warm_up: Arrays, feeds: Sequence[Arrays], rounds: int) -> Times:
-    """Each size once, all of them new, then all again `rounds` times, in seeded orders."""
+    """Each size once, all of them new, then all again `rounds` times, in seeded orders; no round
+    but the first begins later than LIMIT seconds after the warm-up."""
     for _ in range(2):
         run(warm_up)
+    end = time.monotonic() + LIMIT
     new = tuple(_seconds(run, arrays) for arrays in feeds)
     again = [list[float]() for _ in feeds]
     order, rng = list(range(len(feeds))), random.Random(0)
-    for _ in range(rounds):
+    for turn in range(rounds):
+        if turn and time.monotonic() > end:
+            break
         rng.shuffle(order)
         for place in order:
             again[place].append(_seconds(run, feeds[place]))
-    return Times(new, tuple(map(statistics.median, again)))
+    return Times(new, tuple(map(statistics.median, again)), len(again[0]))
+
+
+def in_steps(run: Run, warm_up: Arrays, feeds: Sequence[Arrays]) -> Iterator[Times]:
+    """The times after each size. A step is a run at a new size and one more at the size before
+    it."""
+    new, again, before = list[float](), list[float](), warm_up
+    run(warm_up)
+    for arrays in feeds:
+        new.append(_seconds(run, arrays))
+        again.append(_seconds(run, before))
+        before = arrays
+        yield Times(tuple(new), tuple(again))
 
 
 def _seconds(run: Run, arrays: Arrays) -> float:

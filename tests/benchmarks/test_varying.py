@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +17,15 @@ from benchmarks.varying import (
     REVISITED,
     SIZES,
     SUBJECTS,
+    Side,
     Sides,
     Subject,
     largest_step,
     main,
+    relative,
 )
-from benchmarks.varying_pytorch import WAYS, Times, timed
+from benchmarks.varying_pytorch import WAYS, Times, in_steps, timed
+from onnxbolt.tune.sessions import Arrays
 from tests.support import Net
 from tests.zoo import stored
 
@@ -55,16 +59,18 @@ def test_a_new_size_and_a_revisited_one(tmp_path: Path) -> None:
         values = row["values"]
         assert row["config"] == "onnxbolt fp16, DEFAULT"
         assert row["peer"] in (
-            "ONNX Runtime fp32, EXHAUSTIVE, NCHW",
-            "ONNX Runtime fp16, EXHAUSTIVE, NCHW",
+            "ONNX Runtime fp32, DEFAULT, NCHW",
+            "ONNX Runtime fp16, DEFAULT, NCHW",
         )
         assert row["peer_us"] == pytest.approx(1e3 * values["ms"][row["peer"]], rel=1e-3)
         assert row["ratio"] == pytest.approx(row["peer_us"] / row["ours_us"], rel=1e-2)
         assert 0 < row["error"] < 1e-2
         assert "onnxbolt keep, DEFAULT" in values["ms"]
         assert set(values["ms_of_first_sizes"]) == {
-            f"ONNX Runtime {precision}, EXHAUSTIVE, NCHW" for precision in ("fp32", "fp16")
+            f"ONNX Runtime {precision}, DEFAULT, NCHW" for precision in ("fp32", "fp16")
         }
+        assert set(values["first_sizes"].values()) == {3}
+        assert set(values["rounds"].values()) == {2}
         assert len(values["ours_ms"]) == len(values["peer_ms"]) == len(set(values["elements"])) == 3
         assert list(values["pytorch_failed"]) == list(WAYS)[:1]
     way = list(WAYS)[1]
@@ -81,6 +87,25 @@ def test_each_size_is_new_once_and_comes_again_in_other_orders() -> None:
     assert all(sorted(order) == [1, 2, 3, 4] for order in later)
     assert len(seen) == 18
     assert len(set(map(tuple, later))) > 1
+
+
+def test_rounds_end_after_the_limit_but_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(varying_pytorch, "LIMIT", 0.0)
+    seen: list[int] = []
+    feeds = [{"x": np.full(1, place)} for place in range(4)]
+    times = timed(lambda arrays: seen.append(int(arrays["x"][0])), feeds[0], feeds[1:], 5)
+    assert times.rounds == 1
+    assert seen[:5] == [0, 0, 1, 2, 3]
+    assert sorted(seen[5:]) == [1, 2, 3]
+
+
+def test_steps_alternate_between_a_new_size_and_the_one_before() -> None:
+    seen: list[int] = []
+    feeds = [{"x": np.full(1, place)} for place in range(4)]
+    steps = list(in_steps(lambda arrays: seen.append(int(arrays["x"][0])), feeds[0], feeds[1:]))
+    assert seen == [0, 1, 0, 2, 1, 3, 2]
+    assert [len(times.new) for times in steps] == [len(times.revisited) for times in steps]
+    assert [len(times.new) for times in steps] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
@@ -120,16 +145,98 @@ def test_a_wrong_answer_is_a_failure_that_is_told(
     assert "small: RuntimeError: relative error" in capsys.readouterr().out
 
 
-def test_the_fastest_at_the_first_sizes_run_at_all() -> None:
-    """Those of each kind: a side may search for long and be fast afterwards."""
+def test_rows_are_written_before_pytorch_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, before = tmp_path / "results.json", list[dict[str, Any]]()
+
+    def ways(*_: object) -> dict[str, Times | str]:
+        before.extend(json.loads(out.read_text())["rows"])
+        return dict.fromkeys(WAYS, Times((0.5,) * 3, (0.1,) * 3))
+
+    monkeypatch.setattr(varying_pytorch, "ways", ways)
+    assert main([*QUICK, str(out)]) == 0
+    after = json.loads(out.read_text())["rows"]
+    assert [row["name"] for row in before] == [row["name"] for row in after]
+    for early, late in zip(before, after, strict=True):
+        assert early["ratio"] == late["ratio"]
+        assert early["values"]["pytorch_failed"] == dict.fromkeys(WAYS, "not run")
+        assert set(late["values"]["ms"]) - set(early["values"]["ms"]) == set(WAYS)
+
+
+class Clock:
+    """A clock that only the runs of its sides advance."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.runs = 0.0, dict[str, int]()
+        monkeypatch.setattr(varying_pytorch.time, "perf_counter", lambda: self.now)
+
+    def side(
+        self, precision: str, setting: str, new: float, again: float, fails_at: int = 99
+    ) -> Side:
+        label, seen = f"{PEER} {precision}, {setting}", set[int]()
+
+        def run(arrays: Arrays) -> None:
+            size = int(arrays["x"][0])
+            self.now += again if size in seen else new
+            self.runs[label] = self.runs.get(label, 0) + 1
+            if size == fails_at:
+                raise RuntimeError("no such size")
+            seen.add(size)
+
+        return Side(label, (setting,), lambda: run)
+
+
+def test_sides_run_at_as_many_sizes_as_are_worth_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock(monkeypatch)
+    sides = [
+        clock.side("fp16", "quick", 0.1, 0.1),
+        clock.side("fp32", "quick", 0.1, 0.1, fails_at=5),
+        clock.side("fp16", "searching", 0.9, 0.05),
+        clock.side("fp16", "behind", 0.4, 0.4),
+        clock.side("fp32", "behind", 0.2, 0.2),
+        clock.side("fp16", "hopeless", 4.0, 4.0),
+        clock.side("fp32", "hopeless", 4.0, 4.0),
+    ]
+    warm_up, *feeds = ({"x": np.full(1, place)} for place in range(9))
+    found = varying._tried(SMALL, sides, warm_up, feeds)
+    assert {label: len(times.new) for label, times in found.items()} == {
+        f"{PEER} fp16, quick": 8,
+        f"{PEER} fp16, searching": 4,  # over three seconds
+        f"{PEER} fp16, behind": 2,
+        f"{PEER} fp32, behind": 8,
+        f"{PEER} fp16, hopeless": 1,
+    }
+    assert clock.runs[f"{PEER} fp16, hopeless"] == 3
+    told = capsys.readouterr().out
+    assert f"{PEER} fp32, quick: no such size" in told
+    assert f"{PEER} fp32, hopeless: not run, since another precision is hopeless" in told
+    early = Sides("", found)
+    assert early.close(NEW) == [f"{PEER} fp16, quick"]
+    assert early.close(REVISITED) == [f"{PEER} fp16, searching"]
+
+
+def test_those_close_to_the_fastest_of_each_kind_run_at_all_sizes() -> None:
+    """A side may search for long and be fast afterwards."""
     times = {
         f"{PEER} {name}": Times((new,), (revisited,))
-        for name, new, revisited in (("a", 9.0, 1.0), ("b", 1.0, 3.0), ("c", 2.0, 2.0))
+        for name, new, revisited in (("a", 9.0, 1.0), ("b", 1.0, 3.0), ("c", 1.05, 1.2))
     }
     sides = Sides("ours", {"ours": Times((0.1,), (0.1,)), **times})
-    assert sides.fastest(NEW) == [f"{PEER} b", f"{PEER} c"]
-    assert sides.fastest(REVISITED) == [f"{PEER} a", f"{PEER} c"]
-    assert sides.fastest(REVISITED, 1) == [f"{PEER} a"]
+    assert sides.close(NEW) == [f"{PEER} b", f"{PEER} c"]
+    assert sides.close(REVISITED) == [f"{PEER} a"]
+    assert sides.fastest(REVISITED) == [f"{PEER} a", f"{PEER} c", f"{PEER} b"]
+
+
+def test_sides_are_compared_at_the_sizes_that_both_ran() -> None:
+    many = Times((1.0, 2.0, 9.0), (1.0, 1.0, 9.0))
+    few = Times((3.0, 3.0), (2.0, 2.0))
+    assert relative(few, many, NEW) == 2.0
+    assert relative(many, few, REVISITED) == 0.5
+    sides = Sides("", {f"{PEER} many": many, f"{PEER} few": few})
+    assert sides.fastest(NEW) == [f"{PEER} many", f"{PEER} few"]
 
 
 def test_unknown_models_are_named(capsys: pytest.CaptureFixture[str]) -> None:
