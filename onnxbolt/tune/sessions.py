@@ -8,6 +8,7 @@ module can be tested anywhere.
 from __future__ import annotations
 
 import copy
+import ctypes
 import functools
 import itertools
 import statistics
@@ -24,6 +25,7 @@ import onnx
 import onnxruntime as ort
 
 from onnxbolt import extra_ops
+from onnxbolt.graph.capture import obstacle
 from onnxbolt.graph.convolutions import convolutions, poolings
 from onnxbolt.measurements.records import median_and_deviation
 from onnxbolt.runtime import session_options
@@ -101,6 +103,12 @@ class Source:
         """True if ONNX Runtime runs poolings of the model by itself."""
         return next(poolings(self._structure), None) is not None
 
+    @functools.cached_property
+    def uncapturable(self) -> str:
+        """Why no run of the model can be captured in a CUDA graph; empty if nothing in the model
+        says so."""
+        return obstacle(self._structure)
+
     @property
     def _structure(self) -> onnx.ModelProto:
         if isinstance(self.model, Path):
@@ -122,6 +130,8 @@ class Session:
     def __init__(
         self, source: Source, setting: Setting, feeds: Arrays, stream: Stream | None
     ) -> None:
+        if setting.graph and source.uncapturable:
+            raise RuntimeError(f"no CUDA graph, since {source.uncapturable}")
         self._stream, self._device = stream, "cuda" if stream else "cpu"
         self._most_queued = sys.maxsize  # runs that can be enqueued at a time, as far as is known
         self._session = _session(source, setting, stream)
@@ -203,7 +213,12 @@ class Session:
         return list(self._binding.get_outputs())
 
     def _run(self) -> None:
-        self._session.run_with_iobinding(self._binding, self._run_options)
+        try:
+            self._session.run_with_iobinding(self._binding, self._run_options)
+        except RUNTIME_ERRORS:
+            if self._stream:
+                _never_freed(self._session)
+            raise
 
     def _timed(self) -> float:
         start = time.perf_counter()
@@ -225,6 +240,16 @@ def _session(source: Source, setting: Setting, stream: Stream | None) -> ort.Inf
         session_options(source.model, providers=providers, options=options)
     model = str(source.model) if isinstance(source.model, Path) else source.model
     return ort.InferenceSession(model, options, providers=providers)
+
+
+def _never_freed(session: ort.InferenceSession) -> None:
+    """Keeps a session whose run failed on a stream of ours until the process ends.
+
+    ONNX Runtime frees the pinned memory of a failed run only with the session, by a callback on the
+    stream. If that callback is the last owner of the pinned arena, it calls cudaFreeHost, which
+    CUDA does not permit there (failure 800), and the exception ends the process.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
 
 
 def _ort_value(array: np.ndarray, device: str) -> ort.OrtValue:
@@ -312,7 +337,8 @@ def search(
 
     Every setting is tried with the first source; then, for convolutions, the best of them and NHWC
     with the bias fused. The other sources, which differ in details, are tried with the best setting
-    so far, with and without CUDA graph. Raises RuntimeError if nothing runs.
+    so far, with and without CUDA graph; `tried` says why there is none. Raises RuntimeError if
+    nothing runs.
     """
     trial = _Trial(feeds, stream, runs)
     first, graphs = sources[0], graphs if stream else (False,)

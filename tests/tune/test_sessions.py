@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -54,6 +55,43 @@ def test_feeds_take_the_models_types_and_open_sizes_those_of_a_first_run() -> No
         None,
     )
     np.testing.assert_array_equal(again.outputs()[0], [[0]])
+
+
+def test_no_graph_is_tried_where_data_decide_sizes() -> None:
+    net = Net({"x": (4, 8)})
+    counted = source(net, net.node("NonZero", "x"))
+    with pytest.raises(RuntimeError, match="no CUDA graph, since the data decide the size"):
+        Session(counted, Setting(graph=True), {"x": np.ones((4, 8), np.float32)}, None)
+    net = Net({"x": (4, 8)})
+    Session(
+        source(net, net.node("Neg", "x")),
+        Setting(graph=True),
+        {"x": np.ones((4, 8), np.float32)},
+        None,
+    )
+
+
+def test_a_session_whose_run_fails_on_a_stream_is_never_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = Net({"x": (4, 8)})
+    made = Session(
+        source(net, net.node("Neg", "x")), Setting(), {"x": np.ones((4, 8), np.float32)}, None
+    )
+
+    class Failing:
+        def run_with_iobinding(self, *_: object) -> None:
+            raise RuntimeError("refused")
+
+    failing = Failing()
+    monkeypatch.setattr(made, "_session", failing)
+    with pytest.raises(RuntimeError, match="refused"):
+        made._run()
+    before = sys.getrefcount(failing)
+    monkeypatch.setattr(made, "_stream", object())
+    with pytest.raises(RuntimeError, match="refused"):
+        made._run()
+    assert sys.getrefcount(failing) == before + 1
 
 
 def test_settings_are_those_that_matter() -> None:
