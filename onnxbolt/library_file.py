@@ -13,6 +13,7 @@ import ctypes
 import hashlib
 import json
 import os
+import platform
 import re
 import struct
 import threading
@@ -24,6 +25,8 @@ from onnxbolt.errors import InputError, LibraryError
 _SECTION = b".onnxbolt"
 _HEADER, _SECTION_HEADER, _SEGMENT_HEADER = 64, 64, 56  # bytes, of a 64-bit file
 _SYMBOL = 24  # bytes of a symbol
+_MACHINE = 18  # the place of the processor's number in a file
+_MACHINES = {62: "x86_64", 183: "aarch64"}  # by ELF's numbers, as `platform.machine` names them
 _NO_BITS = 8  # type of a section that has no bytes in the file
 _LONGEST = 2**22  # bytes of a manifest; an op type takes some hundred
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -45,7 +48,7 @@ class Library:
 
     With `sha256`, in the form of `given_sum`, the file's bytes must have that sum. `loadable` then
     names a sealed copy of exactly these bytes, so that replacing the file between the check and the
-    loading has no effect.
+    loading has no effect. A system without such copies loads nothing then.
     """
 
     def __init__(self, path: Path, remedy: str, sha256: str | None = None) -> None:
@@ -57,8 +60,9 @@ class Library:
             if sha256 is not None:
                 self._check_sum(content, sha256)
             self.manifest = read_manifest(content)
+            self._machine = int(struct.unpack_from("<H", content, _MACHINE)[0])
             if sha256 is not None:
-                self.loadable = _private_copy(content)
+                self.loadable = _private_copy(content) if hasattr(os, "memfd_create") else ""
         except (OSError, ValueError) as error:
             raise LibraryError(
                 f"{path} is damaged or not an onnxbolt library: {error}. {remedy}"
@@ -71,10 +75,24 @@ class Library:
 
     def probe(self, device: int = 0) -> tuple[int, str]:
         """Load the library and return (architecture, reason): the architecture, 80 say, whose
-        kernels GPU `device` would run, or 0 with the reason why none would."""
+        kernels GPU `device` would run, or 0 with the reason why none would. One is that this system
+        does not load the file, since it was built for another processor, say, or a newer glibc."""
+        if not self.loadable:
+            return 0, (
+                f"this {platform.system()} has no sealed copies in memory (memfd_create), without"
+                " which a library that library_sha256 names is not loaded"
+            )
         try:
-            probe = ctypes.CDLL(self.loadable).onnxbolt_probe
-        except (OSError, AttributeError) as error:
+            library = ctypes.CDLL(self.loadable)
+        except OSError as error:
+            machine = _MACHINES.get(self._machine, f"ELF machine {self._machine}")
+            return 0, (
+                f"{self.path} is built for Linux on {machine}, and does not load on this"
+                f" {platform.system()} on {platform.machine()} ({error}). {self.remedy}"
+            )
+        try:
+            probe = library.onnxbolt_probe
+        except AttributeError as error:
             raise LibraryError(f"{self.path} is damaged: {error}. {self.remedy}") from error
         probe.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
         reason = ctypes.create_string_buffer(1000)

@@ -3,8 +3,9 @@ for every machine, and the CUDA provider with options that suit the model.
 
 - If the library holds kernels for this GPU, `session_options` registers it.
 - Without a library or a GPU, with an old driver or an architecture that the library does not hold,
-  with an onnxruntime without CUDA or whose CUDA provider does not load, or with onnxbolt.enable set
-  to "0", it registers nothing and function bodies run. It gives one OnnxboltWarning, or raises
+  with a library that this system does not load (built for another processor, say), with an
+  onnxruntime without CUDA or whose CUDA provider does not load, or with onnxbolt.enable set to "0",
+  it registers nothing and function bodies run. It gives one OnnxboltWarning, or raises
   LibraryError if `strict`.
 - For providers without CUDA it sets onnxbolt.enable to "0", and function bodies run.
 - For a damaged library, another model's library, or bytes of another sum it raises LibraryError;

@@ -3,6 +3,8 @@ onnxbolt/runtime.py."""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,7 @@ import pytest
 import onnxbolt
 from onnxbolt import runtime
 from onnxbolt.errors import InputError, LibraryError
+from onnxbolt.library_file import sha256_of
 from onnxbolt.runtime import (
     CUDA,
     OnnxboltWarning,
@@ -226,9 +229,50 @@ class TestTable:
         with pytest.raises(LibraryError, match=r"is damaged.*Run: onnxbolt build"):
             session_options(model)
 
-    def test_library_that_does_not_load(self, model: Path, library: fx.HostLibrary) -> None:
+    @pytest.mark.parametrize(
+        ("number", "machine"), [(183, "aarch64"), (0xFFFF, "ELF machine 65535")]
+    )
+    def test_library_for_another_processor(
+        self, model: Path, library: fx.HostLibrary, number: int, machine: str
+    ) -> None:
         whole = bytearray(library.path.read_bytes())
-        whole[18:20] = b"\xff\xff"  # the machine that it is for
+        whole[18:20] = number.to_bytes(2, "little")
+        path = get_library_path(model)
+        path.write_bytes(whole)
+        reason = f"out.onnxbolt.so is built for Linux on {machine}, and does not load on this"
+        falls_back(model, reason, library)
+        falls_back(model, reason, library, library_sha256=sha256_of(path))
+        with pytest.raises(LibraryError, match="has SHA-256"):
+            session_options(model, library_sha256="0" * 64)
+        written = onnx.load(model)
+        onnx.helper.set_model_props(written, {"onnxbolt.digest": "0" * 64})
+        onnx.save(written, model)
+        with pytest.raises(LibraryError, match="is not the library of"):
+            session_options(model)
+
+    def test_library_that_needs_what_the_system_lacks(
+        self, model: Path, library: fx.HostLibrary, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As with a glibc that is too old."""
+        get_library_path(model).symlink_to(library.path)
+
+        def load(path: str) -> None:
+            raise OSError("version `GLIBC_2.28' not found")
+
+        monkeypatch.setattr(ctypes, "CDLL", load)
+        falls_back(model, "(version `GLIBC_2.28' not found). Run: onnxbolt build", library)
+
+    def test_sum_on_a_system_without_sealed_copies(
+        self, deployed: Path, library: fx.HostLibrary, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delattr(os, "memfd_create")
+        sums = sha256_of(library.path)
+        falls_back(deployed, "has no sealed copies in memory", library, library_sha256=sums)
+        with pytest.raises(LibraryError, match="has SHA-256"):
+            session_options(deployed, library_sha256="0" * 64)
+
+    def test_library_without_its_functions(self, model: Path, library: fx.HostLibrary) -> None:
+        whole = library.path.read_bytes().replace(b"onnxbolt_probe", b"onnxbolt_prove")
         get_library_path(model).write_bytes(whole)
         with pytest.raises(LibraryError, match=r"is damaged.*Run: onnxbolt build"):
             session_options(model)
