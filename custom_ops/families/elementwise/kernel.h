@@ -14,6 +14,7 @@
 #include "ops/elementwise/arguments.h"
 #include "runtime/dependent_launch.h"
 #include "runtime/instance.h"
+#include "runtime/variants.h"
 
 namespace onnxbolt {
 namespace elementwise {
@@ -119,15 +120,15 @@ struct Elementwise {
   using Row = Config;
   using Element = ElementType;
   using Output = ElementType;
-  using Function = void (*)(elementwise::Params);
   static constexpr int kSharedMemory = 0;
 
-  static const char* prepare() {
-    for (const Variant& variant : kVariants) {
-      if (const char* error = ReserveSharedMemory(variant.function, 0)) return error;
-    }
-    return nullptr;
+  // The kernel of a width in channels.
+  template <int Width>
+  static constexpr Variant<elementwise::Params, 1> variant() {
+    return {Width, {elementwise::apply<Element, Chain, Width>}};
   }
+
+  static const char* prepare() { return Variants<Elementwise>::prepare(); }
 
   static const char* can_implement(const void* arguments) {
     const auto& args = *static_cast<const ElementwiseArguments*>(arguments);
@@ -140,29 +141,15 @@ struct Elementwise {
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& args = *static_cast<const ElementwiseArguments*>(arguments);
     if (args.rows == 0 || args.channels == 0) return nullptr;
-    const Variant& variant = *std::find_if(kVariants, kVariants + 2,
-                                           [&](const Variant& v) { return fits(args, v.width); });
+    const auto& variant =
+        Variants<Elementwise>::widest([&](int width) { return fits(args, width); });
     const elementwise::Params params(args, variant.width, launch.sm_count);
     const int blocks = (params.threads + elementwise::kThreads - 1) / elementwise::kThreads;
-    return LaunchDependent(variant.function, blocks, elementwise::kThreads, launch.stream, params,
-                           ArchOf<Row>::kDependentLaunch);
+    return LaunchDependent(variant.functions[0], blocks, elementwise::kThreads, launch.stream,
+                           params, ArchOf<Row>::kDependentLaunch);
   }
 
  private:
-  struct Variant {
-    int width;  // channels of an access
-    Function function;
-  };
-
-  template <int Width>
-  static constexpr Variant variant() {
-    return {Width, elementwise::apply<Element, Chain, Width>};
-  }
-
-  // Widest first; 1 always fits.
-  static constexpr Variant kVariants[3] = {variant<16 / sizeof(Element)>(),
-                                           variant<4 / sizeof(Element)>(), variant<1>()};
-
   static bool fits(const ElementwiseArguments& args, int width) {
     const size_t bytes = width * sizeof(Element);
     if (args.channels % width != 0 || args.x_pitch % width != 0 || args.y_pitch % width != 0)

@@ -15,6 +15,7 @@
 #include "runtime/dependent_launch.h"
 #include "runtime/instance.h"
 #include "runtime/integers.h"
+#include "runtime/variants.h"
 
 namespace onnxbolt {
 namespace grid_sample {
@@ -156,17 +157,17 @@ struct GridSample {
   using Row = Config;
   using Element = ElementType;
   using Output = OutputType;
-  using Function = void (*)(grid_sample::Params);
   static constexpr int kSharedMemory = 0;  // the dynamic part
 
-  static const char* prepare() {
-    for (const Variant& variant : kVariants) {
-      for (const Function function : variant.functions) {
-        if (const char* error = ReserveSharedMemory(function, 0)) return error;
-      }
-    }
-    return nullptr;
+  // The kernels of a width in channels, by mode.
+  template <int Width>
+  static constexpr Variant<grid_sample::Params, 2> variant() {
+    return {Width,
+            {grid_sample::apply<Element, Output, Width, SampleMode::kNearest>,
+             grid_sample::apply<Element, Output, Width, SampleMode::kLinear>}};
   }
+
+  static const char* prepare() { return Variants<GridSample>::prepare(); }
 
   static const char* can_implement(const void* arguments) {
     const auto& args = *static_cast<const GridSampleArguments*>(arguments);
@@ -193,7 +194,8 @@ struct GridSample {
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& args = *static_cast<const GridSampleArguments*>(arguments);
     if (args.n == 0 || args.queries == 0 || args.heads == 0 || args.size == 0) return nullptr;
-    const Variant& variant = widest(args);
+    const auto& variant =
+        Variants<GridSample>::widest([&](int width) { return fits(args, width); });
     const grid_sample::Params params(args, variant.width);
     return LaunchDependent(variant.functions[static_cast<int>(args.mode)],
                            CeilDivide(params.outputs, grid_sample::kThreads), grid_sample::kThreads,
@@ -201,30 +203,9 @@ struct GridSample {
   }
 
  private:
-  struct Variant {
-    int width;              // channels of an access
-    Function functions[2];  // by mode
-  };
-
-  template <int Width>
-  static constexpr Variant variant() {
-    return {Width,
-            {grid_sample::apply<Element, Output, Width, SampleMode::kNearest>,
-             grid_sample::apply<Element, Output, Width, SampleMode::kLinear>}};
-  }
-
-  // Widest first; 1 always fits.
-  static constexpr Variant kVariants[3] = {variant<16 / sizeof(Element)>(),
-                                           variant<4 / sizeof(Element)>(), variant<1>()};
-
-  static const Variant& widest(const GridSampleArguments& args) {
-    for (const Variant& variant : kVariants) {
-      if (args.size % variant.width == 0 && args.x_pitch % variant.width == 0 &&
-          args.y_pitch % variant.width == 0 && IsAligned(args.x, variant.width * sizeof(Element)) &&
-          IsAligned(args.y, std::min<int>(variant.width * sizeof(Output), 16)))
-        return variant;
-    }
-    return kVariants[2];
+  static bool fits(const GridSampleArguments& args, int width) {
+    return args.size % width == 0 && args.x_pitch % width == 0 && args.y_pitch % width == 0 &&
+           IsAligned(args.x, width * sizeof(Element)) && IsAligned(args.y, width * sizeof(Output));
   }
 };
 

@@ -18,6 +18,7 @@
 #include "runtime/dependent_launch.h"
 #include "runtime/instance.h"
 #include "runtime/integers.h"
+#include "runtime/variants.h"
 
 namespace onnxbolt {
 namespace pixel_shuffle {
@@ -145,17 +146,20 @@ struct PixelShuffle {
   using Row = Config;
   using Element = ElementType;
   using Output = OutputType;
-  using Function = void (*)(pixel_shuffle::Params);
   static constexpr int kSharedMemory = 0;  // the dynamic part
 
-  static const char* prepare() {
-    for (const Variant& variant : kVariants) {
-      for (const Function function : variant.functions) {
-        if (const char* error = ReserveSharedMemory(function, 0)) return error;
-      }
-    }
-    return nullptr;
+  // The kernels of a width in elements: to depth by pixel and by channel, to space likewise.
+  template <int Width>
+  static constexpr Variant<pixel_shuffle::Params, 4> variant() {
+    using pixel_shuffle::move;
+    return {Width,
+            {move<Element, Output, Chain, Width, false, false>,
+             move<Element, Output, Chain, Width, false, true>,
+             move<Element, Output, Chain, Width, true, false>,
+             move<Element, Output, Chain, Width, true, true>}};
   }
+
+  static const char* prepare() { return Variants<PixelShuffle>::prepare(); }
 
   static const char* can_implement(const void* arguments) {
     const auto& args = *static_cast<const PixelShuffleArguments*>(arguments);
@@ -170,7 +174,8 @@ struct PixelShuffle {
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& args = *static_cast<const PixelShuffleArguments*>(arguments);
     if (args.n == 0 || args.h == 0 || args.w == 0 || args.c == 0) return nullptr;
-    const Variant& variant = widest(args);
+    const auto& variant =
+        Variants<PixelShuffle>::widest([&](int width) { return fits(args, width); });
     const pixel_shuffle::Params params(args, variant.width);
     return LaunchDependent(variant.functions[2 * args.to_space + args.by_channel],
                            CeilDivide(params.outputs, pixel_shuffle::kThreads),
@@ -179,25 +184,6 @@ struct PixelShuffle {
   }
 
  private:
-  struct Variant {
-    int width;              // elements of an access
-    Function functions[4];  // to depth by pixel and by channel, to space likewise
-  };
-
-  template <int Width>
-  static constexpr Variant variant() {
-    using pixel_shuffle::move;
-    return {Width,
-            {move<Element, Output, Chain, Width, false, false>,
-             move<Element, Output, Chain, Width, false, true>,
-             move<Element, Output, Chain, Width, true, false>,
-             move<Element, Output, Chain, Width, true, true>}};
-  }
-
-  // Widest first; 1 always fits.
-  static constexpr Variant kVariants[3] = {variant<16 / sizeof(Element)>(),
-                                           variant<4 / sizeof(Element)>(), variant<1>()};
-
   // True if runs of the larger image, whose pixels lie `pitch` apart, are whole accesses.
   static bool runs_fit(const PixelShuffleArguments& args, int64_t pitch, int width) {
     if (pitch == args.c) return args.block * args.c % width == 0;
@@ -213,15 +199,8 @@ struct PixelShuffle {
     if ((!args.to_space || !gathered) && small % width != 0) return false;
     return args.block * args.block * args.c % width == 0 &&
            (gathered || IsAligned(args.x, width * sizeof(Element))) &&
-           IsAligned(args.y, std::min<int>(width * sizeof(Output), 16)) &&
+           IsAligned(args.y, width * sizeof(Output)) &&
            !CheckOperands<Chain, Element>(args.epilogue, width);
-  }
-
-  static const Variant& widest(const PixelShuffleArguments& args) {
-    for (const Variant& variant : kVariants) {
-      if (fits(args, variant.width)) return variant;
-    }
-    return kVariants[2];
   }
 };
 

@@ -15,6 +15,7 @@
 #include "ops/pool/arguments.h"
 #include "runtime/dependent_launch.h"
 #include "runtime/instance.h"
+#include "runtime/variants.h"
 
 namespace onnxbolt {
 namespace pool {
@@ -238,20 +239,27 @@ struct Pool {
   using Row = Config;
   using Element = ElementType;
   using Output = OutputType;
-  using Function = void (*)(pool::Params);
   static constexpr int kSharedMemory = 0;  // the dynamic part
 
-  static const char* prepare() {
-    for (const Variant& variant : kVariants) {
-      for (Function function : variant.functions) {
-        if (const char* error = ReserveSharedMemory(function, 0)) return error;
-      }
-      for (Function function : variant.of_volumes) {
-        if (const char* error = ReserveSharedMemory(function, 0)) return error;
-      }
-    }
-    return nullptr;
+  // The kernels of a width in channels, max and average: by block; by thread for any window, for
+  // 2x2 and for 3x3; of volumes.
+  template <int Width>
+  static constexpr Variant<pool::Params, 10> variant() {
+    constexpr PoolKind kMax = PoolKind::kMax, kAverage = PoolKind::kAverage;
+    return {Width,
+            {pool::by_block<Element, Output, Width, kMax>,
+             pool::by_block<Element, Output, Width, kAverage>,
+             pool::by_thread<Element, Output, Width, kMax, 0, 0>,
+             pool::by_thread<Element, Output, Width, kAverage, 0, 0>,
+             pool::by_thread<Element, Output, Width, kMax, 2, 2>,
+             pool::by_thread<Element, Output, Width, kAverage, 2, 2>,
+             pool::by_thread<Element, Output, Width, kMax, 3, 3>,
+             pool::by_thread<Element, Output, Width, kAverage, 3, 3>,
+             pool::of_volumes<Element, Output, Width, kMax>,
+             pool::of_volumes<Element, Output, Width, kAverage>}};
   }
+
+  static const char* prepare() { return Variants<Pool>::prepare(); }
 
   static const char* can_implement(const void* arguments) {
     const auto& args = *static_cast<const PoolArguments*>(arguments);
@@ -271,13 +279,13 @@ struct Pool {
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& args = *static_cast<const PoolArguments*>(arguments);
     if (args.n == 0 || args.p == 0 || args.q == 0 || args.c == 0) return nullptr;
-    const Variant& variant = widest(args);
+    const auto& variant = Variants<Pool>::widest([&](int width) { return fits(args, width); });
     pool::Params params(args, variant.width);
     int pixels = args.n * args.p * args.q, kind = static_cast<int>(args.kind);
     int blocks = (params.outputs + pool::kThreads - 1) / pool::kThreads;
     if (args.depth.exists())
-      return LaunchDependent(variant.of_volumes[kind], blocks, pool::kThreads, launch.stream,
-                             params, ArchOf<Row>::kDependentLaunch);
+      return LaunchDependent(variant.functions[kOfVolumes + kind], blocks, pool::kThreads,
+                             launch.stream, params, ArchOf<Row>::kDependentLaunch);
     if (args.window_h * args.window_w >= pool::kLargeWindow &&
         params.outputs < 2048 * launch.sm_count) {
       int groups = params.groups.divisor,
@@ -295,32 +303,7 @@ struct Pool {
   }
 
  private:
-  struct Variant {
-    int width;  // channels of an access
-    Function
-        functions[8];  // max and average: by block; by thread for any window, for 2x2 and for 3x3
-    Function of_volumes[2];
-  };
-
-  template <int Width>
-  static constexpr Variant variant() {
-    constexpr PoolKind kMax = PoolKind::kMax, kAverage = PoolKind::kAverage;
-    return {Width,
-            {pool::by_block<Element, Output, Width, kMax>,
-             pool::by_block<Element, Output, Width, kAverage>,
-             pool::by_thread<Element, Output, Width, kMax, 0, 0>,
-             pool::by_thread<Element, Output, Width, kAverage, 0, 0>,
-             pool::by_thread<Element, Output, Width, kMax, 2, 2>,
-             pool::by_thread<Element, Output, Width, kAverage, 2, 2>,
-             pool::by_thread<Element, Output, Width, kMax, 3, 3>,
-             pool::by_thread<Element, Output, Width, kAverage, 3, 3>},
-            {pool::of_volumes<Element, Output, Width, kMax>,
-             pool::of_volumes<Element, Output, Width, kAverage>}};
-  }
-
-  // Widest first; 1 always fits.
-  static constexpr Variant kVariants[3] = {variant<16 / sizeof(Element)>(),
-                                           variant<4 / sizeof(Element)>(), variant<1>()};
+  static constexpr int kOfVolumes = 8;  // the place of the kernels of volumes in a variant
 
   // 32 groups make the longest accesses; fewer where that occupies more SMs and still leaves every
   // thread a position.
@@ -332,15 +315,9 @@ struct Pool {
     return x;
   }
 
-  static const Variant& widest(const PoolArguments& args) {
-    for (const Variant& variant : kVariants) {
-      size_t bytes = variant.width * sizeof(Element);
-      if (args.c % variant.width == 0 && args.x_pitch % variant.width == 0 &&
-          args.y_pitch % variant.width == 0 && IsAligned(args.x, bytes) &&
-          IsAligned(args.y, variant.width * sizeof(Output)))
-        return variant;
-    }
-    return kVariants[2];
+  static bool fits(const PoolArguments& args, int width) {
+    return args.c % width == 0 && args.x_pitch % width == 0 && args.y_pitch % width == 0 &&
+           IsAligned(args.x, width * sizeof(Element)) && IsAligned(args.y, width * sizeof(Output));
   }
 };
 

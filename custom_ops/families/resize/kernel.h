@@ -15,6 +15,7 @@
 #include "runtime/dependent_launch.h"
 #include "runtime/instance.h"
 #include "runtime/integers.h"
+#include "runtime/variants.h"
 
 namespace onnxbolt {
 namespace resize {
@@ -248,14 +249,16 @@ struct Resize {
   using Output = OutputType;
   static constexpr int kSharedMemory = 0;  // the dynamic part
 
-  static const char* prepare() {
-    for (const Variant& variant : kVariants) {
-      for (const auto function : variant.functions) {
-        if (const char* error = ReserveSharedMemory(function, 0)) return error;
-      }
-    }
-    return nullptr;
+  // The kernels of a width in channels, by mode.
+  template <int Width>
+  static constexpr Variant<resize::Params, 3> variant() {
+    return {Width,
+            {resize::sample<Element, Output, Chain, Width, ResizeMode::kNearest>,
+             resize::sample<Element, Output, Chain, Width, ResizeMode::kLinear>,
+             resize::sample<Element, Output, Chain, Width, ResizeMode::kCubic>}};
   }
+
+  static const char* prepare() { return Variants<Resize>::prepare(); }
 
   static const char* can_implement(const void* arguments) {
     const auto& args = *static_cast<const ResizeArguments*>(arguments);
@@ -278,7 +281,7 @@ struct Resize {
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& args = *static_cast<const ResizeArguments*>(arguments);
     if (args.n == 0 || args.y_h == 0 || args.y_w == 0 || args.c == 0) return nullptr;
-    const Variant& variant = widest(args);
+    const auto& variant = Variants<Resize>::widest([&](int width) { return fits(args, width); });
     const resize::Params params(args, variant.width);
     return LaunchDependent(variant.functions[static_cast<int>(args.mode)],
                            CeilDivide(params.outputs, resize::kThreads), resize::kThreads,
@@ -297,32 +300,11 @@ struct Resize {
            within(args.rounding, Rounding::kCeil);
   }
 
-  struct Variant {
-    int width;                             // channels of an access
-    void (*functions[3])(resize::Params);  // by mode
-  };
-
-  template <int Width>
-  static constexpr Variant variant() {
-    return {Width,
-            {resize::sample<Element, Output, Chain, Width, ResizeMode::kNearest>,
-             resize::sample<Element, Output, Chain, Width, ResizeMode::kLinear>,
-             resize::sample<Element, Output, Chain, Width, ResizeMode::kCubic>}};
-  }
-
-  // Widest first; 1 always fits.
-  static constexpr Variant kVariants[3] = {variant<16 / sizeof(Element)>(),
-                                           variant<4 / sizeof(Element)>(), variant<1>()};
-
-  static const Variant& widest(const ResizeArguments& args) {
-    for (const Variant& variant : kVariants) {
-      if (args.c % variant.width == 0 && args.x_pitch % variant.width == 0 &&
-          args.y_pitch % variant.width == 0 && IsAligned(args.x, variant.width * sizeof(Element)) &&
-          IsAligned(args.y, std::min<int>(variant.width * sizeof(Output), 16)) &&
-          !CheckOperands<Chain, Element>(args.epilogue, variant.width))
-        return variant;
-    }
-    return kVariants[2];
+  static bool fits(const ResizeArguments& args, int width) {
+    return args.c % width == 0 && args.x_pitch % width == 0 && args.y_pitch % width == 0 &&
+           IsAligned(args.x, width * sizeof(Element)) &&
+           IsAligned(args.y, width * sizeof(Output)) &&
+           !CheckOperands<Chain, Element>(args.epilogue, width);
   }
 };
 

@@ -13,6 +13,7 @@
 #include "families/squeeze_excite/block.h"
 #include "ops/squeeze_excite/arguments.h"
 #include "runtime/dependent_launch.h"
+#include "runtime/variants.h"
 
 namespace onnxbolt {
 namespace squeeze_excite {
@@ -56,7 +57,6 @@ struct SqueezeExcite {
   using Row = Config;
   using Element = ElementType;
   using Output = ElementType;
-  using Function = void (*)(squeeze_excite::Params);
   using Chain = epilogue::Chain<Steps...>;
   static_assert(Chain::kVectors == 0, "the epilogue has no vectors");
   static constexpr int kThreads = Row::at(kTileM);
@@ -64,12 +64,13 @@ struct SqueezeExcite {
   static constexpr int kSharedMemory = ArchOf<Row>::kSharedMemory;
   static constexpr int kWidest = 16 / sizeof(Element);
 
-  static const char* prepare() {
-    for (const Variant& variant : kVariants) {
-      if (const char* error = ReserveSharedMemory(variant.function, kSharedMemory)) return error;
-    }
-    return nullptr;
+  // The kernel of a width in channels.
+  template <int Width>
+  static constexpr Variant<squeeze_excite::Params, 1> variant() {
+    return {Width, {squeeze_excite::run<Element, Squeeze, Gate, Chain, Width, kThreads>}};
   }
+
+  static const char* prepare() { return Variants<SqueezeExcite>::prepare(); }
 
   static const char* can_implement(const void* arguments) {
     const auto& args = *static_cast<const SqueezeExciteArguments*>(arguments);
@@ -91,29 +92,15 @@ struct SqueezeExcite {
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& args = *static_cast<const SqueezeExciteArguments*>(arguments);
     if (args.n == 0 || args.channels == 0) return nullptr;
-    const Variant& variant = widest(args);
+    const auto& variant = widest(args);
     const squeeze_excite::Params params{args, make_plan(args, variant.width, launch.sm_count)};
     const squeeze_excite::Plan& plan = params.plan;
     const int clusters = (args.n + plan.images - 1) / plan.images;
-    return LaunchDependent(variant.function, clusters * plan.blocks, kThreads, launch.stream,
+    return LaunchDependent(variant.functions[0], clusters * plan.blocks, kThreads, launch.stream,
                            params, ArchOf<Row>::kDependentLaunch, plan.bytes, plan.blocks);
   }
 
  private:
-  struct Variant {
-    int width;  // channels of an access
-    Function function;
-  };
-
-  template <int Width>
-  static constexpr Variant variant() {
-    return {Width, squeeze_excite::run<Element, Squeeze, Gate, Chain, Width, kThreads>};
-  }
-
-  // Widest first; 1 always fits.
-  static constexpr Variant kVariants[3] = {variant<kWidest>(), variant<4 / sizeof(Element)>(),
-                                           variant<1>()};
-
   static squeeze_excite::Plan make_plan(const SqueezeExciteArguments& args, int width,
                                         int sm_count) {
     const int most_blocks = kHasClusters ? squeeze_excite::kMostBlocks : 1;
@@ -122,17 +109,13 @@ struct SqueezeExcite {
     return squeeze_excite::MakePlan<Element>(args, width, kThreads, kRoom, most_blocks, sm_count);
   }
 
-  static const Variant& widest(const SqueezeExciteArguments& args) {
-    for (const Variant& variant : kVariants) {
-      const size_t bytes = variant.width * sizeof(Element);
-      const bool fits = args.channels % variant.width == 0 && args.x_pitch % variant.width == 0 &&
-                        args.y_pitch % variant.width == 0;
-      if (fits && IsAligned(args.x, bytes) && IsAligned(args.y, bytes) &&
-          IsAligned(args.squeeze, bytes) &&
-          !CheckOperands<Chain, Element>(args.epilogue, variant.width))
-        return variant;
-    }
-    return kVariants[2];
+  static const auto& widest(const SqueezeExciteArguments& args) {
+    return Variants<SqueezeExcite>::widest([&](int width) {
+      const size_t bytes = width * sizeof(Element);
+      return args.channels % width == 0 && args.x_pitch % width == 0 && args.y_pitch % width == 0 &&
+             IsAligned(args.x, bytes) && IsAligned(args.y, bytes) &&
+             IsAligned(args.squeeze, bytes) && !CheckOperands<Chain, Element>(args.epilogue, width);
+    });
   }
 };
 
