@@ -1,0 +1,50 @@
+"""One form for all quantized models: QuantizeLinear and DequantizeLinear around operators on
+values, as late and as early as is exact, with constant codes and without repetitions.
+
+No kernel reads codes yet, so that `optimize` does not run these passes on the model that it writes:
+they make the copy in which quantized products are recognized (docs/decisions/quantized.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_graphsurgeon as gs
+
+from onnxbolt.canonicalize import constant_fold
+from onnxbolt.canonicalize.quantized import clips, constants, merges, moves, operators
+from onnxbolt.graph import promises
+from onnxbolt.graph.edit import prune
+from onnxbolt.graph.promises import stage
+from onnxbolt.graph.shapes import infer
+
+PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
+    (operators.run, "operators on codes written between DequantizeLinear and QuantizeLinear"),
+    (constants.run, "quantized constants computed"),
+    # codes behind a DequantizeLinear that moved, and Clips of codes
+    (constant_fold.run, "constant expressions computed"),
+    (clips.run, "Clips of codes moved in front of QuantizeLinear"),
+    (moves.run, "DequantizeLinear moved behind, QuantizeLinear in front of what moves values"),
+    (merges.run, "QuantizeLinear and DequantizeLinear that repeat others removed"),
+]
+_MOST_ROUNDS = 10
+
+
+@stage(requires=promises.SOUND, ensures=promises.KEPT)
+def rewrite(graph: gs.Graph) -> list[str]:
+    """Run all passes on the graph, in place, until none finds anything to do; returns a line for
+    each that changed something."""
+    log, count = list[str](), 1
+    for _ in range(_MOST_ROUNDS):
+        before = len(log)
+        for run, effect in PASSES:
+            if count:
+                infer(graph)
+            count = run(graph)
+            if count:
+                log.append(f"{run.__module__.rpartition('.')[2]}: {count} ({effect})")
+        if len(log) == before:
+            break
+    prune(graph)
+    infer(graph)
+    return log

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_graphsurgeon as gs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onnxbolt.canonicalize.quantized.constants import run
+from tests.canonicalize.compare import operators
+from tests.canonicalize.quantized.compare import (
+    CODES,
+    codes,
+    few,
+    graph_of,
+    model,
+    rewritten,
+    same_bits,
+    scales,
+    unchanged,
+    values,
+)
+
+seeds = st.integers(0, 2**16)
+
+
+@few
+@given(st.sampled_from(CODES), scales(4), seeds, st.booleans())
+def test_weights_of_fp32_become_codes(
+    code: Any, scale: np.ndarray, seed: int, per_channel: bool
+) -> None:
+    x, weight = values(seed, 1, 2, 3, 6, 6), values(seed + 1, float(scale[0]), 4, 3, 3, 3)
+    scale = scale if per_channel else scale[:1].reshape(())
+    source = model(
+        [
+            ("QuantizeLinear", "w s z", "q", {"axis": 0}),
+            ("DequantizeLinear", "q s z", "v", {"axis": 0}),
+            ("Conv", "x v", "y"),
+        ],
+        {"x": x},
+        ["y"],
+        {"w": weight, "s": scale, "z": codes(code, seed, *scale.shape)},
+    )
+    graph = graph_of(source)
+    assert run(graph) == (2 if code is np.uint8 else 1)  # then they are signed
+    same_bits(source, graph, {"x": x})
+    assert operators(graph) == ["DequantizeLinear", "Conv"]
+    stored = graph.nodes[0].inputs[0]
+    assert isinstance(stored, gs.Constant)
+    assert stored.dtype == np.int8
+
+
+@few
+@given(st.sampled_from((*CODES, np.int32)), scales(5), seeds, st.booleans())
+def test_biases_become_values(code: Any, scale: np.ndarray, seed: int, per_channel: bool) -> None:
+    rng, x = np.random.default_rng(seed), values(seed, 1, 2, 5)
+    bias = (
+        rng.integers(-(2**30), 2**30, 5).astype(np.int32)
+        if code is np.int32
+        else codes(code, seed, 5)
+    )
+    source = model(
+        [
+            ("DequantizeLinear", "b s z", "v", {"axis": 0}),
+            ("Add", "x v", "y"),
+        ],
+        {"x": x},
+        ["y"],
+        {
+            "b": bias,
+            "s": scale if per_channel else scale[0],
+            "z": np.zeros(5 if per_channel else (), code),
+        },
+    )
+    assert rewritten(source, run, {"x": x}, expected=1) == ["Add"]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_weight_that_something_else_reads_stays_unsigned(shared: bool) -> None:
+    x = values(0, 1, 2, 4)
+    nodes = [("DequantizeLinear", "w s z", "v"), ("MatMul", "x v", "y"), ("Relu", "v", "r")]
+    source = model(
+        nodes if shared else nodes[:2],
+        {"x": x},
+        ["y", "r"] if shared else ["y"],
+        {"w": codes(np.uint8, 0, 4, 5), "s": np.float32(0.1), "z": np.uint8(130)},
+    )
+    if shared:
+        unchanged(source, run)
+    else:
+        assert rewritten(source, run, {"x": x}, 1) == ["DequantizeLinear", "MatMul"]
+
+
+def test_matrices_of_codes_and_fp16_stay() -> None:
+    x = values(0, 1, 4, 4)
+    table = {"w": codes(np.int8, 0, 4, 4), "s": np.float32(0.1), "z": np.int8(0)}
+    unchanged(
+        model([("DequantizeLinear", "w s z", "v"), ("Add", "x v", "y")], {"x": x}, ["y"], table),
+        run,
+    )
+    half = {"w": np.array([1, 2, 3, 4], np.float16), "s": np.float16(0.1), "z": np.int8(0)}
+    nodes = [("QuantizeLinear", "w s z", "q"), ("DequantizeLinear", "q s z", "v")]
+    unchanged(model([*nodes, ("Add", "x v", "y")], {"x": x.astype(np.float16)}, ["y"], half), run)
+
+
+def test_values_that_are_no_numbers_stay() -> None:
+    constants = {"w": np.array([1, np.nan], np.float32), "s": np.float32(0.1), "z": np.int8(0)}
+    nodes = [("QuantizeLinear", "w s z", "q"), ("DequantizeLinear", "q s z", "v")]
+    x = values(0, 1, 2)
+    unchanged(model([*nodes, ("Add", "x v", "y")], {"x": x}, ["y"], constants), run)
