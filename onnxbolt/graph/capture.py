@@ -1,4 +1,4 @@
-"""Whether a run of a model can be captured in a CUDA graph, as far as the model itself tells.
+"""The operators of a model that keep a run of it from being captured in a CUDA graph.
 
 A captured run must not wait for the device. ONNX Runtime waits where the size of a tensor is known
 on the device alone: that of an operator's output, or one that a node reads from a tensor that is

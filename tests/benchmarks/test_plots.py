@@ -71,7 +71,7 @@ def test_only_figures_of_results_are_replaced(
     pytest.importorskip("matplotlib")
     figures = tmp_path / "figures"
     figures.mkdir()
-    for name in ("a_drawing", "epilogue", "gemm"):  # of these, only gemm has results
+    for name in ("a_drawing", "epilogue", "gemm"):  # only gemm has results
         (figures / f"{name}.svg").write_text("old")
     monkeypatch.setattr(plots, "RESULTS", results)
     monkeypatch.setattr(plots, "FIGURES", figures)
