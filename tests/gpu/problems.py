@@ -65,6 +65,10 @@ from tests.gpu.planned import planned
 from tests.gpu.reference import LIMITS, convolve, epilogue, output_extent, rounded
 from tests.gpu.resized import SHAPES as RESIZES
 from tests.gpu.resized import resize_problem
+from tests.gpu.sampled import SHAPES as SAMPLES
+from tests.gpu.sampled import sample_problem
+from tests.gpu.shuffled import SHAPES as SHUFFLES
+from tests.gpu.shuffled import shuffle_problem
 from tests.gpu.stored_chains import SHAPES as STORED_SHAPES
 from tests.gpu.stored_chains import stored_problem
 
@@ -472,6 +476,12 @@ BUILDERS: dict[Family[Any], Builder] = {
     named("pool"): _each(_pool_problem, (2, 7, 7, 40), (1, 33, 20, 7), (3, 2, 2, 64)),
     named("resize"): lambda library, instance: [
         resize_problem(library, instance, shape) for shape in RESIZES
+    ],
+    named("pixel_shuffle"): lambda library, instance: [
+        shuffle_problem(library, instance, shape) for shape in SHUFFLES
+    ],
+    named("grid_sample"): lambda library, instance: [
+        sample_problem(library, instance, shape) for shape in SAMPLES
     ],
     named("layout"): _each(_layout_problem, (2, 3, 4, 500), (1, 61, 64, 49), (2, 130, 130, 63)),
     named("norm"): norms.problems,

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.gpu.cases import ALL
 from tests.gpu.device import Library
-from tests.gpu.problems import BUILDERS, examples, problems
+from tests.gpu.problems import examples, problems
 
 pytestmark = pytest.mark.gpu
 EXAMPLES = examples(ALL)
@@ -51,7 +51,3 @@ def test_compute_sanitizer_finds_nothing(library: Library, form: str, tool: str)
     )
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     assert re.search(r"SUMMARY: 0 (errors|hazards)", result.stdout), result.stdout[-3000:]
-
-
-def test_every_family_has_shapes() -> None:
-    assert {example.config.family for example in EXAMPLES.values()} <= BUILDERS.keys()
