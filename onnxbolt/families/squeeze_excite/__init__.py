@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnxbolt.archs import Arch, get
+from onnxbolt.archs import Arch, Capability, get
 from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks.one_kernel import ANY_ACCESS, OneKernelConfig
 from onnxbolt.problems import SqueezeExciteProblem
@@ -15,6 +15,7 @@ _US = 1e6
 _FIXED_US = 5.0  # exchange between blocks, barriers, first accesses
 _IMAGES = 2  # images that share a load of the weights
 _BANDWIDTH = 0.5  # part of device memory's bandwidth that one block per SM reaches
+_CLUSTER = 8  # the most blocks that compute an image, each on an SM (plan.h)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,9 @@ class SqueezeExcite(Family[SqueezeExciteConfig]):
     def predicted_us(
         self, problem: SqueezeExciteProblem, config: SqueezeExciteConfig, arch: Arch
     ) -> float:
-        """Tensors are small, so that blocks mostly wait for one another."""
+        """Small images take the time in which blocks wait for one another; a few large ones that
+        of the few SMs that read them."""
         weights = 2 * problem.s * problem.c * problem.dtype.bytes * problem.n / _IMAGES
-        image = problem.bytes_moved / (_BANDWIDTH * arch.bandwidth)
+        busy = problem.n * (_CLUSTER if arch.has(Capability.CLUSTERS) else 1) / arch.sm_count
+        image = problem.bytes_moved / min(_BANDWIDTH * arch.bandwidth, busy * arch.l2_bandwidth)
         return arch.launch_us + _FIXED_US + (image + weights / arch.l2_bandwidth) * _US
