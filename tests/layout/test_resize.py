@@ -3,7 +3,6 @@ else the standard op or none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,11 @@ import onnx
 import onnx_graphsurgeon as gs
 import pytest
 
-from onnxbolt.families import named
 from onnxbolt.ops.resize.pattern import sizes_of
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CPU
 from tests.layout.test_layout import attribute, layout_changes
-from tests.support import Net, assert_same, fused, ops, planned, run
+from tests.support import Net, assert_same, fused, ops, run
 
 
 def _between(*factors: str, net: Net, **attributes: Any) -> onnx.ModelProto:
@@ -222,18 +220,8 @@ def test_channels_that_may_change_are_no_resizing_of_ours() -> None:
     assert "Resize" in ops(fused(model))
 
 
-@pytest.fixture
-def epilogues() -> Iterator[None]:
-    with planned(named("resize")):
-        yield
-
-
-def test_kernels_with_an_epilogue_are_switched_off() -> None:
-    assert "Add" in ops(fused(_pyramid(Net({"x": ("N", 8, "H", "W")}), "pool")))
-
-
 @pytest.mark.parametrize("precision", ["keep", "fp16"])
-def test_a_sum_with_what_was_resized_is_its_epilogue(epilogues: None, precision: str) -> None:
+def test_a_sum_with_what_was_resized_is_its_epilogue(precision: str) -> None:
     model = _pyramid(Net({"x": ("N", 8, "H", "W")}), "pool")
     optimized = fused(model, precision)
     (node,) = (n for n in optimized.graph.node if n.op_type.startswith("Resize"))
@@ -246,7 +234,7 @@ def test_a_sum_with_what_was_resized_is_its_epilogue(epilogues: None, precision:
             _run_both(model, optimized, 2, 8, h, w)
 
 
-def test_images_whose_sizes_may_differ_are_added_as_onnx_broadcasts(epilogues: None) -> None:
+def test_images_whose_sizes_may_differ_are_added_as_onnx_broadcasts() -> None:
     """Twice the size of half an image is not known to be its size, as in text detectors; one row
     of pixels serves two."""
     net = Net({"x": ("N", 8, "H", "W")})
@@ -262,7 +250,7 @@ def test_images_whose_sizes_may_differ_are_added_as_onnx_broadcasts(epilogues: N
         _run_both(model, optimized, 2, 8, h, w)
 
 
-def test_a_value_with_other_readers_ends_the_epilogue(epilogues: None) -> None:
+def test_a_value_with_other_readers_ends_the_epilogue() -> None:
     net = Net({"x": (1, 8, 6, 6)})
     resized = net.node("Resize", net.conv("x", 8, 16), "", net.const([1, 1, 2, 2]), mode="linear")
     pooled = net.node("MaxPool", resized, kernel_shape=[1, 1])

@@ -21,7 +21,6 @@ class Resize(Family[ResizeConfig]):
     takes = ("element", "output", "epilogue")
     kinds, fixed = frozenset({"resize"}), ANY_ACCESS
     tensor_cores = False
-    measured_epilogues = False
 
     def shared_memory(self, kernel: Compiled) -> int:
         return 0
