@@ -3,15 +3,13 @@ squeeze-and-excitation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import onnx
 import pytest
 
-from onnxbolt.families import named
 from tests.layout.test_layout import layout_changes
-from tests.support import Net, assert_same, fused, matched, ops, planned
+from tests.support import Net, assert_same, fused, matched, ops
 
 POOLS = [
     ("GlobalAveragePool", {}),
@@ -169,20 +167,10 @@ def _residual(*behind: str, shortcut: str = "itself", channels: int = 16) -> onn
     return net.model(net.conv(y, channels, 8))
 
 
-@pytest.fixture
-def epilogues() -> Iterator[None]:
-    with planned(named("squeeze_excite")):
-        yield
-
-
-def test_kernels_with_an_epilogue_are_switched_off() -> None:
-    assert "Add" in ops(fused(_residual()))
-
-
 @pytest.mark.parametrize("channels", [16, 13])
 @pytest.mark.parametrize(("shortcut", "behind"), [("itself", ()), ("pool", ("Relu", "Tanh"))])
 def test_a_sum_behind_it_is_its_epilogue(
-    epilogues: None, shortcut: str, behind: tuple[str, ...], channels: int
+    shortcut: str, behind: tuple[str, ...], channels: int
 ) -> None:
     optimized = assert_same(_residual(*behind, shortcut=shortcut, channels=channels))
     (node,) = _nodes(optimized)
@@ -192,7 +180,7 @@ def test_a_sum_behind_it_is_its_epilogue(
     assert not {"Add", *behind} & set(ops(optimized))
 
 
-def test_a_convolution_adds_it_where_it_can(epilogues: None) -> None:
+def test_a_convolution_adds_it_where_it_can() -> None:
     """It may have kernels for the next convolution as well."""
     optimized = assert_same(_residual("Relu", shortcut="conv"))
     (node,) = _nodes(optimized)
@@ -200,7 +188,7 @@ def test_a_convolution_adds_it_where_it_can(epilogues: None) -> None:
     assert "FusedConv_Bias_Add_Relu_f32" in ops(optimized)
 
 
-def test_a_bias_is_no_step_behind_it(epilogues: None) -> None:
+def test_a_bias_is_no_step_behind_it() -> None:
     net = Net({"x": (2, 8, 7, 6)})
     y = net.conv("x", 8, 16)
     y = net.node("Mul", y, _gate(net, y, 16, 8))

@@ -31,7 +31,6 @@ class SqueezeExcite(Family[SqueezeExciteConfig]):
     problems, kinds = (SqueezeExciteProblem,), frozenset({"squeeze_excite"})
     fixed = ANY_ACCESS
     tensor_cores = False
-    measured_epilogues = False
 
     def candidates(
         self, problem: SqueezeExciteProblem, arch: Arch
