@@ -31,7 +31,7 @@ def also_read_by_a_node_that_stays(channels: int) -> Model:
     net = Net({"x": (2, 16, 20, 20)})
     y = _relu(net, "x", 16, channels)
     return net, (
-        net.node("DepthToSpace", y, blocksize=2),
+        net.node("LRN", y, size=3),
         net.node("GlobalAveragePool", _relu(net, y, channels, 8)),
     )
 

@@ -64,13 +64,6 @@ def test_padding_of_channels_stays_unread() -> None:
     assert list(channels.ints) == [0, 12]
 
 
-def test_without_measured_kernels_the_operators_stay() -> None:
-    model = _super_resolution("DCR", 8)
-    family = named("pixel_shuffle")
-    family.measured = False
-    assert "DepthToSpace" in ops(fused(model))
-
-
 def _warped(mode: str = "bilinear", opset: int = 17, **attributes: Any) -> onnx.ModelProto:
     net = Net({"x": (2, 8, 6, 7), "grid": (2, 5, 4, 2)}, opset=opset)
     y = net.node("GridSample", net.conv("x", 8, 12), "grid", mode=mode, **attributes)

@@ -245,7 +245,7 @@ def test_images_and_cut_lines_are_stored_pixel_by_pixel(
         ((1, 8, 4, 4, 4, 4), (2, 2, 2, 2), 8, {}, "a 4-D transposed convolution"),
         ((1, 8, 4, 4, 4), (3, 2, 2), 8, {}, "slices of a transposed convolution of volumes"),
         ((1, 8, 4, 4, 4), (2, 2, 2), 8, {"pads": [1, 0, 0, 1, 0, 0]}, "slices of a transposed"),
-        ((1, 8, 6, 6), (2, 2), 6, {}, "pixels of less than 16 bytes"),
+        ((1, 8, 6, 6), (3, 3), 6, {"pads": [1, 1, 1, 1]}, "pixels of less than 16 bytes"),
         ((1, 6, 6, 6), (2, 2), 8, {"group": 2}, "grouped transposed convolutions"),
         ((1, 8, 6, 6), (2, 2), 8, {"pads": [2, 0, 0, 0]}, "pads that are wider"),
         ((1, 8, "h", 6), (4, 4), 8, {"output_shape": [11, 12]}, "pads that follow from"),

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from onnxbolt.families import named
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CPU
-from tests.support import Net, fused, ops, planned, prepare, run
-
-
-@pytest.fixture
-def shuffles() -> Iterator[None]:
-    with planned(named("pixel_shuffle")):
-        yield
+from tests.support import Net, fused, ops, prepare, run
 
 
 def _head(
@@ -59,7 +52,7 @@ def _same(model: onnx.ModelProto, optimized: onnx.ModelProto, limit: float) -> N
 )
 @pytest.mark.parametrize("channels", [1, 3])
 def test_it_is_a_convolution_of_all_phases(
-    shuffles: None, kernel: int, stride: int, attributes: dict[str, Any], channels: int
+    kernel: int, stride: int, attributes: dict[str, Any], channels: int
 ) -> None:
     model = _head(kernel, stride, channels, **attributes)
     optimized = fused(model)
@@ -69,7 +62,7 @@ def test_it_is_a_convolution_of_all_phases(
     _same(model, optimized, 1e-5)
 
 
-def test_no_change_of_layout_is_left_behind_one_channel(shuffles: None) -> None:
+def test_no_change_of_layout_is_left_behind_one_channel() -> None:
     optimized = fused(_head(2, 2), "fp16")
     *_, shuffle, squeeze, unsqueeze = ops(optimized)
     assert shuffle == "DepthToSpace_nhwc_dcr_Sigmoid_CastF32_f16_sliced"
@@ -87,36 +80,26 @@ def test_no_change_of_layout_is_left_behind_one_channel(shuffles: None) -> None:
         (3, 2, {"dilations": [2, 2], "pads": [1, 1, 1, 1]}),
     ],
 )
-def test_cut_phases_stay_as_they_are(
-    shuffles: None, kernel: int, stride: int, attributes: dict[str, Any]
-) -> None:
+def test_cut_phases_stay_as_they_are(kernel: int, stride: int, attributes: dict[str, Any]) -> None:
     model = _head(kernel, stride, **attributes)
     assert "ConvTranspose" in [node.op for node in prepare(model).nodes]
     _same(model, fused(model), 1e-5)
 
 
-def test_without_kernels_it_stays_at_fixed_sizes() -> None:
-    assert "ConvTranspose" in ops(fused(_head(2, 2, sizes=(7, 9))))
-
-
-@pytest.mark.parametrize("sizes", [("H", "W"), (7, "W")])
-def test_without_kernels_no_plan_is_built_for_each_size(sizes: tuple[int | str, str]) -> None:
-    """ONNX Runtime's DepthToSpace serves."""
+@pytest.mark.parametrize("sizes", [(7, 9), (7, "W")])
+def test_sizes_may_be_fixed(sizes: tuple[int | str, int | str]) -> None:
     model = _head(4, 2, sizes=sizes, pads=[1, 1, 1, 1])
-    optimized = fused(model, "fp16")
-    kinds = ops(optimized)
+    kinds = ops(fused(model, "fp16"))
     assert not {"Conv", "ConvTranspose"} & set(kinds)
-    assert "DepthToSpace" in kinds
-    if sizes == ("H", "W"):
-        _same(model, optimized, 5e-3)
+    assert any(kind.startswith("DepthToSpace_nhwc_dcr_Sigmoid") for kind in kinds)
 
 
 @pytest.mark.parametrize("channels", [8, 12])
-def test_whole_accesses_stay(shuffles: None, channels: int) -> None:
+def test_whole_accesses_stay(channels: int) -> None:
     assert "ConvTranspose" in [node.op for node in prepare(_head(2, 2, channels)).nodes]
 
 
-def test_verification_compares_what_follows(shuffles: None) -> None:
+def test_verification_compares_what_follows() -> None:
     model = _head(4, 2, pads=[1, 1, 1, 1])
     result = verify(model, fused(model, "fp16"), providers=(CPU,))
     assert result.passed

@@ -21,7 +21,6 @@ class PixelShuffle(Family[PixelShuffleConfig]):
     takes = ("element", "output", "epilogue")
     kinds, fixed = frozenset({"depth_to_space", "space_to_depth"}), ANY_ACCESS
     tensor_cores = False
-    measured = False
 
     def shared_memory(self, kernel: Compiled) -> int:
         return 0

@@ -9,7 +9,7 @@ while those of a block of pixels do. W' is the weight that kernels of transposed
 stride; c' repeats c for each phase.
 
 Where sizes vary, this also spares ONNX Runtime's ConvTranspose the plan that it builds with cuDNN
-for each run of another size than the last one. ONNX Runtime's own DepthToSpace then serves, too.
+for each run of another size than the last one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from dataclasses import replace
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt import families
 from onnxbolt.graph.edit import (
     add_constant,
     derived,
@@ -40,22 +39,10 @@ _COMPLETE = frozenset({"dilations", "group", "output_padding", "pads", "strides"
 
 
 def rewrite(graph: gs.Graph) -> Sequence[str]:
-    """Rewrite all that have a form without cut phases, of images of fixed sizes only where kernels
-    compute the DepthToSpace; a line for the report."""
-    served = families.serves("depth_to_space", epilogue=True)
-    found = [
-        node
-        for node in list(graph.nodes)
-        if (served or not _is_fixed(node)) and _rewritten(graph, node)
-    ]
+    """Rewrite all that have a form without cut phases; a line for the report."""
+    found = [node for node in list(graph.nodes) if _rewritten(graph, node)]
     words = "transposed convolutions of few channels written as Conv and DepthToSpace"
     return [f"conv_transpose: {len(found)} ({words})"] if found else []
-
-
-def _is_fixed(node: gs.Node) -> bool:
-    """True if the sizes of its images are known."""
-    shape = node.inputs[0].shape if node.inputs else None
-    return shape is not None and all(isinstance(size, int) for size in shape[2:])
 
 
 def _rewritten(graph: gs.Graph, node: gs.Node) -> bool:
