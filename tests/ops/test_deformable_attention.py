@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from onnxbolt.families import named
 from onnxbolt.ops.deformable_attention import pattern
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CPU
-from tests.support import Net, fused, matched, ops, planned, run
+from tests.support import Net, fused, matched, ops, run
 
 LEVELS = ((4, 6), (2, 3))
 QUERIES, HEADS, SIZE, POINTS = 5, 2, 8, 3
 ROWS, CHANNELS = sum(h * w for h, w in LEVELS), HEADS * SIZE
-
-
-@pytest.fixture(autouse=True)
-def _switched_on() -> Iterator[None]:
-    with planned(named("grid_sample")):
-        yield
 
 
 class Attention(Net):
@@ -190,9 +182,3 @@ def test_an_image_that_is_sampled_alone_is_none() -> None:
     net = Net({"x": (1, 8, 6, 6), "at": (1, 3, 3, 2)})
     candidates, refusals = matched(net.model(net.node("GridSample", "x", "at", mode="bilinear")))
     assert (candidates, refusals) == ([], [])
-
-
-def test_without_measured_kernels_it_is_refused() -> None:
-    family = named("grid_sample")
-    family.measured = False
-    assert "GridSample" in ops(fused(_model()))

@@ -28,7 +28,6 @@ class GridSample(Family[GridSampleConfig]):
     problems = (DeformableAttentionProblem,)
     kinds, fixed = frozenset({"grid_sample", "deformable_attention"}), ANY_ACCESS
     tensor_cores = False
-    measured = False
 
     def candidates(
         self, problem: DeformableAttentionProblem, arch: Arch
