@@ -29,7 +29,6 @@ class Pool(Family[PoolConfig]):
     number, name, config = 4, "pool", PoolConfig
     takes = ("element", "output")
     problems = (PoolProblem, VolumePoolProblem)
-    unmeasured = (VolumePoolProblem,)
     kinds = frozenset({"max_pool", "average_pool", "global_average_pool"})
     tensor_cores = False
 

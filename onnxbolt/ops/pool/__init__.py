@@ -15,12 +15,12 @@ from onnx import AttributeProto
 
 from onnxbolt.archs import ARCHS
 from onnxbolt.dtypes import DType
-from onnxbolt.families import KernelConfig, candidates, problem_types
+from onnxbolt.families import KernelConfig, candidates
 from onnxbolt.forms import FIRST_TO_LAST, LAST_TO_FIRST
 from onnxbolt.graph.edit import MEANS, auto_pad, is_mean
 from onnxbolt.ops.base import FusedOp, Replacement, Signature
 from onnxbolt.ops.body import AttributeType, Body, epilogue
-from onnxbolt.problems import PoolProblem, Problem, VolumePoolProblem
+from onnxbolt.problems import PoolProblem, Problem
 
 
 def _defaults(axes: int) -> dict[str, Any]:
@@ -55,8 +55,6 @@ class Pooling(FusedOp):
             return None
         defaults = _defaults(len(node.inputs[0].shape) - 2)
         written = {name: attributes.get(name, default) for name, default in defaults.items()}
-        if not _is_of_images(written) and VolumePoolProblem.__name__ not in problem_types():
-            return None
         return Replacement({name: written[name] for name in defaults if name in self.taken})
 
     def _skips(self, attributes: Mapping[str, Any]) -> bool:
@@ -84,20 +82,6 @@ class Pooling(FusedOp):
         body.refer(self.taken)
         result = body("Transpose", [result], perm=FIRST_TO_LAST[rank])
         return epilogue(body, signature.steps, opset, result)
-
-
-def _is_of_images(window: Mapping[str, Any]) -> bool:
-    """True for windows of images, and of volumes those of one slice or of one pixel of each
-    slice."""
-
-    def is_point(axis: int) -> bool:
-        begin, end = window["pads"][axis], window["pads"][axis + axes]
-        return (
-            window["kernel_shape"][axis] == window["strides"][axis] == 1 and not begin and not end
-        )
-
-    axes = len(window["strides"])
-    return axes < 3 or is_point(0) or (is_point(1) and is_point(2))
 
 
 class MaxPool(Pooling):
