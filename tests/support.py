@@ -35,13 +35,13 @@ from onnxbolt.rewrite import rewrite
 @contextmanager
 def planned(family: Family[Any]) -> Iterator[None]:
     """Planning may choose the kernels of `family`, even if none has run on a GPU yet."""
-    before = family.measured, family.measured_epilogues, family.unmeasured
-    family.measured, family.measured_epilogues, family.unmeasured = True, True, ()
+    before = family.measured, family.unmeasured
+    family.measured, family.unmeasured = True, ()
     empty_caches()
     try:
         yield
     finally:
-        family.measured, family.measured_epilogues, family.unmeasured = before
+        family.measured, family.unmeasured = before
         empty_caches()
 
 

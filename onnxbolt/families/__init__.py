@@ -162,12 +162,9 @@ def kinds() -> frozenset[str]:
     return frozenset(kind for family in FAMILIES.values() for kind in family.kinds)
 
 
-def serves(kind: str, epilogue: bool = False) -> bool:
-    """True if a kind of op that is not planned has kernels, or such with an epilogue, that have run
-    on a GPU."""
-    return any(
-        family.measured and (family.measured_epilogues or not epilogue) for family in of_kind(kind)
-    )
+def serves(kind: str) -> bool:
+    """True if a kind of op that is not planned has kernels that have run on a GPU."""
+    return any(family.measured for family in of_kind(kind))
 
 
 def problem_types() -> dict[str, type[Problem]]:

@@ -138,8 +138,6 @@ class Family(Generic[C]):
     measured: bool = True
     # classes of its problems for which this holds of kernels that are measured otherwise
     unmeasured: tuple[type[Problem], ...] = ()
-    # False: the same holds of its kernels with an epilogue
-    measured_epilogues: bool = True
     generation: int = 2  # the tuner tries few of a problem's families of earlier generations
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt import families, ops
+from onnxbolt import ops
 from onnxbolt.candidates import Anchor, Candidate, Link
 from onnxbolt.canonicalize.batchnorm import scale_and_shift
 from onnxbolt.dtypes import DType
@@ -82,7 +82,7 @@ def _behind_own(node: gs.Node, assignment: Assignment) -> tuple[Anchor, list[Lin
     if carry is None or not carry.ours or op is None or not op.takes_epilogue:
         return None
     x, dtype = node.inputs[0], DType.of(node.inputs[0].dtype)
-    if dtype is None or not families.serves(op.name, epilogue=True):
+    if dtype is None:
         return None
     return Anchor(op, node, x, None, dtype), [], carry.writes[0]
 

@@ -15,7 +15,6 @@ from functools import partial
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt import families
 from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MAX_PARAMS, MAX_TENSORS
@@ -78,14 +77,13 @@ def _match(op: FusedOp, node: gs.Node) -> Match:
 def _with_epilogue(anchor: Anchor, links: tuple[Link, ...]) -> tuple[Link, ...]:
     """The links, and those of additions and activations, one behind the other, that alone read
     their result."""
-    while families.serves(anchor.op.name, epilogue=True):
+    while True:
         tensor = links[-1].output
         node = _reader(tensor)
         found = None if node is None or _sums_product(node, tensor) else _step(anchor, node, tensor)
         if found is None or not _fits((*links, found)):
-            break
+            return links
         links = (*links, found)
-    return links
 
 
 def _fits(links: tuple[Link, ...]) -> bool:
