@@ -286,6 +286,7 @@ class Planner:
             subject.ranges.opt,
             subject.left,
             place,
+            subject.quantized,
         )
         whole = estimates(subject.graph, account.predictions, account.others(archs), archs)
         return [Part(account, rewriter, whole), *inner], changed

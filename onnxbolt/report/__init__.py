@@ -153,6 +153,7 @@ class Account:
     at: Point  # the sizes to predict times at
     left: Sequence[Left] = ()  # bodies that are not optimized
     body: str = ""
+    quantized: Sequence[Refusal] = ()
 
     @cached_property
     def _source(self) -> Sized:
@@ -175,8 +176,11 @@ class Account:
 
     @property
     def refusals(self) -> list[Refusal]:
-        """The refusals of planning."""
-        return [replace(refusal, body=self.body) for refusal in self.chosen.refusals]
+        """The refusals of planning, and those of products of 8 bits, which planning does not
+        know."""
+        known = {refusal.node for refusal in self.quantized}
+        others = [refusal for refusal in self.chosen.refusals if refusal.node not in known]
+        return [replace(refusal, body=self.body) for refusal in (*others, *self.quantized)]
 
     @cached_property
     def nodes(self) -> list[NodeProto]:

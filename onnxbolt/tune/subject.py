@@ -11,6 +11,7 @@ import onnx_graphsurgeon as gs
 from onnx import ModelProto
 
 from onnxbolt import precision as precisions
+from onnxbolt.candidates import Refusal
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.known_conditions import resolved
 from onnxbolt.graph.bodies import Body, Left, bodies_of, import_within
@@ -18,7 +19,7 @@ from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import Shape, infer
 from onnxbolt.graph.skipping import nodes_by_name, skip
 from onnxbolt.graph.stages import Stages
-from onnxbolt.match import preparation, projections, rotations, windows
+from onnxbolt.match import preparation, projections, quantized, rotations, windows
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.options import Options
 from onnxbolt.plan.choose import Plan
@@ -43,6 +44,7 @@ class Subject:
     places: tuple[str, ...] = ()  # a body's own place, behind those of the bodies around it
     changes: tuple[str, ...] = ()  # made by the stages before planning, in words
     kept: tuple[Kept, ...] = ()  # the nodes that stay in fp32
+    quantized: tuple[Refusal, ...] = ()  # products of 8 bits, and others on codes
     bodies: tuple[tuple[Body, Subject], ...] = ()
     left: tuple[Left, ...] = ()  # bodies that are no subjects
     names: frozenset[str] = frozenset()  # source nodes and tensors that could be skipped
@@ -121,6 +123,7 @@ def _subject(
     names = nodes_by_name(graph)
     skip(graph, names, before.skipped)
     infer(graph)
+    refused = _quantized(original, before) if quantized.is_quantized(graph) else []
     found, left = bodies_of(graph)
     notes = list(graph.notes)
     changes, kept = _prepare(graph, before)
@@ -141,11 +144,19 @@ def _subject(
         places,
         (*notes, *changes),
         tuple(kept),
+        tuple(refused),
         tuple(bodies),
         tuple(left),
         frozenset(names),
         before.skipped,
     )
+
+
+def _quantized(original: ModelProto, before: _Before) -> list[Refusal]:
+    """The refusals of products of 8 bits, which are looked for in a copy."""
+    graph = import_model(original)
+    skip(graph, nodes_by_name(graph), before.skipped)
+    return quantized.refusals(graph)
 
 
 def _prepare(graph: gs.Graph, before: _Before) -> tuple[list[str], list[Kept]]:

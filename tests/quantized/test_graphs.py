@@ -51,7 +51,8 @@ def test_each_is_small_and_near_its_original(name: str) -> None:
 
 @pytest.mark.parametrize("name", stored.names())
 def test_one_form_with_the_same_results(name: str) -> None:
-    """Bit for bit; integer kernels of QOperator round otherwise than floats."""
+    """Bit for bit, but for the order in which Gemm adds its bias; integer kernels of QOperator
+    round otherwise than floats."""
     model, graph = stored.graph(name), graph_of(name)
     quantized.rewrite(graph)
     exported = export_model(graph)
@@ -61,6 +62,8 @@ def test_one_form_with_the_same_results(name: str) -> None:
     (before,), (after,) = (outputs_of(each, outputs, feeds) for each in (model, exported))
     if "qoperator" in name:
         assert np.abs(after - before).max() <= _STEPS * np.abs(before).max()
+    elif before.dtype == np.float32 and not is_dequantize(graph.outputs[0].inputs[0]):
+        np.testing.assert_allclose(after, before, rtol=0, atol=2.0**-21 * np.abs(before).max())
     else:
         assert after.tobytes() == before.tobytes()
 

@@ -16,7 +16,7 @@ from onnxbolt.cli import main
 from onnxbolt.errors import CoverageError
 from onnxbolt.graph.bodies import located
 from onnxbolt.report.coverage import coverage, left_out
-from onnxbolt.report.products import products
+from onnxbolt.report.products import Product, products
 
 HEADER = '<ir_version: 10, opset_import: ["": 23, "com.microsoft": 1]>'
 
@@ -180,6 +180,12 @@ def test_products_inside_of_control_flow_count(branches: ModelProto) -> None:
     assert refusal.reason == f"inside a body that is not optimized: {inner.left}"
 
 
+def test_quantized_products_that_matching_does_not_know() -> None:
+    product = Product("y", "MatMulNBits", "com.microsoft", 1, weighted=True)
+    (refusal,) = left_out([product], set(), [])
+    assert refusal.reason == "quantized products stay with ONNX Runtime"
+
+
 def test_nothing_fused_is_a_warning_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     model = model_of(
         "(uint8[3,4] x) => (uint8[3,5] y)",
@@ -190,7 +196,9 @@ def test_nothing_fused_is_a_warning_with_the_reason(caplog: pytest.LogCaptureFix
     )
     with caplog.at_level(logging.WARNING, "onnxbolt"):
         report = optimize(model, library=False, verify=False)
-    reason = "QLinearMatMul: quantized products stay with ONNX Runtime"
+    reason = (
+        "QLinearMatMul: its quantized weight has zero points, for which inputs have to be added up"
+    )
     assert [record.getMessage() for record in caplog.records] == [f"nothing was fused: {reason}"]
     assert report.coverage == 0
     assert [(refusal.op, refusal.reason) for refusal in report.refusals] == [

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import onnx_graphsurgeon as gs
 
 from onnxbolt.canonicalize import constant_fold
-from onnxbolt.canonicalize.quantized import clips, constants, merges, moves, operators
+from onnxbolt.canonicalize.quantized import clips, constants, gemms, merges, moves, operators
 from onnxbolt.graph import promises
 from onnxbolt.graph.edit import prune
 from onnxbolt.graph.promises import stage
@@ -21,6 +21,7 @@ from onnxbolt.graph.shapes import infer
 PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (operators.run, "operators on codes written between DequantizeLinear and QuantizeLinear"),
     (constants.run, "quantized constants computed"),
+    (gemms.run, "Gemm of constant codes written as MatMul and Add"),
     # codes behind a DequantizeLinear that moved, and Clips of codes
     (constant_fold.run, "constant expressions computed"),
     (clips.run, "Clips of codes moved in front of QuantizeLinear"),

@@ -15,6 +15,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.canonicalize.quantized.scaling import (
     INTEGERS,
+    PRODUCTS,
     Scaling,
     is_dequantize,
     is_quantize,
@@ -31,7 +32,6 @@ from onnxbolt.graph.edit import (
     replace_uses,
 )
 
-_WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _BIASES = (*INTEGERS, np.dtype(np.int32))
 _SIGN = 0x80
 
@@ -96,7 +96,7 @@ def _signed(graph: gs.Graph, node: gs.Node) -> bool:
 
 def _weighs(reader: gs.Node, tensor: gs.Tensor) -> bool:
     """True if `tensor` is the weight of a product."""
-    found = not reader.domain and reader.op in _WEIGHTED and len(reader.inputs) > 1
+    found = not reader.domain and reader.op in PRODUCTS and len(reader.inputs) > 1
     return found and reader.inputs[1] is tensor and reader.inputs[0] is not tensor
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.canonicalize.quantized.scaling import (
+    EIGHT_BITS,
     INTEGERS,
     Scaling,
     is_dequantize,
@@ -89,7 +90,7 @@ def _data(node: gs.Node) -> list[gs.Tensor]:
 
 def _passes(node: gs.Node, scaling: Scaling, padded_exactly: bool) -> bool:
     """True if codes of this scaling can be moved in place of values."""
-    if scaling.code not in INTEGERS or (scaling.axis is not None and node.op != "Transpose"):
+    if scaling.axis is not None and node.op != "Transpose":
         return False
     if node.op == "Transpose" and scaling.axis is not None:
         return "perm" in node.attrs
@@ -137,7 +138,10 @@ def _down(graph: gs.Graph, node: gs.Node) -> bool:
     first = scalings[0]
     if first is None or not all(other is not None and first.same(other) for other in scalings):
         return False
-    if not _passes(node, first, padded_exactly=True):
+    # a Transpose of constant codes is computed, whatever their type
+    kept = node.op == "Transpose" and isinstance(found[0].inputs[0], gs.Constant)
+    movable = first.code in INTEGERS or (kept and first.code in EIGHT_BITS)
+    if not movable or not _passes(node, first, padded_exactly=True):
         return False
     like, results = found[0], list(node.outputs)
     _give(graph, node, [source.inputs[0] for source in found], first)
@@ -160,7 +164,7 @@ def _up(graph: gs.Graph, node: gs.Node) -> bool:
     first = scalings[0]
     if first is None or not all(other is not None and first.same(other) for other in scalings):
         return False
-    if not _passes(node, first, padded_exactly=False):
+    if first.code not in INTEGERS or not _passes(node, first, padded_exactly=False):
         return False
     axis = None if first.axis is None else int(node.attrs["perm"][first.axis])
     codes = [new_tensor(graph, f"{t.name}_codes", first.code, t.shape) for t in inputs]

@@ -16,6 +16,8 @@ from onnxbolt.graph.names import fresh
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 INTEGERS = (np.dtype(np.int8), np.dtype(np.uint8))
 EIGHT_BITS = (*INTEGERS, np.dtype(ml_dtypes.float8_e4m3fn))
+# operators whose input 1 is a weight
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _LAST_CODE = 255  # the largest distance of two codes of a byte
 
 

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onnxbolt.canonicalize import constant_fold
 from onnxbolt.canonicalize.quantized.moves import run
+from tests.canonicalize.compare import operators
 from tests.canonicalize.quantized.compare import (
     CODES,
     codes,
@@ -16,6 +19,7 @@ from tests.canonicalize.quantized.compare import (
     graph_of,
     model,
     rewritten,
+    same_bits,
     scales,
     unchanged,
     values,
@@ -206,3 +210,19 @@ def test_negative_scales_stay_behind_a_pooling() -> None:
     constants = {"s": np.float32(-0.1), "z": np.int8(0)}
     unchanged(model([("DequantizeLinear", "q s z", "x"), pool], {"q": q}, ["y"], constants), run)
     assert graph_of(model([pool], {"x": values(0, 1, *SHAPE)}, ["y"], {})).nodes
+
+
+def test_constant_codes_of_fp8_follow_a_transpose() -> None:
+    stored = np.arange(12).reshape(3, 4).astype(ml_dtypes.float8_e4m3fn)
+    nodes = [
+        ("DequantizeLinear", "w s", "v"),
+        ("Transpose", "v", "t", {"perm": [1, 0]}),
+        ("MatMul", "x t", "y"),
+    ]
+    x = values(0, 1, 2, 4).astype(np.float16)
+    source = model(nodes, {"x": x}, ["y"], {"w": stored, "s": np.float16(0.5)})
+    graph = graph_of(source)
+    assert run(graph) == 1
+    assert constant_fold.run(graph) == 1
+    assert operators(graph) == ["DequantizeLinear", "MatMul"]
+    same_bits(source, graph, {"x": x})

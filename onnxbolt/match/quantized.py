@@ -1,0 +1,267 @@
+"""Recognizes products of codes of 8 bits, and says why none is fused (docs/decisions/quantized.md).
+
+No kernel reads codes yet. So that models stay as they are, this works on a copy of the graph: it
+has the one form of quantized models, and weights as values, which makes a product of codes an
+ordinary candidate. What differs is read off around it: its operands are values of codes, and a
+QuantizeLinear reads its result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxbolt.candidates import Candidate, Refusal
+from onnxbolt.canonicalize import canonicalize, quantized
+from onnxbolt.canonicalize.quantized.scaling import (
+    DEQUANTIZE,
+    EIGHT_BITS,
+    INTEGERS,
+    PRODUCTS,
+    QUANTIZE,
+    Scaling,
+    is_dequantize,
+    is_quantize,
+    scaling_of,
+)
+from onnxbolt.domains import CONTRIB
+from onnxbolt.graph.edit import Derived, Weight, producer, replace_uses, sole_use
+from onnxbolt.graph.names import fresh
+from onnxbolt.match.matcher import match
+from onnxbolt.match.partition import partition
+from onnxbolt.match.patterns import steps
+
+NO_KERNEL = "no kernel reads tensors of 8 bits yet"
+REQUANTIZE = "Requantize"  # the step that a pair within an epilogue is
+_WORDS = ("QLinear", "QGemm", "Integer", QUANTIZE, DEQUANTIZE)  # parts of such operators' names
+_RUN_TIME = "its scale is computed at run time, or given for blocks"
+_NO_STEP = "it is no step of a product of 8 bits"
+_NO_FORM = "it rounds within, or its scales are computed at run time, so that QDQ is not the same"
+
+
+def is_quantized(graph: gs.Graph) -> bool:
+    """True if the graph has operators that make or read codes."""
+    return any(_on_codes(node) for node in graph.nodes)
+
+
+def _on_codes(node: gs.Node) -> bool:
+    return node.domain in (None, "", CONTRIB) and any(word in node.op for word in _WORDS)
+
+
+def refusals(graph: gs.Graph) -> list[Refusal]:
+    """The refusals of products of codes, and of QuantizeLinear and DequantizeLinear beside none of
+    them. Node names are the source's. The graph, a copy of the source's, is used up."""
+    quantized.rewrite(graph)
+    canonicalize(graph)
+    quantized.rewrite(graph)
+    found, refused = _products(graph)
+    named = {name for product in found for node in product.pairs for name in node.provenance}
+    rest = [node for node in graph.nodes if _on_codes(node) and named.isdisjoint(node.provenance)]
+    # one of each node of the source, with its own operator
+    operators = {node.name or node.output[0]: node.op_type for node in graph.source.graph.node}
+    every = [*(product.refusal(graph) for product in found), *refused]
+    every += [_beside(node, operators.get(_source(node), node.op)) for node in rest]
+    first = dict[str, Refusal]()
+    for refusal in every:
+        first.setdefault(refusal.node, refusal)
+    return [
+        dataclasses.replace(refusal, op=operators.get(node, refusal.op))
+        for node, refusal in first.items()
+    ]
+
+
+# QuantizeLinear and DequantizeLinear within epilogues, by the names of the tensors that they round
+_Pairs = dict[str, tuple[gs.Node, gs.Node]]
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A weight as values, and the node that makes these of codes."""
+
+    dequantize: gs.Node
+    scaling: Scaling
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A product of codes: the candidate for values, and the numbers around it."""
+
+    candidate: Candidate
+    read: gs.Node  # x
+    weight: _Weight
+    residual: tuple[gs.Node, ...]
+    within: tuple[tuple[gs.Node, gs.Node], ...]  # pairs in the epilogue
+    written: gs.Node | None  # the QuantizeLinear behind it
+
+    @property
+    def pairs(self) -> list[gs.Node]:
+        """All its QuantizeLinear and DequantizeLinear."""
+        inner = [node for pair in self.within for node in pair]
+        written = [] if self.written is None else [self.written]
+        return [self.read, self.weight.dequantize, *self.residual, *inner, *written]
+
+    def refusal(self, graph: gs.Graph) -> Refusal:
+        candidate = self.candidate
+        output = candidate.output
+        tensor = output.name if output.name in graph.source_tensors else ""
+        node = candidate.anchor.node
+        return Refusal(_source(node), node.op, f"{NO_KERNEL}: {self._words()}", tensor)
+
+    def _words(self) -> str:
+        x, weight, y = self.read.inputs[0].dtype, self.weight.scaling, self.candidate.output.dtype
+        out = y if self.written is None else self.written.outputs[0].dtype
+        rule = "+".join(self._steps())
+        scales = "a scale" if weight.axis is None else "scales of channels"
+        names = ", ".join(dict.fromkeys(map(_source, self.pairs)))
+        return f"{x} by {weight.code} with {scales} to {out}, {rule}, between {names}"
+
+    def _steps(self) -> Iterator[str]:
+        """The op and its steps, those that are pairs included."""
+        anchor, links = self.candidate.anchor, self.candidate.links
+        ends = {quantize.inputs[0].name for quantize, _ in self.within}
+        results = [(anchor.op.name, anchor.output), *((li.step.name, li.output) for li in links)]
+        for position, (name, tensor) in enumerate(results):
+            yield name
+            last = all(tensor is not following for _, following in results[position + 1 :])
+            if last and tensor.name in ends:
+                yield REQUANTIZE
+
+
+def _products(graph: gs.Graph) -> tuple[list[_Product], list[Refusal]]:
+    """The products of codes, and those that are none for a reason."""
+    refused = list[Refusal]()
+    sources = dict[gs.Node, tuple[gs.Node, _Weight]]()
+    for node in graph.nodes:
+        if not _is_product(node):
+            continue
+        x, weight = producer(node.inputs[0]), producer(node.inputs[1])
+        if not (is_dequantize(x) or is_dequantize(weight)):
+            continue
+        scaling = None if weight is None else scaling_of(weight)
+        if (problem := _problem(node)) or scaling is None:
+            refused.append(Refusal(_source(node), node.op, problem))
+        else:
+            sources[node] = x, _Weight(weight, scaling)
+    for node, (_, weight) in sources.items():
+        node.inputs[1] = _values(graph, weight)
+    within = _without_inner_pairs(graph)
+    candidates, others = match(graph)
+    _put_back(graph, within)
+    reasons = {refusal.node: refusal for refusal in others}
+    found = list[_Product]()
+    for candidate in partition(candidates):
+        if (own := candidate.anchor.node) in sources:
+            found.append(_product(candidate, *sources[own], within))
+    matched = {product.candidate.anchor.node for product in found}
+    for node in (node for node in sources if node not in matched):
+        why = reasons[node.name].reason if node.name in reasons else NO_KERNEL
+        refused.append(Refusal(_source(node), node.op, why))
+    return found, refused
+
+
+def _is_product(node: gs.Node) -> bool:
+    return node.op in PRODUCTS and not node.domain
+
+
+def _problem(node: gs.Node) -> str:
+    """The reason for which a product's operands are no codes that a kernel could multiply; empty if
+    they are."""
+    x, weight = producer(node.inputs[0]), producer(node.inputs[1])
+    if x is None or not is_dequantize(x):
+        return "only its weight is quantized"
+    if weight is None or not is_dequantize(weight):
+        return "only its input is quantized"
+    read, scaling = scaling_of(x), scaling_of(weight)
+    codes = weight.inputs[0]
+    if read is None or scaling is None:
+        return _RUN_TIME
+    if not isinstance(codes, gs.Constant):
+        return "both operands are computed at run time"
+    if read.axis is not None:
+        return "its quantized input has a scale for each channel"
+    integers = [code in INTEGERS for code in (read.code, scaling.code)]
+    if not {read.code, scaling.code} <= set(EIGHT_BITS) or integers[0] != integers[1]:
+        return f"no kernel for its types: {read.code} by {scaling.code}"
+    if np.any(scaling.zero.astype(np.float32)):
+        return "its quantized weight has zero points, for which inputs have to be added up"
+    columns = 0 if len(codes.shape) > 2 else len(codes.shape) - 1
+    if scaling.axis not in (None, columns):
+        return "its quantized weight has scales along another axis than the result's channels"
+    return ""
+
+
+def _values(graph: gs.Graph, weight: _Weight) -> Weight:
+    codes, scaling = weight.dequantize.inputs[0], weight.scaling
+    name, dtype = fresh(graph, f"{codes.name}_values"), scaling.scale.dtype
+    return Weight(name, Derived(lambda: scaling.dequantized(codes.values), dtype, codes.shape))
+
+
+def _without_inner_pairs(graph: gs.Graph) -> _Pairs:
+    """Take away the pairs in front of single steps of an epilogue; by the names of the tensors that
+    they round."""
+    found: _Pairs = {}
+    for quantize in [node for node in graph.nodes if is_quantize(node)]:
+        dequantize = sole_use(graph, quantize.outputs[0])
+        x = quantize.inputs[0]
+        if dequantize is None or not is_dequantize(dequantize):
+            continue
+        if producer(x) is None or sole_use(graph, x) is None:
+            continue
+        reader = sole_use(graph, dequantize.outputs[0])
+        if reader is None or _is_product(reader) or not steps(reader.domain or "", reader.op):
+            continue
+        replace_uses(dequantize.outputs[0], x)
+        found[x.name] = quantize, dequantize
+        # until _put_back
+        quantize.inputs = list(quantize.inputs[1:])
+    return found
+
+
+def _put_back(graph: gs.Graph, within: _Pairs) -> None:
+    """Let the pairs read again what they round; the steps behind them read it, too."""
+    tensors = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
+    for name, (quantize, _) in within.items():
+        quantize.inputs = [tensors[name], *quantize.inputs]
+
+
+def _product(candidate: Candidate, read: gs.Node, weight: _Weight, within: _Pairs) -> _Product:
+    inner = [candidate.anchor.output, *(link.output for link in candidate.links)]
+    *inner, last = dict.fromkeys(tensor.name for tensor in inner)
+    operands = [producer(link.operand) for link in candidate.links if link.operand is not None]
+    readers = candidate.output.outputs
+    written = readers[0] if len(readers) == 1 and is_quantize(readers[0]) else None
+    if last in within:  # the step behind is another product's
+        written = within[last][0]
+    return _Product(
+        candidate,
+        read,
+        weight,
+        tuple(node for node in operands if node is not None and is_dequantize(node)),
+        tuple(within[name] for name in inner if name in within),
+        written,
+    )
+
+
+def _beside(node: gs.Node, op: str) -> Refusal:
+    """The refusal of an operator on codes that belongs to no product; `op` is the source's."""
+    if op not in (QUANTIZE, DEQUANTIZE):
+        return Refusal(_source(node), op, _NO_FORM if node.op == op else _NO_STEP)
+    if scaling_of(node) is None:
+        reason = _RUN_TIME
+    elif node.op == QUANTIZE:
+        before = producer(node.inputs[0])
+        place = f"behind {before.op}" if before is not None else "behind an input of the graph"
+        reason = f"no product of 8 bits ends with it: {place}"
+    else:
+        named = ", ".join(sorted({reader.op for reader in node.outputs[0].outputs}))
+        reason = f"no product of 8 bits reads it: in front of {named or 'an output of the graph'}"
+    return Refusal(_source(node), op, reason)
+
+
+def _source(node: gs.Node) -> str:
+    """The name of the node of the source that this one comes from."""
+    return str(node.provenance[0] if node.provenance else node.name)
