@@ -135,12 +135,13 @@ def joined(old: Document, new: Document, where: Path) -> Document:
 
 
 def missing(document: Document) -> list[str]:
-    """The planned rows that the document lacks, or that failed: 'resnet50 (32)'."""
+    """The planned rows that the document lacks, or that failed: 'resnet50 (32)', or the name alone
+    where the batch is no part of the row."""
     found = {
         (row["name"], row["batch"]) for row in document["rows"] if "failure" not in row["values"]
     }
     return [
-        f"{name} ({batch})"
+        f"{name} ({batch})" if batch else name
         for name, batch in document.get("planned", ())
         if (name, batch) not in found
     ]
