@@ -17,7 +17,12 @@ from tests.conftest import ROOT
 
 # modules that write a result file of another name, or that shared one when it was written: the
 # kernels of norm_products are gone (docs/decisions/norms-in-products.md)
-WRITERS = {"profile": ("profile_kernels",), "norms": ("norms", "norm_products")}
+WRITERS = {
+    "autogtco": ("transformers",),
+    "norms": ("norms", "norm_products"),
+    "profile": ("profile_kernels",),
+    "subgraphs": ("transformers",),
+}
 # committed before result files had digests: pages show them as not renewed. No file of a later
 # schema belongs here.
 NOT_RENEWED = {
