@@ -139,10 +139,10 @@ def _products(graph: gs.Graph) -> tuple[list[_Product], list[Refusal]]:
         if not _is_product(node):
             continue
         x, weight = producer(node.inputs[0]), producer(node.inputs[1])
-        if not (is_dequantize(x) or is_dequantize(weight)):
-            continue
-        scaling = None if weight is None else scaling_of(weight)
-        if (problem := _problem(node)) or scaling is None:
+        if weight is None or not is_dequantize(weight):
+            continue  # a product of values, which planning knows
+        scaling = scaling_of(weight)
+        if (problem := _problem(node, weight)) or scaling is None:
             refused.append(Refusal(_source(node), node.op, problem))
         else:
             sources[node] = x, _Weight(weight, scaling)
@@ -167,14 +167,12 @@ def _is_product(node: gs.Node) -> bool:
     return node.op in PRODUCTS and not node.domain
 
 
-def _problem(node: gs.Node) -> str:
+def _problem(node: gs.Node, weight: gs.Node) -> str:
     """The reason for which a product's operands are no codes that a kernel could multiply; empty if
-    they are."""
-    x, weight = producer(node.inputs[0]), producer(node.inputs[1])
+    they are. `weight` is the DequantizeLinear of its weight."""
+    x = producer(node.inputs[0])
     if x is None or not is_dequantize(x):
         return "only its weight is quantized"
-    if weight is None or not is_dequantize(weight):
-        return "only its input is quantized"
     read, scaling = scaling_of(x), scaling_of(weight)
     codes = weight.inputs[0]
     if read is None or scaling is None:

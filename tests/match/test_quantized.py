@@ -154,13 +154,22 @@ def reason(net: Net, y: str) -> str:
     return found[y].reason
 
 
-def test_operands_of_which_one_is_no_code() -> None:
+def test_a_weight_of_codes_alone() -> None:
     net = Net({"x": (4, 8)})
     y = net.node("MatMul", "x", weight(net, (8, 6)))
     assert reason(net, y) == "only its weight is quantized"
-    net = Net({"x": (4, 8)})
-    y = net.node("MatMul", pair(net, "x"), net.normal(8, 6))
-    assert reason(net, y) == "only its input is quantized"
+
+
+def test_a_product_of_values_behind_a_pair_is_fused_as_others() -> None:
+    net = Net({"x": (128, 64)})
+    x = pair(net, "x")
+    y = net.node("MatMul", x, net.normal(64, 64))
+    report = reported(net.model(y), precision="keep", fuse="all")
+    assert [fused.source_nodes for fused in report.fused] == [(y,)]
+    assert {row.node: row.reason for row in report.refusals}[x] == (
+        "no product of 8 bits reads it: in front of MatMul"
+    )
+    assert y not in {row.node for row in report.refusals}
 
 
 def test_scales_that_kernels_will_not_take() -> None:
