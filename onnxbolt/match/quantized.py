@@ -220,25 +220,27 @@ def _without_inner_pairs(graph: gs.Graph) -> _Pairs:
 
 
 def _put_back(graph: gs.Graph, within: _Pairs) -> None:
-    """Let the pairs read again what they round; the steps behind them read it, too."""
+    """Put the pairs back between what they round and the steps."""
     tensors = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
-    for name, (quantize, _) in within.items():
-        quantize.inputs = [tensors[name], *quantize.inputs]
+    for name, (quantize, dequantize) in within.items():
+        x = tensors[name]
+        replace_uses(x, dequantize.outputs[0])
+        quantize.inputs = [x, *quantize.inputs]
 
 
 def _product(candidate: Candidate, read: gs.Node, weight: _Weight, within: _Pairs) -> _Product:
     inner = [candidate.anchor.output, *(link.output for link in candidate.links)]
-    *inner, last = dict.fromkeys(tensor.name for tensor in inner)
-    operands = [producer(link.operand) for link in candidate.links if link.operand is not None]
+    *inner, _ = dict.fromkeys(tensor.name for tensor in inner)
+    operands = [link.operand for link in candidate.links if link.operand is not None]
+    # the pair of an operand that might have been within the epilogue of another product
+    makers = [within[t.name][1] if t.name in within else producer(t) for t in operands]
     readers = candidate.output.outputs
     written = readers[0] if len(readers) == 1 and is_quantize(readers[0]) else None
-    if last in within:  # the step behind is another product's
-        written = within[last][0]
     return _Product(
         candidate,
         read,
         weight,
-        tuple(node for node in operands if node is not None and is_dequantize(node)),
+        tuple(node for node in makers if node is not None and is_dequantize(node)),
         tuple(within[name] for name in inner if name in within),
         written,
     )

@@ -134,6 +134,30 @@ def test_models_of_values_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> 
     assert reported(net.model(net.conv("x", 8, 8))).fused
 
 
+def test_one_of_two_products_takes_their_sum_and_reads_the_others_codes() -> None:
+    net = Net({"x": (1, 16, 6, 6)})
+    x = pair(net, "x")
+    first, second = (
+        net.node("Conv", x, weight(net, (16, 16, 3, 3), axis=0), pads=[1, 1, 1, 1])
+        for _ in range(2)
+    )
+    one, other = pair(net, first), pair(net, second)
+    y = pair(net, net.node("Relu", net.node("Add", one, other)))
+    rows = reported(net.model(y), precision="keep").refusals
+    reasons = {row.node: row.reason for row in rows}
+    assert ", conv, between " in reasons[first]
+    assert ", conv+Requantize+Add+Relu, between " in reasons[second]
+    assert one in reasons[second]
+    assert {row.node for row in rows if row.op == "DequantizeLinear"} == {y}
+
+
+def test_a_pair_in_front_of_a_step_that_no_product_takes_keeps_its_reader() -> None:
+    found = refusals(stored.graph("mobile.ort.qdq.u8s8.channel"), precision="keep")
+    gate = found["hardsigmoid8_DequantizeLinear"].reason
+    assert gate == "no product of 8 bits reads it: in front of Mul"
+    assert "hardsigmoid8_QuantizeLinear" in found["conv7"].reason
+
+
 # --- products that are none, each with its reason -------------------------------------------------
 
 
