@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 
 from tests import workers
+from tests.gpu.runs import GpuRun
 from tests.zoo.materialize import materialize
 
 ROOT = Path(__file__).parents[1]
@@ -33,10 +34,13 @@ class OneThread(onnxruntime.SessionOptions):  # type: ignore[misc]
 
 def pytest_configure(config: pytest.Config) -> None:
     """Workers of pytest-xdist keep every core busy already: further threads would spin beside
-    them."""
+    them. Runs of the GPU tests have a plugin of their own."""
+    is_gpu = config.getoption("markexpr") == "gpu"
+    if is_gpu:
+        config.pluginmanager.register(GpuRun())
     if "PYTEST_XDIST_WORKER" in os.environ:
         onnxruntime.SessionOptions = OneThread
-        if config.getoption("markexpr") == "gpu":
+        if is_gpu:
             workers.choose_gpu(os.environ, workers.gpus())
 
 

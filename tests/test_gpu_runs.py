@@ -1,0 +1,92 @@
+"""Runs of the GPU tests begin with those that take long, and a failure says why at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.gpu.runs import LONG_FILES
+
+_FILES = {
+    "conftest.py": """
+from tests.gpu.runs import GpuRun
+
+def pytest_configure(config):
+    config.pluginmanager.register(GpuRun())
+""",
+    "test_kernels.py": """
+import pytest
+
+def test_gemm(): pass
+
+@pytest.mark.parametrize("form", ["pool", "norm"])
+def test_compute_sanitizer_finds_nothing(form): pass
+""",
+    "test_models.py": """
+def test_right(): pass
+
+def test_wrong():
+    error = 19.5
+    assert error <= 0.001, "of ResNet"
+""",
+}
+
+
+def _run(directory: Path, *options: str) -> str:
+    """The output of a run of these files, apart from the one that is under way."""
+    for name, text in _FILES.items():
+        (directory / name).write_text(text)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *options]
+    result = subprocess.run(
+        [*command, "--rootdir", str(directory), str(directory)],
+        cwd=directory,
+        env={**kept, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 1, result.stdout + result.stderr
+    return result.stdout
+
+
+def test_long_tests_begin_first(tmp_path: Path) -> None:
+    output = _run(tmp_path)
+    lines = [line for line in output.splitlines() if line.endswith("%]")]
+    assert [line.split()[0].partition("::")[2] for line in lines] == [
+        "test_compute_sanitizer_finds_nothing[pool]",
+        "test_compute_sanitizer_finds_nothing[norm]",
+        "test_right",
+        "test_wrong",
+        "test_gemm",
+    ]
+
+
+def test_long_files_are_there() -> None:
+    files = {path.stem for path in (ROOT / "tests" / "gpu").glob("test_*.py")}
+    assert files >= set(LONG_FILES)
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["alone", "workers"])
+def test_a_failure_says_why_before_the_end(tmp_path: Path, options: tuple[str, ...]) -> None:
+    during, end, _ = _run(tmp_path, *options).partition("= FAILURES =")
+    assert end
+    assert during.count("test_models.py::test_wrong failed in call") == 1
+    assert during.count("AssertionError: of ResNet") == 1
+    assert "assert 19.5 <= 0.001" in during
+
+
+@pytest.mark.parametrize(
+    ("options", "scheduling"),
+    [((), "WorkStealingScheduling"), (("--dist", "loadfile"), "LoadFileScheduling")],
+    ids=["default", "chosen"],
+)
+def test_workers_take_tests_from_each_other(
+    tmp_path: Path, options: tuple[str, ...], scheduling: str
+) -> None:
+    assert f"scheduling tests via {scheduling}" in _run(tmp_path, "-n", "2", *options)
