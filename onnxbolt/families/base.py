@@ -101,17 +101,22 @@ class KernelConfig:
 C = TypeVar("C", bound=KernelConfig)
 
 
-class Compiled(Protocol):
-    """The parts of a compiled kernel (codegen's `Instance`)."""
+class Typed(Protocol):
+    """The types and steps that decide shared memory, of a problem or of a compiled kernel."""
 
-    @property
-    def config(self) -> Any: ...
     @property
     def dtype(self) -> DType: ...
     @property
     def out(self) -> DType: ...
     @property
     def chain(self) -> tuple[str, ...]: ...
+
+
+class Compiled(Typed, Protocol):
+    """The parts of a compiled kernel (codegen's `Instance`)."""
+
+    @property
+    def config(self) -> Any: ...
 
 
 class Family(Generic[C]):

@@ -17,18 +17,12 @@ from dataclasses import dataclass, replace
 
 from onnxbolt.archs import Arch, Capability, get
 from onnxbolt.epilogues import MAX_LAYERS, MEAN, fits_several, layers
-from onnxbolt.families.base import Compiled, Family, Layers, Schedule, access
+from onnxbolt.families.base import Compiled, Family, Layers, Schedule, Typed, access
 from onnxbolt.families.blocks import b2b, sm90
 from onnxbolt.families.blocks.b2b import COLUMNS, padded
 from onnxbolt.families.blocks.memory import epilogue_cost, memory_us, vector_operands
 from onnxbolt.families.blocks.sm90 import ProductConfig
-from onnxbolt.families.blocks.staging import (
-    BARRIER,
-    Typed,
-    buffers,
-    loads_residual,
-    staging_bytes,
-)
+from onnxbolt.families.blocks.staging import BARRIER, buffers, loads_residual, staging_bytes
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide, round_up
 from onnxbolt.problems import ConvProblem

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch, Capability, get
 from onnxbolt.epilogues import MAX_LAYERS, layers, tensor_operands
-from onnxbolt.families.base import Compiled, Family, Layers, stage_count, warpgroups
+from onnxbolt.families.base import Compiled, Family, Layers, Typed, stage_count, warpgroups
 from onnxbolt.families.blocks import b2b
 from onnxbolt.families.blocks.b2b import TMA_ROWS, LayersConfig, first_depth, padded
 from onnxbolt.families.blocks.memory import memory_us, vector_operands
 from onnxbolt.families.blocks.sm90 import CLOCKS_PER_US
-from onnxbolt.families.blocks.staging import BARRIER, Typed, staging_bytes
+from onnxbolt.families.blocks.staging import BARRIER, staging_bytes
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide, round_up
 from onnxbolt.kernel_time import overlapped

@@ -33,6 +33,7 @@ from onnxbolt.families.base import (
     Family,
     KernelConfig,
     Layers,
+    Typed,
     positive,
     stage_count,
     tile_size,
@@ -40,7 +41,7 @@ from onnxbolt.families.base import (
 )
 from onnxbolt.families.blocks.b2b import COLUMNS
 from onnxbolt.families.blocks.memory import memory_us, vector_operands
-from onnxbolt.families.blocks.staging import BARRIER, MOST_BUFFERS, Typed, stored_columns
+from onnxbolt.families.blocks.staging import BARRIER, MOST_BUFFERS, stored_columns
 from onnxbolt.families.row import at
 from onnxbolt.integers import round_up
 from onnxbolt.kernel_time import US, overlapped

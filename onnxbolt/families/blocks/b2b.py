@@ -24,19 +24,14 @@ from onnxbolt.families.base import (
     FLAG,
     KernelConfig,
     Layers,
+    Typed,
     positive,
     stage_count,
     tile_size,
     warpgroups,
 )
 from onnxbolt.families.blocks.memory import vector_operands
-from onnxbolt.families.blocks.staging import (
-    BARRIER,
-    Typed,
-    buffers,
-    loads_residual,
-    staging_bytes,
-)
+from onnxbolt.families.blocks.staging import BARRIER, buffers, loads_residual, staging_bytes
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide, round_up
 from onnxbolt.kernel_time import US, overlapped

@@ -22,13 +22,12 @@ from typing import Any, TypeVar
 from onnxbolt.archs import Arch, Capability
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import layers, tensor_operands
-from onnxbolt.families.base import access, positive, stage_count
+from onnxbolt.families.base import Typed, access, positive, stage_count
 from onnxbolt.families.blocks import b2b
 from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.blocks.b2b import LayersConfig, padded
 from onnxbolt.families.blocks.memory import epilogue_cost, vector_operands
 from onnxbolt.families.blocks.mma_sync import MAX_PREDICATES, needs_two_stages
-from onnxbolt.families.blocks.staging import Typed
 from onnxbolt.families.blocks.tiled import FP32_LANES
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide

@@ -5,26 +5,15 @@ tensor_map.h have the same formulas)."""
 from __future__ import annotations
 
 import itertools
-from typing import Protocol
 
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, STORE
+from onnxbolt.families.base import Typed
 
 SWIZZLED_ROWS = (128, 64, 32)  # bytes; the widest that divides a tile's row
 BARRIER = 8  # bytes of an mbarrier
 MOST_BUFFERS = 4  # units that a warpgroup stages at a time
 _MAX_STORED_ROW = 256  # bytes of a row of a unit that is not swizzled
-
-
-class Typed(Protocol):
-    """The types and steps that decide shared memory, of a problem or of a kernel's instance."""
-
-    @property
-    def dtype(self) -> DType: ...
-    @property
-    def out(self) -> DType: ...
-    @property
-    def chain(self) -> tuple[str, ...]: ...
 
 
 def staged(kernel: Typed) -> DType:
