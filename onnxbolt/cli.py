@@ -37,12 +37,12 @@ from onnxbolt.cli_bench import bench
 from onnxbolt.cli_cache import cache
 from onnxbolt.cli_ci import ci
 from onnxbolt.cli_explain import explain
-from onnxbolt.cli_options import TIME, comparison, once, planning, sized
+from onnxbolt.cli_options import comparison, measuring, once, planning, sized
 from onnxbolt.cli_repair import bisect, doctor, undo
 from onnxbolt.cli_report import report_commands
 from onnxbolt.cli_tune import INTERRUPTED, tune
 from onnxbolt.errors import AccuracyError, OnnxboltError, RejectedError
-from onnxbolt.options import TRIALS, Options
+from onnxbolt.options import Options
 from onnxbolt.spelling import flags
 from onnxbolt.version import __version__
 
@@ -124,25 +124,7 @@ def commands() -> None:
         " best kernels so far are used."
     ),
 )
-@click.option(
-    "--budget",
-    type=TIME,
-    metavar="TIME",
-    help="With --tune: time limit, compilation included, e.g. 90s or 10m.",
-)
-@click.option(
-    "--trials",
-    type=click.IntRange(1),
-    default=TRIALS,
-    show_default=True,
-    help="With --tune: kernels tried per problem.",
-)
-@click.option(
-    "--strategy",
-    default="",
-    metavar="NAME",
-    help="With --tune: an extension's strategy, which chooses what is measured.",
-)
+@measuring("With --tune: ")
 @sized
 @click.option(
     "--no-library",

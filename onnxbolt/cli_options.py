@@ -9,7 +9,7 @@ import click
 
 from onnxbolt.cli_base import ARCH, FILE, SEED, Finite, custom_ops
 from onnxbolt.errors import InputError
-from onnxbolt.options import FUSE, PRECISIONS, seconds, shapes
+from onnxbolt.options import FUSE, PRECISIONS, TRIALS, seconds, shapes
 
 
 def once(_: click.Context, __: click.Parameter, values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -204,6 +204,38 @@ def choices(function: Callable[..., Any]) -> Callable[..., Any]:
 def planning(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flags that decide what is fused, by which kernels."""
     return _with(function, (*_CHOICES, *_LOCK))
+
+
+def measuring(only: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds the flags of a run of the tuner. `only` begins their help: when they count."""
+
+    def said(text: str) -> str:
+        return only + text[0].lower() + text[1:] if only else text
+
+    options = (
+        click.option(
+            "--budget",
+            type=TIME,
+            metavar="TIME",
+            help=said("Time limit, compilation included, e.g. 90s or 10m."),
+        ),
+        click.option(
+            "--trials",
+            type=click.IntRange(1),
+            default=TRIALS,
+            show_default=True,
+            help=said("Kernels tried per problem."),
+        ),
+        click.option(
+            "--strategy",
+            default="",
+            metavar="NAME",
+            help=said(
+                "An extension's strategy, which chooses what is measured. Default: the tuner's own."
+            ),
+        ),
+    )
+    return lambda function: _with(function, options)
 
 
 def _with(

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from onnxbolt.cli_base import FILE, Command, custom_ops, emit, log_format, messages
-from onnxbolt.cli_options import TIME, sized
-from onnxbolt.options import FUSE, PRECISIONS, TRIALS, Options
+from onnxbolt.cli_options import measuring, sized
+from onnxbolt.options import FUSE, PRECISIONS, Options
 
 INTERRUPTED = 130
 
@@ -31,25 +31,7 @@ INTERRUPTED = 130
     show_default=True,
     help="winning: also measure ONNX Runtime's own kernels.",
 )
-@click.option(
-    "--budget",
-    type=TIME,
-    metavar="TIME",
-    help="Time limit, compilation included, e.g. 90s or 10m.",
-)
-@click.option(
-    "--trials",
-    type=click.IntRange(1),
-    default=TRIALS,
-    show_default=True,
-    help="Kernels tried per problem.",
-)
-@click.option(
-    "--strategy",
-    default="",
-    metavar="NAME",
-    help="An extension's strategy, which chooses what is measured. Default: the tuner's own.",
-)
+@measuring()
 @sized
 @custom_ops
 @click.option(

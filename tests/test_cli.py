@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxbolt.cli import main
+from onnxbolt.cli import commands, main
 
 MODEL_ALONE = ("--no-library", "--fuse", "all")
 # more bytes than a test of a full disk lets a file have, fewer than the small model has
@@ -278,6 +278,18 @@ def test_an_architecture_given_twice_counts_once(small_model: Path) -> None:
             == 0
         )
     assert once.read_bytes() == twice.read_bytes()
+
+
+@pytest.mark.parametrize("flag", ["budget", "trials", "strategy"])
+def test_optimize_tunes_by_the_options_of_tune(flag: str) -> None:
+    def option(command: str) -> dict[str, Any]:
+        (found,) = (p for p in commands.commands[command].params if p.name == flag)
+        return found.to_info_dict()
+
+    alone, first = option("tune"), option("optimize")
+    text = alone.pop("help")
+    assert first.pop("help") == f"With --tune: {text[0].lower()}{text[1:]}"
+    assert first == alone
 
 
 @pytest.mark.parametrize("group", [(), ("cache",)])
