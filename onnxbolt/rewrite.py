@@ -21,7 +21,7 @@ from onnxbolt.graph.names import fresh
 from onnxbolt.graph.promises import stage
 from onnxbolt.graph.windows import Windows
 from onnxbolt.layout.assignment import Assignment, last_node
-from onnxbolt.layout.carry import Carry, Kernels, Origin, Result
+from onnxbolt.layout.carry import Carry, Kernels, Origin, Result, Writer
 from onnxbolt.layout.convert import convert
 from onnxbolt.layout.elementwise_runs import elementwise_runs
 from onnxbolt.layout.places import Read, Slice, without_padding
@@ -82,9 +82,9 @@ def rewrite(
     return rewriter
 
 
-class Rewriter:
-    """Writes the new node list. Nodes name their inputs by `get` and their outputs by `produce`,
-    each in a stored form."""
+class Rewriter(Writer):
+    """The `Writer` of a graph whose layouts are assigned; also gathers the functions and instances
+    that its nodes need. `Writer` and `Tensors` say what the methods of theirs do."""
 
     def __init__(
         self,
@@ -107,17 +107,14 @@ class Rewriter:
 
     @property
     def carries(self) -> Mapping[gs.Node, Carry]:
-        """The nodes that are not fused, but work on stored forms."""
         return self._assignment.carries
 
     # tensors
 
     def form(self, tensor: gs.Tensor) -> Form:
-        """The form in which the node that computes `tensor` writes it."""
         return self._assignment.form(tensor)
 
     def get(self, tensor: gs.Tensor, form: Form | None) -> gs.Tensor:
-        """`tensor` as stored in `form`; all readers share one conversion."""
         if form is None or isinstance(tensor, gs.Constant) or not tensor.name:
             return tensor
         if (place := self._slices.get(tensor.name)) is not None:
@@ -134,43 +131,31 @@ class Rewriter:
         return found
 
     def written_last(self, tensor: gs.Tensor) -> gs.Tensor | None:
-        """The variable in which `tensor` lies with its channels last; None if no node has written
-        it so yet."""
         form = self.form(tensor)
         return self._stored.get((tensor.name, form)) if form.last and not form.grouped else None
 
     def is_read_in_place(self, tensor: gs.Tensor) -> bool:
-        """True if only our kernels read this excerpt, and read it from the tensor that it is a part
-        of."""
         return tensor.name in self._excerpts
 
     def produce(self, tensor: gs.Tensor, form: Form) -> gs.Tensor:
-        """The variable that a new node writes for `tensor` in `form`; the original variable is
-        the plain form."""
         stored = tensor if form == PLAIN else self.variable(tensor, form)
         self._stored[tensor.name, form] = stored
         return stored
 
     def variable(self, tensor: gs.Tensor, form: Form) -> gs.Variable:
-        """A new variable for `tensor` as stored in `form`."""
         suffix = "__nhwc" if form.last else "__stored"
         return gs.Variable(
             fresh(self.graph, tensor.name + suffix), tensor.dtype, stored_shape(tensor.shape, form)
         )
 
     def scratch(self, tensor: gs.Tensor, dtype: np.dtype | type) -> gs.Variable:
-        """A new variable of another element type, its shape left to inference."""
         return gs.Variable(
             fresh(self.graph, f"{tensor.name}__{np.dtype(dtype).name}"), np.dtype(dtype)
         )
 
     def before_cast(self, stored: gs.Tensor) -> gs.Tensor:
-        """The input of the Cast that computes `stored`, if there is one and kernels read its type;
-        else `stored` itself.
-
-        A pair of Casts to another type and back stays, since ONNX Runtime removes such pairs, with
-        their rounding, in the original as well.
-        """
+        # a pair of Casts to another type and back stays, since ONNX Runtime removes such pairs,
+        # with their rounding, in the original as well
         cast = producer(stored)
         if (
             cast is None
@@ -189,7 +174,6 @@ class Rewriter:
         return cast.inputs[0]
 
     def constant(self, base: str, values: np.ndarray) -> gs.Constant:
-        """A new initializer; small equal ones are shared."""
         if values.size > _SHARED:
             return gs.Constant(fresh(self.graph, f"{base}__packed"), values)
         key = (values.dtype.str, values.shape, values.tobytes())
@@ -209,7 +193,6 @@ class Rewriter:
         source: gs.Node | None = None,
         domain: str = "",
     ) -> gs.Node:
-        """Append a new node, named after `about`, with the provenance of `source`."""
         node = Node(
             op,
             fresh(self.graph, f"{about.name}/{op}"),
@@ -242,7 +225,6 @@ class Rewriter:
         form: Form,
         changes: dict[str, object] | None = None,
     ) -> None:
-        """Append the same op with inputs and outputs in stored forms."""
         outputs = [self.produce(tensor, form) for tensor in node.outputs]
         node.attrs.update(changes or {})
         node.origin = None
@@ -252,20 +234,16 @@ class Rewriter:
         self.nodes.append(node)
 
     def alias(self, node: gs.Node, stored: gs.Tensor, form: Form) -> None:
-        """Declare that `stored` already holds the node's result."""
         self._stored[node.outputs[0].name, form] = stored
         self.drop(node)
 
     def drop(self, node: gs.Node) -> None:
-        """Take a node out of the graph."""
         node.inputs.clear()
         node.outputs.clear()
 
     def own(
         self, operation: Operation, result: Result, origin: Origin, kernels: Kernels
     ) -> gs.Node:
-        """Append a fused node for the result, which is written into a Concat's result if it has a
-        place there."""
         y, form, covered = result.tensor, result.form, [*origin.covered]
         if isinstance(operation.inputs[0], Read):
             operation = operation.inputs[0].by(operation)
@@ -396,7 +374,6 @@ class Rewriter:
     def packed(
         self, weight: gs.Constant, key: Hashable, arrange: Callable[[], np.ndarray | Derived]
     ) -> gs.Constant:
-        """`weight` as kernels read it; `arrange` is called once for each weight and `key`."""
         place = (weight.name, key)
         if place not in self._constants:
             self._constants[place] = Weight(fresh(self.graph, f"{weight.name}__packed"), arrange())

@@ -63,7 +63,8 @@ class Kernels:
 
 
 class Writer(Tensors, Protocol):
-    """Writes the new list of nodes. `get` and `produce` name a tensor in a stored form."""
+    """Writes the new list of nodes. Nodes name their inputs by `get` and their outputs by
+    `produce`, each in a stored form."""
 
     graph: gs.Graph
     archs: Sequence[int]
@@ -82,20 +83,14 @@ class Writer(Tensors, Protocol):
         """True if all readers of this excerpt are kernels that read it from the larger tensor."""
 
     def produce(self, tensor: gs.Tensor, form: Form) -> gs.Tensor:
-        """The variable that a new node writes for `tensor` in `form`."""
+        """The variable that a new node writes for `tensor` in `form`; the original variable is
+        the plain form."""
 
     def variable(self, tensor: gs.Tensor, form: Form) -> gs.Variable:
         """A new variable for `tensor` as stored in `form`."""
 
     def scratch(self, tensor: gs.Tensor, dtype: np.dtype | type) -> gs.Variable:
         """A new variable of another element type, its shape left to inference."""
-
-    def before_cast(self, stored: gs.Tensor) -> gs.Tensor:
-        """The input of the Cast that computes `stored`, if kernels read its type; otherwise
-        `stored` itself."""
-
-    def constant(self, base: str, values: np.ndarray) -> gs.Constant:
-        """A new initializer; small equal ones are shared."""
 
     def add(
         self,
@@ -107,8 +102,7 @@ class Writer(Tensors, Protocol):
         source: gs.Node | None = None,
         domain: str = "",
     ) -> gs.Node:
-        """Append a new node. Its name is made of `about`'s; `source` is the node that it comes
-        from."""
+        """Append a new node, named after `about`, with the provenance of `source`."""
 
     def replace(
         self,
@@ -128,4 +122,5 @@ class Writer(Tensors, Protocol):
     def own(
         self, operation: Operation, result: Result, origin: Origin, kernels: Kernels
     ) -> gs.Node:
-        """Append a node of our domain."""
+        """Append a node of our domain for the result, which is written into a Concat's result if it
+        has a place there."""
