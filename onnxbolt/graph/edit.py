@@ -354,6 +354,21 @@ SELECTING = frozenset(
         "Unsqueeze",
     }
 )
+# operators that move values of any type and compute nothing; some of their inputs say where to
+MOVEMENT = SELECTING | {
+    "Compress",
+    "Concat",
+    "DepthToSpace",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Pad",
+    "ReverseSequence",
+    "SpaceToDepth",
+    "Split",
+    "Trilu",
+    "Where",
+}
 
 MEANS = ("GlobalAveragePool", "ReduceMean")  # operators that may average images
 

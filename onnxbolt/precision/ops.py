@@ -10,38 +10,8 @@ run on the CPU between two copies.
 from __future__ import annotations
 
 from onnxbolt.epilogues import EPILOGUES, steps_of
+from onnxbolt.graph.edit import MOVEMENT
 
-# these operators move values of any type and compute nothing
-MOVEMENT = frozenset(
-    {
-        "Compress",
-        "Concat",
-        "ConstantOfShape",
-        "DepthToSpace",
-        "Dropout",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Identity",
-        "Pad",
-        "Reshape",
-        "ReverseSequence",
-        "ScatterElements",
-        "ScatterND",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "TensorScatter",
-        "Tile",
-        "Transpose",
-        "Trilu",
-        "Unsqueeze",
-        "Where",
-    }
-)
 _OTHERS_SAFE = frozenset(
     {
         "Abs",
@@ -51,8 +21,10 @@ _OTHERS_SAFE = frozenset(
         "AveragePool",
         "BatchNormalization",
         "Ceil",
+        "ConstantOfShape",
         "Conv",
         "ConvTranspose",
+        "Dropout",
         "Einsum",
         "Equal",
         "Erf",
@@ -84,12 +56,15 @@ _OTHERS_SAFE = frozenset(
         "ReduceSum",
         "Resize",
         "Round",
+        "ScatterElements",
+        "ScatterND",
         "Selu",
         "Sign",
         "Softmax",
         "Softsign",
         "Sqrt",
         "Sum",
+        "TensorScatter",
         "ThresholdedRelu",
         "TopK",
     }

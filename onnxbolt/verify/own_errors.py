@@ -14,12 +14,13 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxbolt.graph import weights
+from onnxbolt.graph.edit import MOVEMENT
 from onnxbolt.graph.order import protos_in_order
 from onnxbolt.verify.bounds import Bounded, is_set
 from onnxbolt.verify.limits import Arithmetic
 from onnxbolt.verify.models import Models
 from onnxbolt.verify.originals import reads_of
-from onnxbolt.verify.rules import MOVEMENT, Analysis, Env
+from onnxbolt.verify.rules import Analysis, Env
 from onnxbolt.verify.session import CPU, RUNTIME_ERRORS
 from onnxbolt.verify.standard import Standard
 

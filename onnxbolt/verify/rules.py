@@ -13,6 +13,7 @@ import onnx
 from onnx import FunctionProto, NodeProto
 
 from onnxbolt import ops
+from onnxbolt.graph.edit import MOVEMENT
 from onnxbolt.ops.base import Piece
 from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.verify.bounds import Bounded, Error, bounded, is_float, is_set
@@ -27,29 +28,6 @@ from onnxbolt.verify.products import (
 from onnxbolt.verify.standard import WITHOUT_FLOAT64, Standard
 
 Env = dict[str, Bounded]
-# operators that move values, and errors with them; their other operands say where to
-MOVEMENT = {
-    "Compress",
-    "Concat",
-    "DepthToSpace",
-    "Expand",
-    "Flatten",
-    "Gather",
-    "GatherElements",
-    "GatherND",
-    "Identity",
-    "Pad",
-    "Reshape",
-    "Slice",
-    "SpaceToDepth",
-    "Split",
-    "Squeeze",
-    "Tile",
-    "Transpose",
-    "Trilu",
-    "Unsqueeze",
-    "Where",
-}
 _MEANS = {"AveragePool", "GlobalAveragePool", "ReduceMean", "ReduceSum"}
 # operators whose output errors are at most the largest error of their inputs
 _LARGEST = {"MaxPool", "GlobalMaxPool", "ReduceMax"}

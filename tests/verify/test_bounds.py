@@ -150,6 +150,22 @@ def test_rounded_operands_of_other_operators(op: str) -> None:
     assert limit.max() < 0.2
 
 
+def test_errors_are_reversed_with_their_sequences() -> None:
+    nodes = [
+        helper.make_node("Exp", ["x"], ["e"]),
+        helper.make_node("ReverseSequence", ["e", "lengths"], ["y"]),
+    ]
+    x, lengths = RNG.standard_normal((5, 2, 3)).astype(np.float32), np.array([5, 3], np.int64)
+    env: Env = {"x": Bounded.of(x, 1e-3), "lengths": Bounded.of(lengths)}
+    analysis = Analysis(STANDARD, {})
+    analysis.run(nodes, env, STANDARD_ARITHMETIC)
+    assert not analysis.measured
+    order = np.array([[4, 3, 2, 1, 0], [2, 1, 0, 3, 4]]).T[:, :, None]
+    for kind in (0, 1):
+        before, after = (env[name].absolute(env[name].errors[kind]) for name in ("e", "y"))
+        np.testing.assert_array_equal(after, np.take_along_axis(before, order, 0))
+
+
 def test_infinities_of_operators_without_a_rule() -> None:
     """A mask of -inf is no change of the finite values, and no warning."""
     mask = np.where(np.tri(4, dtype=bool), 1.5, -np.inf)
