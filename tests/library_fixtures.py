@@ -254,6 +254,9 @@ MAX_POOL, AVERAGE_POOL, GLOBAL_POOL = (
 MAX_POOL_3D, AVERAGE_POOL_3D, GLOBAL_POOL_3D = (
     Fused(kind, rank=5) for kind in ("max_pool", "average_pool", "global_average_pool")
 )
+MAX_POOL_1D, AVERAGE_POOL_1D, GLOBAL_POOL_1D = (
+    Fused(kind, rank=3) for kind in ("max_pool", "average_pool", "global_average_pool")
+)
 TO_NHWC, TO_NCHW = (
     Fused(kind, rank=4, family=named("layout"), padding=3) for kind in ("to_nhwc", "to_nchw")
 )

@@ -29,6 +29,7 @@ from onnxbolt.canonicalize import (
     gemm_form,
     glu_form,
     group_norm_form,
+    max_form,
     mean_form,
     noops,
     norm_form,
@@ -69,6 +70,7 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (concat_form.run, "Splits and Concats inside a Concat removed"),
     (expand_form.run, "Expands replaced by broadcasting"),
     (mean_form.run, "means over an image written as GlobalAveragePool"),
+    (max_form.run, "GlobalMaxPools written as MaxPool"),
     (sum_form.run, "Sum written as Add"),
     # projections and masks that it makes are canonicalized as others
     (attention_form.run, "ONNX Runtime's attention divided into projections, masks and attention"),

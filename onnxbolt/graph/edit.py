@@ -374,16 +374,17 @@ MEANS = ("GlobalAveragePool", "ReduceMean")  # operators that may average images
 
 
 def is_mean(node: gs.Node) -> bool:
-    """True if the node is the mean over all spatial axes of [N, C, H, W] or [N, C, D, H, W] that
-    keeps these as 1."""
+    """True if the node is the mean over all spatial axes of [N, C, L], [N, C, H, W] or
+    [N, C, D, H, W] that keeps these as 1."""
     if node.domain or node.op not in MEANS:
         return False
     if node.op == "GlobalAveragePool":
         return True
     axes, shape = reduced_axes(node), node.inputs[0].shape
-    rank = 5 if shape is not None and len(shape) == 5 else 4
+    rank = len(shape) if shape is not None else 4
     return (
         bool(axes)
+        and rank in (3, 4, 5)
         and sorted(axis % rank for axis in axes or ()) == list(range(2, rank))
         and bool(node.attrs.get("keepdims", 1))
     )

@@ -38,3 +38,35 @@ def test_other_means_stay(axes: list[int] | None, keep: int, shape: tuple[int | 
     unchanged(
         model([("ReduceMean", "x", "y", attributes)], {"x": ("n", 4, 5, 6)}, {"y": shape}), run
     )
+
+
+@pytest.mark.parametrize("rank", [3, 5])
+def test_means_of_what_convolutions_made_are_poolings_in_any_rank(rank: int) -> None:
+    sizes, weight = (5, 6, 7)[: rank - 2], np.ones((3, 4, *(1,) * (rank - 2)), np.float32)
+    axes = list(range(-1, 1 - rank, -1))
+    nodes = [
+        ("Conv", "x w", "a"),
+        ("Relu", "a", "b"),
+        ("ReduceMean", "b", "y", {"axes": axes, "keepdims": 0}),
+    ]
+    source = model(nodes, {"x": ("n", 4, *sizes)}, {"y": ("n", 3)}, {"w": weight})
+    assert operators(applied(source, run, 1)) == ["Conv", "Relu", "GlobalAveragePool", "Flatten"]
+
+
+@pytest.mark.parametrize("op", ["Relu", "Transpose"])
+def test_means_of_tokens_stay(op: str) -> None:
+    """The last axis of [N, tokens, C] is not one of pixels."""
+    nodes = [
+        ("Conv", "x w", "a"),
+        ("Transpose", "a", "b", {"perm": [0, 2, 1]}),
+        ("Relu", "b", "c"),
+        ("ReduceMean", "c", "y", {"axes": [2], "keepdims": 0}),
+    ]
+    unchanged(
+        model(nodes[2:], {"b": ("n", 4, 4)}, {"y": ("n", 4)})
+        if op == "Relu"
+        else model(
+            nodes, {"x": ("n", 4, 4)}, {"y": ("n", 4)}, {"w": np.ones((4, 4, 1), np.float32)}
+        ),
+        run,
+    )

@@ -18,7 +18,8 @@ from tests.support import Net
 
 
 def _source() -> onnx.ModelProto:
-    net = Net({"x": (2, 8, 12, 12)})
+    """A pooling of images of open sizes; for known ones there is a kernel (max_form.py)."""
+    net = Net({"x": (2, 8, "h", "w")})
     y = net.node("GlobalMaxPool", net.node("Relu", net.conv("x", 8, 16, 3)))
     return net.model(net.conv(y, 16, 8))
 

@@ -1,4 +1,7 @@
-// MaxPool, AveragePool and GlobalAveragePool in NHWC and NDHWC.
+// MaxPool, AveragePool and GlobalAveragePool in NLC, NHWC and NDHWC. A line is an image of height
+// 1.
+#include <algorithm>
+
 #include "ops/pool/arguments.h"
 #include "ops/shared/window.h"
 #include "runtime/operation.h"
@@ -74,7 +77,7 @@ class Pool : public Operation {
 
  protected:
   virtual Window Over(const Shape& x) const {
-    RequireRank("x", x, rank_ == 5 ? 5 : 4);
+    RequireRank("x", x, std::clamp<size_t>(rank_, 3, 5));
     return window_;
   }
 
@@ -104,7 +107,9 @@ class GlobalAveragePool : public Pool<PoolKind::kAverage> {
   }
 
  private:
-  static void RequireImages(const Shape& x) { RequireRank("x", x, x.size() == 5 ? 5 : 4); }
+  static void RequireImages(const Shape& x) {
+    RequireRank("x", x, std::clamp<size_t>(x.size(), 3, 5));
+  }
 };
 
 const RegisteredKind<Pool<PoolKind::kMax>> kMaxPool("max_pool");

@@ -1,4 +1,5 @@
-"""Flatten and Reshape of [N, C, H, W] to [N, C*H*W], and Squeeze of height or width.
+"""Flatten and Reshape of [N, C, H, W] to [N, C*H*W], and Squeeze of height or width; likewise of
+lines and volumes.
 
 Flattening keeps NHWC in two cases: behind a global pooling (H = W = 1), where the order of elements
 is the same; and in front of fused GEMMs alone, whose weights are permuted to the order of NHWC.
@@ -7,6 +8,8 @@ recognizers have it for images of one row of pixels.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -21,9 +24,9 @@ OPS = ("Flatten", "Squeeze")  # and, by reshape.py, Reshape
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
     x, y = node.inputs[0], node.outputs[0]
-    if not channels_last(x, state) or len(x.shape) != 4 or y.shape is None:
+    if not channels_last(x, state) or y.shape is None:
         return None
-    if node.op == "Squeeze" and _squeezed(node) in (2, 3) and follow(y, state):
+    if node.op == "Squeeze" and _removes_side(node) and follow(y, state):
         return Carry(
             (state.form(x), *(None for _ in node.inputs[1:])), (state.form(x),), _emit_squeeze
         )
@@ -36,7 +39,7 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     ):
         return None
     form = state.form(x)
-    channels, spatial = int(x.shape[1]), int(x.shape[2]) * int(x.shape[3])
+    channels, spatial = int(x.shape[1]), math.prod(int(size) for size in x.shape[2:])
     if spatial == 1:
         writes = Form(False, form.channels)
     elif state.only_gemms_read(y):
@@ -47,7 +50,7 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
 
 
 def _flattened(form: Form, channels: int, spatial: int) -> tuple[int, ...]:
-    """The index in [C, H*W] for each position of [H*W, stored channels]."""
+    """The index in [C, spatial] for each position of [spatial, stored channels]."""
     stored = form.channels if form.channels is not None else tuple(range(channels))
     return tuple(c * spatial + s if c >= 0 else -1 for s in range(spatial) for c in stored)
 
@@ -73,6 +76,11 @@ def follow(y: gs.Tensor, state: Assignment) -> bool:
     return state.leads_to_last(y) or (
         bool(y.outputs) and all(node.op == "Transpose" for node in y.outputs)
     )
+
+
+def _removes_side(node: gs.Node) -> bool:
+    """True for a Squeeze of the height or width of an image."""
+    return len(node.inputs[0].shape) == 4 and _squeezed(node) in (2, 3)
 
 
 def _squeezed(node: gs.Node) -> int | None:

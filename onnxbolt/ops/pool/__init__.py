@@ -1,8 +1,9 @@
-"""Poolings of images in NHWC and of volumes in NDHWC (ONNX MaxPool, AveragePool,
+"""Poolings of lines in NLC, images in NHWC and volumes in NDHWC (ONNX MaxPool, AveragePool,
 GlobalAveragePool, and ReduceMean over all spatial axes).
 
-A window of one slice, of one pixel of each slice or of whole slices is one of an image
-(custom_ops/ops/pool/pool.cc). Other windows of volumes have a kernel of their own.
+A line is an image of height 1. A window of one slice, of one pixel of each slice or of whole slices
+is one of an image (custom_ops/ops/pool/pool.cc). Other windows of volumes have a kernel of their
+own.
 """
 
 from __future__ import annotations
@@ -35,15 +36,20 @@ def _defaults(axes: int) -> dict[str, Any]:
     }
 
 
+def _as_image(sizes: Sequence[int]) -> Sequence[int]:
+    """Sizes as stored, with a height of 1 for lines."""
+    return (sizes[0], 1, *sizes[1:]) if len(sizes) == 3 else sizes
+
+
 class Pooling(FusedOp):
-    """x [N, H, W, C] to y [N, P, Q, C], or x [N, D, H, W, C] to y [N, O, P, Q, C]; a Cast may be
-    the only step behind it."""
+    """x [N, H, W, C] to y [N, P, Q, C]; of lines x [N, W, C] to y [N, Q, C], of volumes
+    x [N, D, H, W, C] to y [N, O, P, Q, C]. A Cast may be the only step behind it."""
 
     operator: ClassVar[str]  # ONNX's operator
     taken: ClassVar[Mapping[str, AttributeType]] = {}  # the attributes that the operator has
     problem_type: ClassVar[type[Problem]] = PoolProblem
     channels_last = True
-    ranks = (4, 5)
+    ranks = (3, 4, 5)
     takes_cast = True
 
     def replacement(self, node: gs.Node) -> Replacement | None:
@@ -66,7 +72,7 @@ class Pooling(FusedOp):
         self, x: Sequence[int], y: Sequence[int], dtype: DType, archs: Sequence[int]
     ) -> list[KernelConfig]:
         """One for the width of accesses that the channels allow."""
-        (n, *_, h, w, c), (*_, p, q, _) = x, y
+        (n, *_, h, w, c), (*_, p, q, _) = _as_image(x), _as_image(y)
         problem = PoolProblem(n, h, w, c, p, q, dtype, dtype)
         return [candidates(problem, ARCHS[number])[0] for number in archs]
 
@@ -75,7 +81,7 @@ class Pooling(FusedOp):
         return self.taken
 
     def body(self, body: Body, signature: Signature, opset: int) -> str:
-        """The operator on NCHW or NCDHW."""
+        """The operator on NCL, NCHW or NCDHW."""
         rank = signature.rank or 4
         x = body("Transpose", [body.load("x")], perm=LAST_TO_FIRST[rank])
         result = body(self.operator, [x])
@@ -113,7 +119,7 @@ class AveragePool(Pooling):
 
 
 class GlobalAveragePool(Pooling):
-    """The mean of each image or volume."""
+    """The mean of each line, image or volume."""
 
     name, op_type = "global_average_pool", "GlobalAveragePool_nhwc"
     operator, operators = "GlobalAveragePool", MEANS
