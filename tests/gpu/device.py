@@ -372,9 +372,7 @@ class Tensor:
             self._body(host)[:, : self.width] = rows
         self._base = _P()
         library.call("device_allocate", ctypes.byref(self._base), ctypes.c_size_t(self._bytes))
-        library.call(
-            "device_copy", self._base, host.ctypes.data_as(_P), ctypes.c_size_t(self._bytes)
-        )
+        self._write(host)
 
     def __del__(self) -> None:
         self.library.call("device_free", self._base)
@@ -383,6 +381,11 @@ class Tensor:
     def pointer(self) -> int:
         assert self._base.value is not None
         return self._base.value + GUARD
+
+    def empty(self) -> None:
+        """Fill it with poison, so that an answer that is not written is not that of the launch
+        before."""
+        self._write(np.full(self._bytes, POISON, np.uint8))
 
     def read(self) -> np.ndarray:
         """The values; AssertionError where poison outside of them was overwritten."""
@@ -400,6 +403,11 @@ class Tensor:
             f" {stray[0] - GUARD}"
         )
         return values
+
+    def _write(self, host: np.ndarray) -> None:
+        self.library.call(
+            "device_copy", self._base, host.ctypes.data_as(_P), ctypes.c_size_t(self._bytes)
+        )
 
     def _body(self, host: np.ndarray) -> np.ndarray:
         return host[GUARD:-GUARD].view(self.dtype).reshape(-1, self.pitch)

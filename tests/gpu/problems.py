@@ -27,6 +27,7 @@ from onnxbolt.families.norm import NormConfig
 from onnxbolt.ops.glu import TURN
 from onnxbolt.problems import ConvProblem as PlannedConv
 from onnxbolt.problems import GemmProblem as PlannedGemm
+from onnxbolt.problems import Problem as PlannedProblem
 from onnxbolt.problems.squeeze_excite import ACTIVATIONS
 from onnxbolt.tune.tasks import instance_of
 from tests.gpu import (
@@ -394,19 +395,36 @@ def planned_conv(
 
 
 def _planned(library: Library, instance: Instance) -> list[Any]:
-    found = [
-        problem
-        for problem, row in planned(instance.config.arch)
-        if instance_of(problem, row) == instance
-    ]
     made = []
-    for problem in found:
+    for problem in _planned_for(instance):
         if isinstance(problem, PlannedGemm):
             made.append(_planned_gemm(library, instance, problem))
         else:
             assert isinstance(problem, PlannedConv)
             made.append(planned_conv(library, instance, problem))
     return made
+
+
+def deep(library: Library, instance: Instance, blocks: int) -> Any:
+    """A problem of gemm_sm90 or conv_sm90 with so many k-blocks, the last of which is cut off."""
+    config = instance.config
+    assert isinstance(config, Sm90Config)
+    units = blocks * config.k // config.access_in - 1
+    if config.family is named("gemm_sm90"):
+        return GemmProblem(library, instance, GemmShape(130, 3, units, gap=1))
+    if config.access_out > 1 and STORE not in instance.chain:
+        return ConvProblem(library, instance, ConvShape(2, 5, 7, units, 3, 1, 1, gap=1))
+    (conv, *_) = _planned_for(instance)  # a problem of y in NCHW
+    assert isinstance(conv, PlannedConv)
+    return planned_conv(library, instance, replace(conv, c=units * config.access_in))
+
+
+def _planned_for(instance: Instance) -> list[PlannedProblem]:
+    return [
+        problem
+        for problem, row in planned(instance.config.arch)
+        if instance_of(problem, row) == instance
+    ]
 
 
 def _gemms(library: Library, instance: Instance) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from onnxbolt.codegen.render import Instance, instance_name
@@ -12,7 +13,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.families import named
 from tests.gpu.cases import ALL, GemmShape
 from tests.gpu.device import KernelError, Library
-from tests.gpu.problems import GemmProblem, limit, problems
+from tests.gpu.problems import GemmProblem, deep, limit, problems
 from tests.gpu.reference import relative_error
 from tests.gpu.sm90_cases import splits
 
@@ -25,6 +26,8 @@ KERNELS = [
 ]
 SPLITTING = [instance for instance in KERNELS if splits(instance)]
 RUNS = 100
+MOST_BLOCKS = 8  # that may share a tile
+TOO_FEW_BLOCKS = "split_k exceeds the number of k-blocks"
 
 
 def _right(instance: Instance, problem: Any) -> None:
@@ -44,17 +47,26 @@ def test_every_instance_on_odd_shapes(library: Library, instance: Instance) -> N
 
 @pytest.mark.parametrize("instance", SPLITTING, ids=instance_name)
 def test_k_split_over_a_cluster(library: Library, instance: Instance) -> None:
-    kernel, launched = library.kernel(instance), 0
-    for problem in problems(library, instance):
+    """Problems without an expected result, whose answers test_planned.py compares, give the answer
+    of one block for each tile."""
+    kernel, launched = library.kernel(instance), set()
+    for problem in (*problems(library, instance), deep(library, instance, blocks=MOST_BLOCKS)):
+        kernel.launch(problem.arguments)
+        expected = problem.expected
+        if expected is None:
+            expected = problem.output.read().astype(np.float64)
         for split in splits(instance):
+            problem.output.empty()
             try:
                 kernel.launch(problem.arguments, split_k=split)
-            except KernelError:
-                # fewer k-blocks than blocks to share them; what is refused has a test of its own
-                continue
-            _right(instance, problem)
-            launched += 1
-    assert launched
+            except KernelError as error:
+                if TOO_FEW_BLOCKS in str(error):
+                    continue
+                raise
+            found = relative_error(problem.output.read(), expected)
+            assert found <= limit(instance), (split, problem.output.shape)
+            launched.add(split)
+    assert launched == set(splits(instance))
 
 
 @pytest.mark.parametrize("split", [1, 2])
