@@ -21,6 +21,9 @@ _PACKAGES = (
     "onnxruntime-gpu",
     "nvidia-cutlass",
     "torch",
+    "timm",
+    "torchvision",
+    "transformers",
     "numpy",
 )
 _NO_SOURCE = ("benchmarks/results/",)
