@@ -10,7 +10,8 @@ in several calls if time is short.
     python -m benchmarks.all --install part.zip
     python -m benchmarks.all --list
 
-Tasks stand in the order of their worth: those that README quotes first. A task that cannot end in
+Tasks stand in the order of their worth: those that README quotes first; --only has an order of its
+own. A task that cannot end in
 the time that is left is not begun. The commit is the checkout's; on a machine without the history
 ONNXBOLT_COMMIT names it, and --install compares the digest of the measured sources with that
 commit's. Rows of another commit are never kept: a call at a new commit begins anew.
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -41,6 +43,11 @@ from benchmarks.exports import AUTOGTCO
 from onnxbolt.errors import InputError, OnnxboltError
 from onnxbolt.options import cache_directory
 
+# lines of a command that no log keeps: each task of the tuner, and what cuDNN refuses, by the
+# thousands where ONNX Runtime searches for algorithms
+_NOISE = re.compile(
+    r'^\[Task|Warning: CUDNN_STATUS_NOT_SUPPORTED|\{"engineId"|running in Fallback mode'
+)
 STATE = "done.json"  # beside the result files: the tasks that ended well
 _LEAST_SHARE = 0.6  # share of a task's expected seconds: with less time left it is not begun
 _GRACE = 10.0  # seconds before the end at which what still runs is ended
@@ -270,6 +277,13 @@ def lanes_of(gpus: int) -> list[tuple[int, set[int]]]:
     return [(gpu, set(cores[gpu * share : (gpu + 1) * share])) for gpu in range(gpus)]
 
 
+def _chosen(only: Sequence[str]) -> list[Task]:
+    """The tasks whose names contain one of these texts, in the order of the texts; all if there are
+    none."""
+    found = [task for text in only for task in TASKS if text in task.name]
+    return list(dict.fromkeys(found)) if only else list(TASKS)
+
+
 class Schedule:
     """Tasks in order, for any number of lanes; finished ones are recorded in `directory`, and in
     `bundle` after each task."""
@@ -277,30 +291,17 @@ class Schedule:
     def __init__(
         self, directory: Path, deadline: float, bundle: Path | None = None, only: Sequence[str] = ()
     ) -> None:
-        self._directory, self._deadline, self._bundle, self._only = (
-            directory,
-            deadline,
-            bundle,
-            only,
-        )
+        self._directory, self._deadline, self._bundle = directory, deadline, bundle
         self._lock = threading.Lock()
         self._forget_other_commits()
         state = directory / STATE
         self._done: list[str] = json.loads(state.read_text()) if state.exists() else []
-        self._left = [
-            task
-            for task in TASKS
-            if task.name not in self._done and (not only or any(text in task.name for text in only))
-        ]
+        self._chosen = _chosen(only)
+        self._left = [task for task in self._chosen if task.name not in self._done]
 
     @property
     def missing(self) -> list[str]:
-        return [
-            task.name
-            for task in TASKS
-            if task.name not in self._done
-            and (not self._only or any(t in task.name for t in self._only))
-        ]
+        return [task.name for task in self._chosen if task.name not in self._done]
 
     def _forget_other_commits(self) -> None:
         """Delete result files of another commit, and files that no command wrote: they are not part
@@ -372,7 +373,7 @@ class Schedule:
         timer.start()
         assert process.stdout is not None
         for line in process.stdout:
-            if not line.startswith("[Task"):
+            if not _NOISE.search(line):
                 print(f"[gpu {gpu}] {line}", end="", flush=True)
         timer.cancel()
         return process.wait()
@@ -451,7 +452,7 @@ def _parser() -> argparse.ArgumentParser:
         type=lambda text: text.split(","),
         default=[],
         metavar="TEXT,..",
-        help="tasks whose names contain one",
+        help="tasks whose names contain one, in the order of the texts",
     )
     parser.add_argument(
         "--bundle",

@@ -28,6 +28,9 @@ from benchmarks.documents import write_results
 machine.commit, machine.sources = lambda: "0123456789ab", lambda: "digest"
 write_results("gemm", [Row(sys.argv[1], 1, "fp16", 1.0)], append=True)
 print("measured", sys.argv[1], os.environ["ONNXBOLT_CACHE_DIR"], flush=True)
+print('[Task 1/2] 3 TFLOP/s\\n{"engineId":7,"knobChoices":{}}')
+print("Warning: CUDNN_STATUS_NOT_SUPPORTED_SHAPE; Reason: none")
+print("[W:onnxruntime:Default, conv.cc:1 UpdateState] OP Conv(c) running in Fallback mode. May be")
 if sys.argv[1] == "hang":
     time.sleep(600)
 sys.exit(sys.argv[1] == "fail")
@@ -89,6 +92,22 @@ def test_parts_go_on_where_the_last_one_ended(
     one = tmp_path / "one"
     assert rows(one) == {"a", "fail"}
     assert Schedule(one, 1e18).missing == ["gemm fail", "gemm b"]
+
+
+def test_tasks_run_in_the_order_in_which_they_are_given(
+    tasks: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--into", str(tmp_path), "--only", "gemm b,gemm a,gemm b"]) == 0
+    begun = [line for line in capsys.readouterr().out.splitlines() if ": begun, " in line]
+    assert [line.split(":")[0] for line in begun] == ["[gpu 0] gemm b", "[gpu 0] gemm a"]
+
+
+def test_logs_leave_out_what_cudnn_refuses(
+    tasks: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--into", str(tmp_path), "--only", "gemm a"]) == 0
+    said = [line.partition("] ")[2].split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert said == ["gemm", "measured", "gemm"]
 
 
 def test_rows_of_another_commit_are_measured_again(
