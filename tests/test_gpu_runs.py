@@ -1,4 +1,5 @@
-"""Runs of the GPU tests begin with those that take long, and a failure says why at once."""
+"""Runs of the GPU tests begin with those that take long, a failure says why at once, and tests that
+take most of a GPU's memory leave it to others."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from onnxbolt.tune import cuda
 from tests.conftest import ROOT
 from tests.gpu.runs import LONG_FILES
+from tests.gpu.test_memory import GIB, need
 
 _FILES = {
     "conftest.py": """
@@ -90,3 +93,10 @@ def test_workers_take_tests_from_each_other(
     tmp_path: Path, options: tuple[str, ...], scheduling: str
 ) -> None:
     assert f"scheduling tests via {scheduling}" in _run(tmp_path, "-n", "2", *options)
+
+
+def test_large_tests_leave_memory_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "free_memory", lambda: 72 * GIB)
+    need(64 * GIB)
+    with pytest.raises(pytest.skip.Exception, match=r"takes 65 GiB and leaves 8 .* 72\.0 free"):
+        need(65 * GIB)

@@ -48,9 +48,20 @@ def _check(call: str, status: int) -> None:
 
 def taken_memory() -> int:
     """The bytes of device memory that all programs on the GPU together take. Raises CudaError."""
+    free, total = _memory()
+    return total - free
+
+
+def free_memory() -> int:
+    """The bytes of device memory that no program on the GPU takes. Raises CudaError."""
+    return _memory()[0]
+
+
+def _memory() -> tuple[int, int]:
+    """The bytes of device memory that are free, and all."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     _check("cuMemGetInfo", _driver().cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
-    return total.value - free.value
+    return free.value, total.value
 
 
 class Stream:

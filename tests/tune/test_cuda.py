@@ -148,3 +148,12 @@ def test_on_the_cpu_the_clock_tells() -> None:
     made = Session(source, Setting(), {"x": np.ones((4, 8), np.float32)}, None)
     assert made.measure_queued(3)[0] > 0
     assert made.queues
+
+
+def test_memory_that_is_free_and_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def info(free: Any, total: Any) -> int:
+        free._obj.value, total._obj.value = 30, 80
+        return 0
+
+    monkeypatch.setattr(cuda, "_driver", lambda: SimpleNamespace(cuMemGetInfo_v2=info))
+    assert (cuda.free_memory(), cuda.taken_memory()) == (30, 50)
