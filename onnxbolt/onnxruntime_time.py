@@ -41,6 +41,24 @@ _FEW_CHANNELS = 16
 # tile loads of a Hopper kernel that one read of L2 serves, on average over clusters of 2 and 4
 _MULTICAST = 1.7
 
+# Kernels for the exporters' nodes of attention: four transpositions, two scales, two products and
+# the softmax, and one more for a mask. How often the latter move the scores, without a mask.
+_ATTENTION_KERNELS, _ATTENTION_PASSES = 9, 4
+# Those of the operator Attention with a mask: two transpositions, two products and the softmax.
+# With DETR's mask, 1050 pixels and 8 heads of 32 in fp16 it took about 40 us on an H100: 48.5 us
+# of a model whose other kernels take 8.5.
+_OPERATOR_KERNELS, _OPERATOR_PASSES = 5, 4
+# How often q, k, v and the output are moved; the parts of the bandwidth and of the products' rate.
+_ATTENTION_COPIES, _ATTENTION_BANDWIDTH, _ATTENTION_PRODUCTS = 1.5, 0.7, 0.4
+# The part of the products' rate of flash attention, which the operator is in fp16 without a mask.
+_FLASH_PRODUCTS = 0.13
+
+# cuDNN's poolings in NCHW: from so many positions on, a thread that goes through its window is
+# taken to wait for L2 at each of them. That is inferred, and not measured by itself: a model of
+# three convolutions and a mean over 1024 positions took 213 us on an H100, where 65 were planned
+# without the mean; with other channels 195, where 63 were.
+_LARGE_WINDOW, _POSITION_US = 65, 0.13
+
 # cuDNN's depthwise convolutions: microseconds of launches and set-up beyond one kernel's, and the
 # parts of the bandwidth and of the products' rate that they reach.
 _DEPTHWISE_US, _DEPTHWISE_BANDWIDTH, _DEPTHWISE_PRODUCTS = 3.5, 0.76, 0.30
@@ -128,6 +146,42 @@ def pool_us(read: int, written: int, dtype: DType, arch: Arch) -> float:
     cache) and writes `written`."""
     moved = (read + written) * dtype.bytes
     return arch.launch_us + moved / (_POOL_EFFICIENCY * bandwidth(arch)) * US
+
+
+def library_pool_us(read: int, written: int, positions: int, dtype: DType, arch: Arch) -> float:
+    """Microseconds of cuDNN's pooling in NCHW, whose windows have so many positions."""
+    us = pool_us(read, written, dtype, arch)
+    if positions < _LARGE_WINDOW:
+        return us
+    return max(us, arch.launch_us + positions * _POSITION_US)
+
+
+def attention_us(
+    operands: int, scores: int, flops: int, masked: bool, dtype: DType, arch: Arch
+) -> float:
+    """Microseconds of attention as the exporters' nodes, which go through memory with the scores.
+    `operands` are bytes of q, k, v and the output."""
+    kernels, passes = _ATTENTION_KERNELS + masked, _ATTENTION_PASSES + 2 * masked
+    return _through_memory_us(kernels, operands, passes * scores, flops, dtype, arch)
+
+
+def attention_operator_us(
+    operands: int, scores: int, flops: int, masked: bool, dtype: DType, arch: Arch
+) -> float:
+    """Microseconds of the operator Attention: flash attention, but not with a mask or in fp32."""
+    if not masked and dtype is not DType.F32:
+        return arch.launch_us + flops / (_FLASH_PRODUCTS * arch.rate(dtype)) * US
+    moved = _OPERATOR_PASSES * scores
+    return _through_memory_us(_OPERATOR_KERNELS, operands, moved, flops, dtype, arch)
+
+
+def _through_memory_us(
+    kernels: int, operands: int, moved_scores: int, flops: int, dtype: DType, arch: Arch
+) -> float:
+    moved = 2 * _ATTENTION_COPIES * operands + moved_scores * dtype.bytes
+    products = flops / (_ATTENTION_PRODUCTS * arch.rate(dtype))
+    seconds = moved / (_ATTENTION_BANDWIDTH * arch.bandwidth) + products
+    return kernels * arch.launch_us + seconds * US
 
 
 def library_us(product: Product, arch: Arch) -> float:

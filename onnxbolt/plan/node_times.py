@@ -10,12 +10,19 @@ import onnx_graphsurgeon as gs
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.kernel_time import US
-from onnxbolt.onnxruntime_time import elementwise_us
+from onnxbolt.onnxruntime_time import (
+    attention_operator_us,
+    elementwise_us,
+    library_pool_us,
+)
 from onnxbolt.plan.ranges import Point
 
 # operators without a kernel, or with one for a few numbers
 _FREE = frozenset(
     {"Constant", "Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze"}
+)
+_POOLINGS = frozenset(
+    {"AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool"}
 )
 
 
@@ -26,7 +33,13 @@ def node_us(node: gs.Node, arch: Arch, at: Point) -> float:
     moved = elementwise_us(
         sum(_bytes(tensor, at) for tensor in (*node.inputs, *node.outputs) if tensor.name), arch
     )
-    if node.domain or node.op not in ("Conv", "Gemm", "MatMul"):
+    if node.domain:
+        return moved
+    if node.op in _POOLINGS:
+        return _pooling_us(node, arch, at)
+    if node.op == "Attention" and all(len(at.sizes(tensor)) > 2 for tensor in node.inputs[:3]):
+        return _attention_us(node, arch, at)
+    if node.op not in ("Conv", "Gemm", "MatMul"):
         return moved
     weight = at.sizes(node.inputs[1])
     depth = (
@@ -38,6 +51,28 @@ def node_us(node: gs.Node, arch: Arch, at: Point) -> float:
     )
     rate = arch.flops.get(DType.of(node.inputs[1].dtype) or DType.F32) or arch.fp32_flops
     return max(moved, arch.launch_us + 2 * math.prod(at.sizes(node.outputs[0])) * depth / rate * US)
+
+
+def _pooling_us(node: gs.Node, arch: Arch, at: Point) -> float:
+    x, y = at.sizes(node.inputs[0]), at.sizes(node.outputs[0])
+    window = x[2:] if node.op.startswith("Global") else node.attrs["kernel_shape"]
+    dtype = DType.of(node.inputs[0].dtype) or DType.F32
+    return library_pool_us(math.prod(x), math.prod(y), math.prod(window), dtype, arch)
+
+
+def _attention_us(node: gs.Node, arch: Arch, at: Point) -> float:
+    """ONNX's Attention: q, k and v are [N, heads, length, size], or have heads side by side."""
+    q, k, v = (at.sizes(tensor) for tensor in node.inputs[:3])
+    batch, rows, keys = q[0], q[-2], k[-2]
+    heads = q[1] if len(q) == 4 else int(node.attrs.get("q_num_heads", 1))
+    key_heads = k[1] if len(k) == 4 else int(node.attrs.get("kv_num_heads", 1))
+    size, value_size = (sizes[-1] // (1 if len(sizes) == 4 else key_heads) for sizes in (k, v))
+    scores = batch * heads * rows * keys
+    flops = 2 * scores * (size + value_size)
+    dtype = DType.of(node.inputs[0].dtype) or DType.F32
+    masked = len(node.inputs) > 3 and bool(node.inputs[3].name)
+    operands = sum(_bytes(tensor, at) for tensor in (*node.inputs[:3], node.outputs[0]))
+    return attention_operator_us(operands, scores, flops, masked, dtype, arch)
 
 
 def _bytes(tensor: gs.Tensor, at: Point) -> int:

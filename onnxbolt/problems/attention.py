@@ -9,14 +9,9 @@ import numpy as np
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.kernel_time import US
+from onnxbolt.onnxruntime_time import attention_us
 from onnxbolt.problems.base import Computed, Problem, Reference
 
-# ONNX Runtime's kernels for the exporters' nodes: four transpositions, two scales, two products and
-# the softmax, and one more for a mask. How often the former move q, k, v and the output, and the
-# latter the scores; their parts of the bandwidth and of the products' rate.
-_KERNELS, _COPIES, _PASSES = 9, 1.5, 4
-_BANDWIDTH, _PRODUCTS = 0.7, 0.4
 BAND_LEAST, BAND_MOST = -(2**31), 2**31 - 1  # INT_MIN and INT_MAX of C++: no bound
 
 
@@ -138,9 +133,6 @@ class AttentionProblem(Problem):
     def onnxruntime_us(self, arch: Arch) -> float:
         """The scores through memory by each of its kernels, since it does not recognize most
         exports' attention."""
-        passes = _PASSES + 2 * bool(self.mask)
-        moved = 2 * _COPIES * self._bytes_of_operands + passes * self.scores * self.dtype.bytes
-        launches = (_KERNELS + bool(self.mask)) * arch.launch_us
         flops = 2 * self.scores * (self.size + self.value_size)  # a band saves it nothing
-        products = flops / (_PRODUCTS * arch.rate(self.dtype))
-        return launches + (moved / (_BANDWIDTH * arch.bandwidth) + products) * US
+        masked = bool(self.mask)
+        return attention_us(self._bytes_of_operands, self.scores, flops, masked, self.dtype, arch)
