@@ -1,6 +1,6 @@
 """Serves an optimized model over HTTP, with a CUDA graph for each bucket of shapes.
 
-    pip install starlette uvicorn
+    pip install onnx starlette uvicorn
     python examples/python_service/service.py fast.onnx --batches 1,2,4,8,16 --shape x:3x224x224
 
 POST /predict takes the inputs as an .npz file, the first dimension of each being the number of
@@ -8,7 +8,8 @@ rows, and answers with the outputs as an .npz file. docs/deploy/python-service.m
 
 Requests that arrive while the GPU is busy run together: `Batcher` joins their rows, `Model` copies
 them into the smallest bucket that holds them, and replays that bucket's graph. On the CPU all is
-the same, except that a run is a run and not a replay.
+the same, except that a run is a run and not a replay. So it is for models of which no run can be
+captured, such as detectors whose data decide how many boxes there are.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
+import warnings
 import zipfile
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import uvicorn
 from starlette.applications import Starlette
@@ -31,6 +34,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import onnxbolt
+from onnxbolt.graph.capture import obstacle
 
 Arrays = dict[str, np.ndarray]
 RowShapes = tuple[tuple[str, tuple[int, ...]], ...]  # by input, without the number of rows
@@ -53,22 +57,32 @@ class BadRequestError(ValueError):
 
 
 class Bucket:
-    """One shape of all inputs: memory at fixed addresses, and the number of its CUDA graph."""
+    """One shape of all inputs: memory at fixed addresses, and the number of its CUDA graph.
+
+    Without one (NO_GRAPH), outputs are as large as each run makes them.
+    """
 
     def __init__(
         self, session: ort.InferenceSession, device: str, rows: int, shapes: RowShapes, graph: int
     ) -> None:
         self.rows, self._session, self._device = rows, session, device
         self._binding = session.io_binding()
+        self._fixed: list[ort.OrtValue] = []  # outputs; the binding does not keep their memory
+        self._names = [value.name for value in session.get_outputs()]
         types = {value.name: NUMPY[value.type] for value in session.get_inputs()}
         self._host: Arrays = {name: np.zeros((rows, *shape), types[name]) for name, shape in shapes}
         self._inputs = {name: self._tensor(values) for name, values in self._host.items()}
         for name, value in self._inputs.items():
             self._binding.bind_ortvalue_input(name, value)
         self._options = self._run_options(NO_GRAPH)
-        self._bind_outputs()
-        self._options = self._run_options(graph)
-        self._run()  # captures the graph
+        self._run()
+        found = self._outputs()
+        if graph != NO_GRAPH:
+            self._fixed = [self._tensor(values.copy()) for values in found.values()]
+            for name, value in zip(self._names, self._fixed, strict=True):
+                self._binding.bind_ortvalue_output(name, value)
+            self._options = self._run_options(graph)
+            self._run()  # captures the graph
 
     def run(self, feeds: Arrays) -> Arrays:
         """The outputs of `feeds`, whose rows fill the bucket in part or in whole.
@@ -80,11 +94,26 @@ class Bucket:
             self._host[name][:count] = values
             self._inputs[name].update_inplace(self._host[name])
         self._run()
-        # a copy: on the CPU `numpy()` is the memory that the next run writes to
-        return {name: value.numpy()[:count].copy() for name, value in self._outputs.items()}
+        # a copy: on the CPU these are the memory that the next run writes to
+        return {name: values[:count].copy() for name, values in self._outputs().items()}
 
     def _run(self) -> None:
+        if not self._fixed:  # each run gets new memory, of the size that it needs
+            for name in self._names:
+                self._binding.bind_output(name, self._device, 0)
         self._session.run_with_iobinding(self._binding, self._options)
+
+    def _outputs(self) -> Arrays:
+        """The outputs of the last run. Raises ValueError unless they have the bucket's rows."""
+        values = (value.numpy() for value in self._binding.get_outputs())
+        found = dict(zip(self._names, values, strict=True))
+        for name, output in found.items():
+            if output.shape[:1] != (self.rows,):
+                raise ValueError(
+                    f"output {name} has shape {[*output.shape]} for {self.rows} rows: only models"
+                    " whose outputs have a row for each row of the inputs can be batched"
+                )
+        return found
 
     def _tensor(self, values: np.ndarray) -> ort.OrtValue:
         return ort.OrtValue.ortvalue_from_numpy(values, self._device, 0)
@@ -94,24 +123,6 @@ class Bucket:
         if self._device == "cuda":
             options.add_run_config_entry("gpu_graph_id", str(graph))
         return options
-
-    def _bind_outputs(self) -> None:
-        """Bind outputs to fixed addresses, as a graph needs them. A run without a graph finds their
-        shapes."""
-        names = [value.name for value in self._session.get_outputs()]
-        for name in names:
-            self._binding.bind_output(name, self._device, 0)
-        self._run()
-        found = dict(zip(names, self._binding.get_outputs(), strict=True))
-        for name, value in found.items():
-            if not value.shape() or value.shape()[0] != self.rows:
-                raise ValueError(
-                    f"output {name} has shape {value.shape()} for {self.rows} rows: only models"
-                    " whose outputs have a row for each row of the inputs can be batched"
-                )
-        self._outputs = {name: self._tensor(value.numpy()) for name, value in found.items()}
-        for name, value in self._outputs.items():
-            self._binding.bind_ortvalue_output(name, value)
 
 
 class Model:
@@ -130,6 +141,9 @@ class Model:
         device: str = "cpu",
         graphs: bool = True,
     ) -> None:
+        if graphs and (reason := obstacle(onnx.load_model(path, load_external_data=False))):
+            warnings.warn(f"no CUDA graphs, since {reason}", stacklevel=2)
+            graphs = False
         cuda = onnxbolt.cuda_provider(path, enable_cuda_graph=graphs)
         providers = [cuda] if device == "cuda" else ["CPUExecutionProvider"]
         options = onnxbolt.session_options(path, providers=providers)
@@ -153,9 +167,8 @@ class Model:
         self._buckets: dict[tuple[RowShapes, int], Bucket] = {}
         for rows in shapes or [self._fixed_shapes()]:
             for batch in self.batches:
-                self._buckets[rows, batch] = Bucket(
-                    self.session, device, batch, rows, len(self._buckets) + 1
-                )
+                graph = len(self._buckets) + 1 if graphs else NO_GRAPH
+                self._buckets[rows, batch] = Bucket(self.session, device, batch, rows, graph)
         self._no_graph = ort.RunOptions()
         if device == "cuda":
             self._no_graph.add_run_config_entry("gpu_graph_id", str(NO_GRAPH))
@@ -232,9 +245,11 @@ class Batcher:
             waiting = [await self._queue.get()]
             while not self._queue.empty():
                 waiting.append(self._queue.get_nowait())
-            groups: dict[RowShapes, list[tuple[Arrays, asyncio.Future[Arrays]]]] = {}
-            for request in waiting:
-                groups.setdefault(row_shapes(request[0]), []).append(request)
+            groups: dict[object, list[tuple[Arrays, asyncio.Future[Arrays]]]] = {}
+            for at, request in enumerate(waiting):
+                # buckets of one row gain nothing by it, and their outputs may differ in size
+                joined = row_shapes(request[0]) if self._model.batches[-1] > 1 else at
+                groups.setdefault(joined, []).append(request)
             for group in groups.values():
                 await self._answer(group)
 

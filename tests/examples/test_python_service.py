@@ -172,6 +172,51 @@ def test_waiting_requests_run_together(model: Any, monkeypatch: pytest.MonkeyPat
     assert len(ran) == 3  # the first one, and those of each shape
 
 
+@pytest.fixture
+def detector(tmp_path: Path) -> Any:
+    """A model that has as many boxes of an image as the data have it."""
+    made = Net({"x": (1, 16)})
+    places = made.node("NonZero", made.node("Relu", "x"))
+    positives = made.node("Transpose", places, perm=[1, 0])
+    model = made.model(made.node("Unsqueeze", positives, made.const([0], np.int64)))
+    path = optimized(tmp_path, model, archs=("sm_80",), library=False)
+    with pytest.warns(UserWarning, match="no CUDA graphs, since the data decide the size of the"):
+        return service.Model(path, [1])
+
+
+def test_outputs_are_as_large_as_the_data_have_it(detector: Any) -> None:
+    images = [np.arange(16, dtype=np.float32)[None] - first for first in (0, 3, 20, 1)]
+
+    async def answers() -> list[Arrays]:
+        batcher = service.Batcher(detector)
+        waiting = [asyncio.create_task(batcher.predict({"x": image})) for image in images]
+        await asyncio.sleep(0)  # each of them is in the queue now
+        serving = asyncio.create_task(batcher.serve())
+        found = await asyncio.gather(*waiting)
+        serving.cancel()
+        return found
+
+    for image, got in zip(images, asyncio.run(answers()), strict=True):
+        (boxes,) = got.values()
+        np.testing.assert_array_equal(boxes, np.argwhere(image > 0)[None])
+
+
+def test_a_model_without_graphs_asks_for_none(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    provider = onnxbolt.cuda_provider
+
+    def noted(model: str, **options: Any) -> Any:
+        asked.append(options["enable_cuda_graph"])
+        return provider(model, **options)
+
+    monkeypatch.setattr(onnxbolt, "cuda_provider", noted)
+    service.Model(path, [1], SHAPES[:1])
+    monkeypatch.setattr(service, "obstacle", lambda model: "its nodes run on the CPU")
+    with pytest.warns(UserWarning, match="no CUDA graphs, since its nodes run on the CPU"):
+        service.Model(path, [1], SHAPES[:1])
+    assert asked == [True, False]
+
+
 def test_a_run_that_fails_fails_its_own_requests_alone(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
