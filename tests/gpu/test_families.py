@@ -3,14 +3,9 @@ finding of compute-sanitizer."""
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
-import sys
-
 import pytest
 
-from tests.conftest import ROOT
+from tests.gpu import sanitizer
 from tests.gpu.cases import ALL
 from tests.gpu.device import Library
 from tests.gpu.problems import examples, problems
@@ -35,19 +30,4 @@ def test_every_run_gives_the_same_bits(library: Library, form: str) -> None:
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
 @pytest.mark.parametrize("form", EXAMPLES)
 def test_compute_sanitizer_finds_nothing(library: Library, form: str, tool: str) -> None:
-    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    command = [
-        sanitizer,
-        "--tool",
-        tool,
-        "--error-exitcode",
-        "17",
-        sys.executable,
-        "-m",
-        "tests.gpu.run_family",
-    ]
-    result = subprocess.run(
-        [*command, str(library.path), form], cwd=ROOT, capture_output=True, text=True, timeout=400
-    )
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    assert re.search(r"SUMMARY: 0 (errors|hazards)", result.stdout), result.stdout[-3000:]
+    sanitizer.check(tool, "tests.gpu.run_family", str(library.path), form)

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,11 +21,11 @@ import onnxbolt
 from onnxbolt.opspec import configs_of_node
 from onnxbolt.verify import verify
 from onnxbolt.verify.feeds import graph_inputs, random_feeds
+from tests.gpu import sanitizer
 from tests.gpu.prepared import ARCH, CASES, SYMBOLIC, Case
 
 pytestmark = pytest.mark.gpu
 CUDA = "CUDAExecutionProvider"
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -204,19 +201,4 @@ def test_an_empty_batch_gives_an_empty_answer(optimized: Callable[[Case], Path])
 
 
 def test_compute_sanitizer_finds_nothing(optimized: Callable[[Case], Path]) -> None:
-    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    case = Case("dcn_v2", 512)
-    command = [
-        tool,
-        "--tool",
-        "memcheck",
-        "--error-exitcode",
-        "17",
-        sys.executable,
-        "-m",
-        "tests.gpu.run_once",
-        str(optimized(case)),
-    ]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400)
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    assert "ERROR SUMMARY: 0 errors" in result.stdout
+    sanitizer.check("memcheck", "tests.gpu.run_once", str(optimized(Case("dcn_v2", 512))))
