@@ -8,17 +8,23 @@ helps, each as it is and with every advice followed, on one GPU, in one run.
 Each advice is a row: ours is the model with the advice followed, the peer is the model as it is,
 both optimized alike and run in turns with the fastest settings of ONNX Runtime. All times are those
 of the device, as predictions are (onnxbolt/advice/measuring.py). `predicted` times are from before
-anything of the model was measured, unless the cache knew its kernels (`known`). With --tune,
-kernels are measured, and `planned` times are sums of measured kernels and of predicted times of all
-else. Errors of these sums are `off`: 0.05 is a prediction that is 5% too short.
+anything of the model was measured, unless the cache knew its kernels (`known`). `planned` times are
+those of the very plans that were built and measured: with --tune, sums of measured kernels and of
+predicted times of all else. Errors of these sums are `off`: 0.05 is a prediction that is 5% too
+short. `whole` has what tuning found each build to take beside ONNX Runtime, the regions that it
+left to that, and why nothing was fused.
+
+No layers are added (the kind of advice "deepening"), and the model as it is alone is verified.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import onnx
 
@@ -28,7 +34,8 @@ from benchmarks.whole_models import add_options, stream_for
 from models import build
 from models.unfriendly import UNFRIENDLY, unfriendly
 from onnxbolt import gpu
-from onnxbolt.advice import Advice, Explanation, explain, explained
+from onnxbolt.advice import Advice, Explanation, explained
+from onnxbolt.advice.explanation import Measured
 from onnxbolt.options import Choices, Options
 from onnxbolt.tune.cuda import Stream
 
@@ -73,76 +80,73 @@ def measured(name: str, chosen: argparse.Namespace, stream: Stream | None) -> li
             dataclasses.replace(options, **tuning),
             stream,
             lambda line: print(f"{name}: {line}", flush=True),
+            deepen=False,
         )
-    planned = explain(model, options=options) if chosen.tune else found
-    advices = list(found.advices)
+    advices: list[Advice | None] = [*found.advices]
     if found.total is not None:
         advices.append(found.total)
-    rows = [_row(name, batch, found, planned, advice) for advice in advices]
-    if not rows:
-        rows = [_row(name, batch, found, planned, None)]
+    rows = [_row(name, batch, chosen.tune, found, advice) for advice in advices or [None]]
     for row in rows:
         print(f"{row.name}: {row.peer_us} us as it is, {row.ours_us} us changed", flush=True)
+        print(f"{row.name}: {json.dumps(row.values['whole'])}", flush=True)
     return [dataclasses.replace(row, clock_mhz=clock.mhz) for row in rows]
 
 
-def _row(
-    name: str, batch: int, found: Explanation, planned: Explanation, advice: Advice | None
-) -> Row:
-    assert found.measured is not None
-    before = found.measured.ms * 1000
+def _row(name: str, batch: int, tuned: bool, found: Explanation, advice: Advice | None) -> Row:
+    before = found.measured
+    assert before is not None
     values = {
         "known": found.measured_times,
-        "configurations": "measured" if planned.measured_times else "predicted",
+        "configurations": "measured" if tuned else "predicted",
         "advice": advice.words if advice else "",
         "needs_retraining": advice.needs_retraining if advice else None,
         "predicted_before_us": round(found.ms[0] * 1000, 2),
-        "planned_before_us": round(planned.ms[0] * 1000, 2),
-        "off_before": round(before / (planned.ms[0] * 1000) - 1, 4),
-        "deepening": _deepening(found),
+        "planned_before_us": _us(before.planned_ms),
+        "off_before": _off(before),
+        "whole": {AS_IS: _whole(before)},
     }
     if advice is None or advice.measured is None:
-        return Row(name, batch, "fp16", None, AS_IS, round(before, 2), values=values)
-    after = advice.measured.ms * 1000
-    again = _again(planned, advice)
+        return Row(name, batch, "fp16", None, AS_IS, _us(before.ms), values=values)
+    after = advice.measured
     values |= {
         "predicted_us": round(advice.after_ms[0] * 1000, 2),
         "predicted_ratio": round(advice.before_ms[0] / advice.after_ms[0], 3),
-        "planned_us": round(again.after_ms[0] * 1000, 2),
-        "planned_ratio": round(again.before_ms[0] / again.after_ms[0], 3),
-        "off": round(after / (again.after_ms[0] * 1000) - 1, 4),
+        "planned_us": _us(after.planned_ms),
+        "planned_ratio": (
+            round(before.planned_ms / after.planned_ms, 3)
+            if before.planned_ms and after.planned_ms
+            else None
+        ),
+        "off": _off(after),
+        "whole": {AS_IS: _whole(before), "changed": _whole(after)},
     }
     return Row(
         f"{name}, {advice.key}",
         batch,
         "fp16",
-        round(after, 2),
+        _us(after.ms),
         AS_IS,
-        round(before, 2),
-        round(before / after, 3),
-        spread=round(advice.measured.spread, 4),
+        _us(before.ms),
+        round(before.ms / after.ms, 3),
+        spread=round(after.spread, 4),
         values=values,
     )
 
 
-def _again(planned: Explanation, advice: Advice) -> Advice:
-    """The same advice with the times that were known at the end; the advice itself where measured
-    times make it none any more."""
-    found = [*planned.advices, *planned.tried, *filter(None, [planned.total])]
-    return next((each for each in found if each.key == advice.key), advice)
+def _us(ms: float | None) -> float | None:
+    return None if ms is None else round(ms * 1000, 2)
 
 
-def _deepening(found: Explanation) -> dict[str, float | str]:
-    """The layers that cost almost nothing: predicted and measured times of the model with them;
-    empty if there are none."""
-    free = found.free
-    if free is None or free.measured is None:
-        return {}
-    return {
-        "advice": free.words,
-        "predicted_us": round(free.after_ms[0] * 1000, 2),
-        "us": round(free.measured.ms * 1000, 2),
-    }
+def _off(measured: Measured) -> float | None:
+    """The error of the plan's sum."""
+    return round(measured.ms / measured.planned_ms - 1, 4) if measured.planned_ms else None
+
+
+def _whole(measured: Measured) -> dict[str, Any]:
+    """The times of a build and of ONNX Runtime while it was tuned, and the regions that were left
+    to ONNX Runtime; empty for a build that was not compared."""
+    found: dict[str, Any] = dataclasses.asdict(measured.whole) if measured.whole else {}
+    return found | ({"nothing_fused": measured.nothing_fused} if measured.nothing_fused else {})
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -155,7 +159,7 @@ def _parser() -> argparse.ArgumentParser:
         "--budget",
         type=time_argument,
         metavar="TIME",
-        help="with --tune: at most so long for each model, e.g. 2m",
+        help="with --tune: at most so long for each model and its changes together, e.g. 2m",
     )
     add_options(parser, "advice")
     return parser

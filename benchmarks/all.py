@@ -183,7 +183,7 @@ TASKS = (
         )
     ),
     *(
-        Task("advice", 160, f"{model} --tune --budget 20s --append")
+        Task("advice", 75, f"{model} --tune --budget 30s --append")
         for model in (
             "three_channel_stem",
             "channels_46",

@@ -61,9 +61,9 @@ def explain(
     """Explain how `optimize` would plan `source`, and try changes of it.
 
     `nodes`: only findings and advices that concern these source nodes. `measure`: time every advice
-    on the local GPU as well; Options.tune and verify hold for these models. `write_model`: write
-    the model with the changes of `total`, or of the only advice, there. The other keywords are
-    fields of `Options`.
+    on the local GPU as well; Options.tune holds for these models, budget for all of them together,
+    and verify for the model as it is. `write_model`: write the model with the changes of `total`,
+    or of the only advice, there. The other keywords are fields of `Options`.
 
     Raises InputError if the model, a name or an option cannot be used as given, and if there is no
     GPU to measure on; AdviceError, which has the explanation, if there is no advice to write; and
@@ -83,9 +83,10 @@ def explained(
     options: Options,
     stream: Stream | None,
     say: Callable[[str], None],
+    deepen: bool = True,
 ) -> Explanation:
     """As `explain`, with times of the GPU of `stream`; without one of the CPU, with function bodies
-    instead of kernels."""
+    instead of kernels. Without `deepen` no layers are added."""
     extensions.load()
     with (
         registered(options.custom_ops),
@@ -95,7 +96,7 @@ def explained(
         model, _ = promised(given, options)
         say(f"planning {_AS_IS}")
         trials = Trials(model, _forecaster(model, options), THRESHOLD)
-        outcome = _Outcome(trials, _wanted(nodes, trials.base), say)
+        outcome = _Outcome(trials, _wanted(nodes, trials.base), say, deepen)
         name = str(source) if isinstance(source, str | Path) else ""
         found = outcome.explanation(name, options)
         if measure:
@@ -137,7 +138,9 @@ def _wanted(nodes: str | Sequence[str], base: Forecast) -> frozenset[str]:
 class _Outcome:
     """All trials of a model, and what they come to."""
 
-    def __init__(self, trials: Trials, wanted: frozenset[str], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, trials: Trials, wanted: frozenset[str], say: Callable[[str], None], deepen: bool
+    ) -> None:
         self._trials, self._wanted, self._say = trials, wanted, say
         draft = Draft(trials.model, trials.base.point)
         self._obstacles = list[Obstacle]()
@@ -148,7 +151,8 @@ class _Outcome:
                     say(f"trying to {change.words}")
                 self._note(change)
         self._total = trials.together(self._advised)
-        deeper = [c for c in Deepening.find(draft) if isinstance(c, Deepening)]
+        found = Deepening.find(draft) if deepen else ()
+        deeper = [c for c in found if isinstance(c, Deepening)]
         self._free = trials.deepened([change for change in deeper if self._concerns(change)])
 
     def _concerns(self, found: Change | Obstacle) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from onnxbolt.advice.change import Obstacle
 from onnxbolt.advice.findings import Finding
+from onnxbolt.tune.summary import WholeModel
 from onnxbolt.version import __version__
 
 FORMAT = 1  # the version of the JSON's schema
@@ -14,11 +15,18 @@ FORMAT = 1  # the version of the JSON's schema
 @dataclass(frozen=True)
 class Measured:
     """The median time that a run takes of the local GPU, with the fastest settings; `spread` is
-    the distance from the 10th to the 90th percentile, as a part of it."""
+    the distance from the 10th to the 90th percentile, as a part of it.
+
+    The other fields are of the plan of the model that was timed: the sum of its times, what it came
+    to beside ONNX Runtime while its kernels were tuned, and why nothing was fused.
+    """
 
     gpu: str
     ms: float
     spread: float
+    planned_ms: float | None = None  # None for a model that was written unchanged
+    whole: WholeModel | None = None  # None if it was not compared
+    nothing_fused: str = ""
 
 
 @dataclass(frozen=True)

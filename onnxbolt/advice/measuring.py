@@ -18,9 +18,10 @@ from onnxbolt.advice.explanation import Measured
 from onnxbolt.errors import InputError
 from onnxbolt.options import Options, Shapes
 from onnxbolt.pipeline import optimize
+from onnxbolt.report import Report
 from onnxbolt.runtime import get_library_path
 from onnxbolt.tune.cuda import Stream
-from onnxbolt.tune.sessions import Arrays, Session, Source, interleave, search
+from onnxbolt.tune.sessions import Arrays, Sample, Session, Source, interleave, search
 from onnxbolt.verify.feeds import drawn
 from onnxbolt.verify.session import CUDA, available_providers
 
@@ -45,19 +46,35 @@ def measure(
     progress: Callable[[str], None],
 ) -> dict[str, Measured]:
     """The time of each model, in turns, with inputs of the shapes that stand beside it; without
-    `stream` on the CPU, with function bodies instead of kernels."""
+    `stream` on the CPU, with function bodies instead of kernels.
+
+    The models share the time for tuning, and the first alone is verified: the others are changes of
+    it, and nobody gets them.
+    """
+    if options.budget is not None:
+        options = dataclasses.replace(options, budget=options.budget / max(len(models), 1))
     with tempfile.TemporaryDirectory() as scratch:
-        sessions = {}
+        sessions, reports = dict[str, Session](), dict[str, Report]()
         for number, (key, (model, shapes)) in enumerate(models.items()):
             progress(f"building {key}")
             path = Path(scratch, f"{number}.onnx")
-            source = _optimized(model, path, options, stream is not None, progress)
+            own = dataclasses.replace(options, verify=options.verify and number == 0)
+            reports[key] = _optimized(model, path, own, stream is not None, progress)
+            library = get_library_path(path) if stream is not None else None
+            source = Source(path.stem, path, library)
             feeds = drawn(model, shapes, options.seed)
             sessions[key] = _fastest(source, feeds, stream)
         progress(f"measuring {len(models)} models in turn")
         samples = interleave({k: s.measure_queued for k, s in sessions.items()}, _ROUNDS, _RUNS)
     device = (gpu.name() or "GPU") if stream else "CPU"
-    return {key: Measured(device, s.median / 1000, s.spread) for key, s in samples.items()}
+    return {key: _measured(device, sample, reports[key]) for key, sample in samples.items()}
+
+
+def _measured(device: str, sample: Sample, report: Report) -> Measured:
+    planned = report.whole[0].ours_us / 1000 if report.whole else None
+    whole = report.tuning.whole if report.tuning else None
+    ms = sample.median / 1000
+    return Measured(device, ms, sample.spread, planned, whole, report.nothing_fused)
 
 
 def _fastest(source: Source, feeds: Arrays, stream: Stream | None) -> Session:
@@ -74,7 +91,7 @@ def _optimized(
     options: Options,
     library: bool,
     progress: Callable[[str], None],
-) -> Source:
+) -> Report:
     local = gpu.local_arch()
     own = dataclasses.replace(
         options,
@@ -82,5 +99,4 @@ def _optimized(
         library=library,
         require_fused=None,
     )
-    optimize(model, path, options=own, progress=progress)
-    return Source(path.stem, path, get_library_path(path) if library else None)
+    return optimize(model, path, options=own, progress=progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 
+import onnxbolt
 from models.unfriendly import unfriendly
 from onnxbolt.advice import _forecaster, explain, explained, measuring, words
 from onnxbolt.advice.channels import Channels
@@ -26,6 +28,8 @@ from onnxbolt.errors import AdviceError, InputError
 from onnxbolt.graph.importer import load_model
 from onnxbolt.graph.weights import complete, is_apart
 from onnxbolt.options import Options
+from onnxbolt.report import Report
+from onnxbolt.tune.summary import Tuning, WholeModel
 from tests.support import Net, feeds_of, run
 
 ARCH = "sm_90a"
@@ -170,6 +174,42 @@ def test_changed_models_are_measured_beside_the_original(monkeypatch: pytest.Mon
     text = words.text(found)
     assert "measured on CPU: " in text
     assert f"    measured: {after.ms:.4f} ms instead of {before.ms:.4f}" in text
+
+
+def test_planned_times_are_those_of_the_models_that_are_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The models share the budget, and the first alone is verified."""
+    asked, reports = list[Options](), list[Report]()
+
+    def built(model: onnx.ModelProto, path: Path, *, options: Options, progress: object) -> Report:
+        asked.append(options)
+        slow = dataclasses.replace(options, verify=False, budget=None)
+        report = onnxbolt.optimize(model, path, options=slow)
+        whole = WholeModel(70.0 + len(reports), 90.0, ("a region",))
+        estimates = [
+            dataclasses.replace(each, ours_us=len(reports) + 50.0) for each in report.whole
+        ]
+        reports.append(
+            dataclasses.replace(report, whole=tuple(estimates), tuning=Tuning(whole=whole))
+        )
+        return reports[-1]
+
+    monkeypatch.setattr(measuring, "optimize", built)
+    for name in ("_ROUNDS", "_RUNS", "_SEARCH_RUNS"):
+        monkeypatch.setattr(measuring, name, 2)
+    model = unfriendly("three_channel_stem", 4)
+    options = Options(archs=(ARCH,), budget=30.0)
+    found = explained(model, (), True, None, options, None, lambda line: None, deepen=False)
+    (advice,) = found.advices
+    assert found.free is None
+    assert [each.verify for each in asked] == [True, False]
+    assert [each.budget for each in asked] == [15.0, 15.0]
+    for measured, number in ((found.measured, 0), (advice.measured, 1)):
+        assert measured is not None
+        assert measured.planned_ms == (50 + number) / 1000
+        assert measured.whole == WholeModel(70.0 + number, 90.0, ("a region",))
+        assert measured.nothing_fused == ""
 
 
 def test_times_are_those_of_the_device_in_a_cuda_graph_where_one_can_be_captured(

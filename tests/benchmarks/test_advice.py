@@ -29,6 +29,8 @@ def test_each_advice_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     values = row["values"]
     assert values["predicted_ratio"] > 1.03
     assert values["off"] == pytest.approx(row["ours_us"] / values["planned_us"] - 1, rel=1e-3)
+    assert values["planned_us"] == values["predicted_us"]  # nothing was tuned in between
+    assert values["whole"] == {AS_IS: {}, "changed": {}}
     assert not values["needs_retraining"]
 
 
