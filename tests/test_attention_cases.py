@@ -10,11 +10,22 @@ from typing import Any
 
 import pytest
 
+from onnxbolt.codegen.render import instance_name
 from onnxbolt.families import Family, named
 from onnxbolt.families.attention import AttentionConfig
+from onnxbolt.integers import ceil_divide
 from tests.custom_ops.host_attention import HostAttention, build
 from tests.gpu import attentions
-from tests.gpu.attention_cases import DIVIDED_SIZES, FORMS, LENGTHS, PERIODIC, SIZES, Served, served
+from tests.gpu.attention_cases import (
+    DIVIDED_SIZES,
+    FORMS,
+    LENGTHS,
+    PERIODIC,
+    SIZES,
+    Served,
+    is_resident,
+    served,
+)
 from tests.gpu.device import Attention
 from tests.gpu.problems import BUILDERS, examples
 from tests.ops.attention_cases import Case
@@ -30,6 +41,10 @@ _CHOICES: dict[str, Callable[[str, Case], Any]] = {
     "answer without keys": lambda form, case: case.masked,
     "order": lambda form, case: case.order,
 }
+
+
+def _name(each: Served) -> str:
+    return instance_name(each.instance)
 
 
 def of(family: Family[Any], periodic: bool = False) -> list[tuple[str, Case]]:
@@ -92,6 +107,20 @@ def test_windows_and_masks_with_a_period_have_kernels_of_each_type() -> None:
     assert len({case.dtype for _, case in cases}) == 3
     assert len({case.masked for _, case in cases}) == 3
     assert not of(ATTENTION_SM90, periodic=True)
+
+
+@pytest.mark.parametrize("each", [each for each in served(ARCH) if is_resident(each)], ids=_name)
+def test_blocks_of_a_resident_kernel_take_several_batches(each: Served) -> None:
+    config = each.instance.config
+    assert isinstance(config, AttentionConfig)
+    for _, case in each.cases:
+        many = attentions.repeated(case)
+        assert many.mask_shape[0] in (1, many.period)
+        assert many.batch % case.batch == 0
+        # Shape::kBlocksOfSm and Attention::run in custom_ops/families/attention/
+        blocks_of_sm = (512 if config.rows == 16 else 256) // config.threads
+        blocks_of_batch = many.heads * ceil_divide(many.queries, config.queries)
+        assert many.batch >= 2 * 187 * blocks_of_sm // blocks_of_batch
 
 
 @pytest.mark.parametrize("family", [ATTENTION, ATTENTION_SM90], ids=repr)

@@ -18,7 +18,7 @@ from onnxbolt.archs import Capability, get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.families import FAMILIES, Family, named
-from onnxbolt.families.attention import Attention, feasible
+from onnxbolt.families.attention import Attention, AttentionConfig, feasible
 from onnxbolt.graph.windows import Windows
 from onnxbolt.ops.attention.found import Band, Masked, Masking
 from onnxbolt.problems import AttentionProblem
@@ -206,6 +206,12 @@ def served(arch: int) -> tuple[Served, ...]:
             for instance, form, case in cases:
                 found.setdefault(instance, []).append((form, case))
     return tuple(Served(instance, tuple(cases)) for instance, cases in found.items())
+
+
+def is_resident(each: Served) -> bool:
+    """True if a block of the kernel may take several batches."""
+    config = each.instance.config
+    return isinstance(config, AttentionConfig) and config.resident
 
 
 def instances(arch: int) -> list[Instance]:

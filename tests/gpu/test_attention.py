@@ -10,7 +10,7 @@ from onnxbolt.codegen.render import instance_name
 from onnxbolt.dtypes import DType
 from onnxbolt.families.attention import AttentionConfig
 from tests.gpu import attentions
-from tests.gpu.attention_cases import Served, served
+from tests.gpu.attention_cases import Served, is_resident, served
 from tests.gpu.cases import ARCH
 from tests.gpu.device import KernelError, Library
 from tests.ops.attention_cases import Case
@@ -45,6 +45,15 @@ def test_attention(library: Library, each: Served) -> None:
         kernel.launch(problem.arguments)
         error = attentions.error(problem)
         assert error <= limit, f"{form}: {case}"
+
+
+@pytest.mark.parametrize("each", [each for each in SERVED if is_resident(each)], ids=_name)
+def test_blocks_that_take_several_batches(library: Library, each: Served) -> None:
+    kernel, limit = library.kernel(each.instance), LIMITS[each.instance.dtype]
+    for form, case in each.cases:
+        problem = attentions.problem(library, attentions.repeated(case))
+        kernel.launch(problem.arguments)
+        assert attentions.error(problem) <= limit, f"{form}: {case}"
 
 
 @pytest.mark.parametrize("each", _first(), ids=_name)
