@@ -46,6 +46,8 @@ NAMED = {
     "advice/tie_rules.py": "operators that keep channels apart",
     "canonicalize/contrib_group_norm.py": "ONNX Runtime's own operator has a SiLU",
     "canonicalize/formulas.py": "a default of one of ONNX Runtime's own operators",
+    "canonicalize/quantized/clips.py": "the operator by which a QAT narrows the range of codes",
+    "canonicalize/quantized/operators.py": "quantized forms of operators",
     "graph/contrib.py": "shapes of ONNX Runtime's own operators",
     "graph/lift/rules.py": "operators as earlier opsets had them",
     "graph/symbols.py": "operators whose operands broadcast",
