@@ -17,6 +17,7 @@ from onnx import ModelProto
 
 from onnxbolt import bench, extensions, gpu, library
 from onnxbolt.archs import by_name
+from onnxbolt.canonicalize import mean_form
 from onnxbolt.canonicalize.known_conditions import resolved
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.errors import AccuracyError, CoverageError, LiftError, OnnxboltError, SpeedError
@@ -262,6 +263,7 @@ class Planner:
             assignment = self._arranged(place, assignment)
         rewriter = rewrite(subject.graph, assignment, chosen.configs, archs, sources)
         restore(subject.graph)
+        mean_form.restore(subject.graph)
         kept = [
             dataclasses.replace(each, body=place)
             for each in (*subject.kept, *widen(subject.graph, subject.kernels))

@@ -15,7 +15,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxbolt.candidates import Candidate, Refusal
-from onnxbolt.canonicalize import canonicalize
+from onnxbolt.canonicalize import canonicalize, mean_form
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.families import Family
 from onnxbolt.graph.exporter import export_model
@@ -143,6 +143,7 @@ def fused(
     chosen = plan(graph, cover(graph, [arch])[0], [arch], fuse)
     rewriter = rewrite(graph, chosen.assignment, chosen.configs, [arch])
     restore(graph)
+    mean_form.restore(graph)
     result = export_model(graph, list(rewriter.functions.values()))
     onnx.checker.check_model(result)
     return result

@@ -8,13 +8,25 @@ elements of a token, so that only means of what convolutions made are rewritten 
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_graphsurgeon as gs
+from onnx import NodeProto
 
 from onnxbolt.domains import INTERNAL
-from onnxbolt.graph.edit import add_variable, insert, is_float, reduced_axes, remove
+from onnxbolt.graph.edit import (
+    add_constant,
+    add_variable,
+    insert,
+    is_float,
+    pinned,
+    producer,
+    reduced_axes,
+    remove,
+)
 
 _CHANNELS_FIRST = frozenset({"AveragePool", "Conv", "ConvTranspose", "MaxPool"})
 _MOVING = frozenset({"MatMul", "Reshape", "Transpose"})  # may exchange axes of equal sizes
+_AXES_ARE_INPUT = 18  # opset
 _BETWEEN = 8  # the most nodes behind one of these
 
 
@@ -32,9 +44,41 @@ def run(graph: gs.Graph) -> int:
         pooled.original = getattr(y, "original", y.name)  # the same values: a kernel may end here
         node.outputs.clear()
         insert(graph, "GlobalAveragePool", [x], [pooled], [node], at=node)
-        insert(graph, "Flatten", [pooled], [y], [node], {"axis": 1}, at=node)
+        flatten = insert(graph, "Flatten", [pooled], [y], [node], {"axis": 1}, at=node)
+        flatten.expansion = (NodeProto(op_type=node.op),)
         remove(graph, [node])
     return len(means)
+
+
+def restore(graph: gs.Graph) -> int:
+    """Write those that no kernel took as the ReduceMeans that they were, since ONNX Runtime takes
+    far longer for poolings of large windows; returns how many."""
+    restored = 0
+    flattened: list[gs.Node] = [node for node in graph.nodes if node.op == "Flatten"]
+    for flatten in flattened:
+        pooling = producer(flatten.inputs[0]) if _was_mean(flatten) else None
+        if pooling is None or pooling.domain or pooling.op != "GlobalAveragePool":
+            continue
+        if len(pooling.outputs[0].outputs) != 1 or pinned(graph, pooling.outputs[0]):
+            continue
+        x, outputs = pooling.inputs[0], list(flatten.outputs)
+        axes = np.arange(2, len(x.shape))
+        inputs: list[gs.Tensor] = [x]
+        attributes: dict[str, object] = {"keepdims": 0, "axes": axes.tolist()}
+        if graph.opset >= _AXES_ARE_INPUT:
+            inputs.append(add_constant(graph, f"{flatten.name}.axes", axes))
+            del attributes["axes"]
+        flatten.outputs.clear()
+        insert(graph, "ReduceMean", inputs, outputs, [flatten], attributes, at=flatten)
+        remove(graph, [pooling, flatten])
+        restored += 1
+    return restored
+
+
+def _was_mean(flatten: gs.Node) -> bool:
+    return not flatten.domain and any(
+        proto.op_type == "ReduceMean" for proto in getattr(flatten, "expansion", ())
+    )
 
 
 def _drops_image(node: gs.Node) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -119,3 +120,18 @@ def _between(axes: list[int]) -> onnx.ModelProto:
     y = net.node("Relu", _conv(net, "x", 16))
     mean = net.node("ReduceMean", y, axes=axes, keepdims=1)
     return net.model(_conv(net, net.node("Add", y, mean), 8))
+
+
+@pytest.mark.parametrize("opset", [17, 18])
+@pytest.mark.parametrize("precision", ["keep", "fp16"])
+def test_means_that_no_kernel_takes_stay_what_they_were(opset: int, precision: str) -> None:
+    """Nothing of the graph is stored with its channels last."""
+    net = Net({"x": (2, 4, 9, 9)}, opset=opset)
+    y = net.node("Softmax", "x", axis=1)
+    if opset < 18:
+        y = net.node("ReduceMean", y, axes=[2, 3], keepdims=0)
+    else:
+        y = net.node("ReduceMean", y, net.const([2, 3], np.int64), keepdims=0)
+    found = ops(assert_same(net.model(net.linear(y, 4, 8)), 1e-2, precision))
+    assert "ReduceMean" in found
+    assert not {"Flatten", "GlobalAveragePool"} & {*found}
