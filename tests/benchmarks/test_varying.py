@@ -169,7 +169,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.runs = 0.0, dict[str, int]()
-        monkeypatch.setattr(varying_pytorch.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr("benchmarks.varying_pytorch.time.perf_counter", lambda: self.now)
 
     def side(
         self, precision: str, setting: str, new: float, again: float, fails_at: int = 99
