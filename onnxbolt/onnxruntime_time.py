@@ -53,10 +53,12 @@ _ATTENTION_COPIES, _ATTENTION_BANDWIDTH, _ATTENTION_PRODUCTS = 1.5, 0.7, 0.4
 # The part of the products' rate of flash attention, which the operator is in fp16 without a mask.
 _FLASH_PRODUCTS = 0.13
 
-# cuDNN's poolings in NCHW: from so many positions on, a thread that goes through its window is
-# taken to wait for L2 at each of them. That is inferred, and not measured by itself: a model of
-# three convolutions and a mean over 1024 positions took 213 us on an H100, where 65 were planned
-# without the mean; with other channels 195, where 63 were.
+# cuDNN's poolings of lines, which are images of width 1 to it: from so many positions on, a thread
+# that goes through its window is taken to wait for L2 at each of them. That is inferred, and not
+# measured by itself: a model of three convolutions and a mean over 1024 positions took 213 us on an
+# H100, where 65 were planned without the mean; with other channels 195, where 63 were. Poolings of
+# whole images take far less: of MobileNetV3's 438 us at batch 1 (H200) 467 are predicted without
+# such waits, and with them its three means of 28x28 pixels alone would take 300.
 _LARGE_WINDOW, _POSITION_US = 65, 0.13
 
 # cuDNN's depthwise convolutions: microseconds of launches and set-up beyond one kernel's, and the
@@ -148,8 +150,8 @@ def pool_us(read: int, written: int, dtype: DType, arch: Arch) -> float:
     return arch.launch_us + moved / (_POOL_EFFICIENCY * bandwidth(arch)) * US
 
 
-def library_pool_us(read: int, written: int, positions: int, dtype: DType, arch: Arch) -> float:
-    """Microseconds of cuDNN's pooling in NCHW, whose windows have so many positions."""
+def line_pool_us(read: int, written: int, positions: int, dtype: DType, arch: Arch) -> float:
+    """Microseconds of cuDNN's pooling of lines, whose windows have so many positions."""
     us = pool_us(read, written, dtype, arch)
     if positions < _LARGE_WINDOW:
         return us

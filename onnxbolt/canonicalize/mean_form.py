@@ -51,8 +51,8 @@ def run(graph: gs.Graph) -> int:
 
 
 def restore(graph: gs.Graph) -> int:
-    """Write those that no kernel took as the ReduceMeans that they were, since ONNX Runtime takes
-    far longer for poolings of large windows; returns how many."""
+    """Write those that no kernel took as the ReduceMeans that they were, since cuDNN's poolings
+    of large windows may take far longer; returns how many."""
     restored = 0
     flattened: list[gs.Node] = [node for node in graph.nodes if node.op == "Flatten"]
     for flatten in flattened:

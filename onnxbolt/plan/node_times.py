@@ -13,7 +13,8 @@ from onnxbolt.kernel_time import US
 from onnxbolt.onnxruntime_time import (
     attention_operator_us,
     elementwise_us,
-    library_pool_us,
+    line_pool_us,
+    pool_us,
 )
 from onnxbolt.plan.ranges import Point
 
@@ -57,7 +58,10 @@ def _pooling_us(node: gs.Node, arch: Arch, at: Point) -> float:
     x, y = at.sizes(node.inputs[0]), at.sizes(node.outputs[0])
     window = x[2:] if node.op.startswith("Global") else node.attrs["kernel_shape"]
     dtype = DType.of(node.inputs[0].dtype) or DType.F32
-    return library_pool_us(math.prod(x), math.prod(y), math.prod(window), dtype, arch)
+    read, written = math.prod(x), math.prod(y)
+    if len(x) != 3:
+        return pool_us(read, written, dtype, arch)
+    return line_pool_us(read, written, math.prod(window), dtype, arch)
 
 
 def _attention_us(node: gs.Node, arch: Arch, at: Point) -> float:

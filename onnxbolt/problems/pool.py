@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.onnxruntime_time import library_pool_us
+from onnxbolt.onnxruntime_time import pool_us
 from onnxbolt.problems.base import Problem
 
 
@@ -49,9 +49,7 @@ class PoolProblem(Problem):
         return self.n * self.h * self.w * self.c
 
     def onnxruntime_us(self, arch: Arch) -> float:
-        written = self.rows * self.c
-        positions = self.x_elements // max(written, 1)  # windows may overlap, and have more
-        return library_pool_us(self.x_elements, written, positions, self.dtype, arch)
+        return pool_us(self.x_elements, self.rows * self.c, self.dtype, arch)
 
 
 @dataclass(frozen=True)
@@ -92,6 +90,4 @@ class VolumePoolProblem(Problem):
         return f"pool {' to '.join(sizes)}"
 
     def onnxruntime_us(self, arch: Arch) -> float:
-        written = self.rows * self.c
-        positions = self.x_elements // written if written else 1  # windows that do not overlap
-        return library_pool_us(self.x_elements, written, positions, self.dtype, arch)
+        return pool_us(self.x_elements, self.rows * self.c, self.dtype, arch)
