@@ -42,7 +42,7 @@ def infer(graph: gs.Graph) -> None:
     Raises InputError where the model contradicts itself so much that onnx gives up.
     """
     _refine_all(graph)
-    if any(_of_unknown_channels(graph)):  # a filter tells them: infer what follows from them
+    if any(_told(graph)):  # infer what follows from them
         _refine_all(graph)
 
 
@@ -171,12 +171,31 @@ def _skeleton(graph: gs.Graph) -> ModelProto:
             model.graph.initializer.append(tensor_proto(constant))
     model.graph.input.extend(value_info(tensor, None) for tensor in _opaque_sources(graph))
     model.graph.node.extend(node for item in in_order(graph) for node in _stand_ins(item))
-    model.graph.value_info.extend(_of_unknown_channels(graph))
+    model.graph.value_info.extend(_told(graph))
     import_domains(model)
     # outputs without a type: what the source says of them is merged in afterwards, so that it
     # cannot contradict inference
     model.graph.output.extend(onnx.ValueInfoProto(name=tensor.name) for tensor in graph.outputs)
     return model
+
+
+def _told(graph: gs.Graph) -> Iterator[onnx.ValueInfoProto]:
+    """The tensors of which something else than inference tells the shape: a filter the channels, or
+    the source all of it, behind operators that inference does not know."""
+    told = dict[str, onnx.ValueInfoProto]()
+    for value in (*_of_unknown_channels(graph), *_in_front_of_unknown(graph)):
+        told.setdefault(value.name, value)
+    yield from told.values()
+
+
+def _in_front_of_unknown(graph: gs.Graph) -> Iterator[onnx.ValueInfoProto]:
+    """What ONNX's operators read whose results' shapes are unknown, as far as it is known."""
+    for node in graph.nodes:
+        if node.domain or all(tensor.shape is not None for tensor in node.outputs):
+            continue
+        for tensor in node.inputs:
+            if tensor.inputs and tensor.shape is not None and isinstance(tensor.dtype, np.dtype):
+                yield value_info(tensor, None)
 
 
 def _of_unknown_channels(graph: gs.Graph) -> Iterator[onnx.ValueInfoProto]:

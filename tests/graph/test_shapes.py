@@ -87,6 +87,25 @@ def test_what_inference_does_not_know_keeps_what_the_model_says() -> None:
     assert graph.outputs[0].dtype == np.float32
 
 
+def test_what_follows_from_what_the_model_says_is_inferred() -> None:
+    """The source says the shape of h alone, which nothing infers behind an unknown operator."""
+    nodes = [
+        helper.make_node("Odd", ["x"], ["o"], domain="odd"),
+        helper.make_node("Relu", ["o"], ["h"]),
+        helper.make_node("Conv", ["h", "w"], ["c"]),
+        helper.make_node("DepthToSpace", ["c"], ["y"], blocksize=2),
+    ]
+    weight = {"w": np.zeros((4, 3, 1, 1), np.float32)}
+    made = model(nodes, [value("x")], [value("y", shape=("n", 1, "a", "b"))], weight)
+    made.opset_import.append(helper.make_opsetid("odd", 1))
+    made.graph.value_info.append(value("h", shape=("n", 3, 8, 8)))
+    graph = import_model(made)
+    infer(graph)
+    by_name = {t.name: t.shape for node in graph.nodes for t in node.outputs}
+    assert by_name["c"] == ["n", 4, 8, 8]
+    assert by_name["y"] == ["n", 1, 16, 16]
+
+
 def test_everything_survives() -> None:
     graph = import_model(everything())
     infer(graph)

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxbolt.domains import CONTRIB
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CPU
 from tests.support import Net, fused, ops, prepare, run
@@ -28,6 +29,29 @@ def _head(
     attributes = {"strides": [stride] * 2, "pads": [0] * 4, **attributes}
     y = net.node("ConvTranspose", y, weight, net.normal(channels), **attributes)
     return net.model(net.node("Sigmoid", y))
+
+
+def test_its_image_may_follow_an_operator_of_unknown_shape() -> None:
+    """As the head of floats in a model of onnxruntime.quantization, which says the image's
+    shape."""
+    net = Net({"x": (2, 24, 8, 8)})
+    numbers = net.const(0.05), net.const(0, np.int8)
+    codes = net.node("QuantizeLinear", "x", *numbers)
+    codes = net.node("QLinearLeakyRelu", codes, *numbers, *numbers, domain=CONTRIB)
+    image = net.node("DequantizeLinear", codes, *numbers)
+    y = net.node("ConvTranspose", image, net.normal(24, 4, 2, 2, scale=0.3), strides=[2, 2])
+    result = net.node("QuantizeLinear", y, *numbers)
+    model, typed = net.model(result), onnx.helper.make_tensor_value_info
+    model.graph.output[0].CopyFrom(typed(result, onnx.TensorProto.INT8, (2, 4, 16, 16)))
+    model.graph.value_info.extend(
+        typed(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in ((image, (2, 24, 8, 8)), (y, (2, 4, 16, 16)))
+    )
+    optimized = fused(model)
+    assert "ConvTranspose" not in ops(optimized)
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 24, 8, 8)).astype(np.float32)}
+    (expected,), (got,) = run(model, feeds), run(optimized, feeds)
+    assert np.abs(got.astype(int) - expected).max() <= 1
 
 
 def _same(model: onnx.ModelProto, optimized: onnx.ModelProto, limit: float) -> None:
