@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Collection
@@ -88,14 +89,15 @@ class SharedWeights:
 
 
 def _is_shared(tensor: TensorProto) -> bool:
-    return weights.stored_size(tensor, {}) >= _SHARED_FROM
+    """True for large ones; not if bytes hold several numbers, as no array's do."""
+    size = weights.stored_size(tensor, {})
+    return size >= max(_SHARED_FROM, math.prod(tensor.dims))
 
 
 def _ort_value(tensor: TensorProto) -> ort.OrtValue:
     values = onnx.numpy_helper.to_array(tensor)
     # numpy has no such type; ONNX Runtime takes the bits
-    if tensor.data_type == TensorProto.BFLOAT16:
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
-            values.view(np.uint16), TensorProto.BFLOAT16
-        )
+    if values.dtype.isbuiltin != 1:
+        bits = values.view(np.dtype(f"u{values.dtype.itemsize}"))
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, tensor.data_type)
     return ort.OrtValue.ortvalue_from_numpy(values)
