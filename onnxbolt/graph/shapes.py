@@ -189,7 +189,7 @@ def _told(graph: gs.Graph) -> Iterator[onnx.ValueInfoProto]:
 
 
 def _in_front_of_unknown(graph: gs.Graph) -> Iterator[onnx.ValueInfoProto]:
-    """What ONNX's operators read whose results' shapes are unknown, as far as it is known."""
+    """The known shapes of tensors that feed operators of ONNX with results of unknown shape."""
     for node in graph.nodes:
         if node.domain or all(tensor.shape is not None for tensor in node.outputs):
             continue
