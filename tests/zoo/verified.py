@@ -1,7 +1,7 @@
 """Every exported model, optimized in each precision: what is fused, and whether it is right.
 
-    python -m tests.zoo.verified [--only PATTERN] [--precision P] [--minutes M] [--into PATH]
-                                 [--keep-old]
+    python -m tests.zoo.verified [--only PATTERN] [--precision P] [--jobs N] [--minutes M]
+                                 [--into PATH] [--keep-old]
 
 An entry of tests/zoo/verified.json is a model in one precision: the share of the FLOPs of its
 products that fused nodes do, each kind of product that is left with its reason, how many of its
@@ -11,8 +11,9 @@ small usual ones. Where sizes of the trace are stored, the whole model runs at t
 in plain ONNX Runtime. `faults` says what is wrong with it. Entries are written as they come, with a
 digest of the code that made them. What the file has of this code is not run again, so that the
 table can be made in parts; with --keep-old entries of other code count as well. The shortest runs
-come first, then models that have not run yet, by their weights. Each run is a process of its own.
-The exit code is 1 where a run has a fault or is missing.
+come first, then models that have not run yet, by their weights; with several jobs the longest come
+first, so that all end together. Each run is a process of its own. The exit code is 1 where a run
+has a fault or is missing.
 """
 
 from __future__ import annotations
@@ -195,6 +196,9 @@ def _arguments() -> argparse.Namespace:
         "--precision", action="append", choices=PRECISIONS, help="this one alone; may be repeated"
     )
     parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="runs side by side, which share the cores"
+    )
+    parser.add_argument(
         "--minutes", type=float, default=math.inf, help="nothing is begun after these"
     )
     parser.add_argument("--into", type=Path, default=TABLE, help="the table's file")
@@ -205,7 +209,8 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    options, digest, threads = _arguments(), code(), len(os.sched_getaffinity(0))
+    options, digest = _arguments(), code()
+    threads = max(1, len(os.sched_getaffinity(0)) // options.jobs)
     table: Table = json.loads(options.into.read_text()) if options.into.exists() else {}
     counted = None if options.keep_old else digest
     chosen = [
@@ -230,7 +235,9 @@ def main() -> int:
         print(f"{key}: {found.get('fused', 0):.2%} fused", *found["faults"], sep="\n  ", flush=True)
 
     until = time.time() + 60 * options.minutes
-    run(tasks(table, chosen, precisions, counted), 1, until, start, save)
+    lacking = tasks(table, chosen, precisions, counted)
+    todo = lacking if options.jobs == 1 else lacking[::-1]
+    run(todo, options.jobs, until, start, save)
     keys = [f"{name} {precision}" for name in chosen for precision in precisions]
     line, passed = summary(table, keys, counted)
     print(line)
