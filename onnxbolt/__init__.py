@@ -3,8 +3,8 @@ single CUDA kernels for ONNX Runtime.
 
 - `optimize(source, out=None, *, precision="fp16", ..)` does what the command line does. Its
   keywords are the fields of `Options`. It returns a `Report`.
-- `session_options(model, ..)`, `cuda_provider(model, ..)` and `get_library_path(model)` are for
-  deployment: they import neither onnx nor the optimizer.
+- `session_options(model, ..)`, `cuda_provider(model, ..)`, `cuda_graph_obstacle(model)` and
+  `get_library_path(model)` are for deployment: they import neither onnx nor the optimizer.
 - The errors are those of `onnxbolt.errors`.
 """
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from onnxbolt.report import Report
     from onnxbolt.runtime import (
         OnnxboltWarning,
+        cuda_graph_obstacle,
         cuda_provider,
         get_library_path,
         session_options,
@@ -51,6 +52,7 @@ __all__ = [
     "SpeedError",
     "ToolchainError",
     "__version__",
+    "cuda_graph_obstacle",
     "cuda_provider",
     "get_library_path",
     "optimize",
@@ -62,6 +64,7 @@ _MODULES = {
     "optimize": "pipeline",
     "Report": "report",
     "OnnxboltWarning": "runtime",
+    "cuda_graph_obstacle": "runtime",
     "cuda_provider": "runtime",
     "get_library_path": "runtime",
     "session_options": "runtime",

@@ -14,3 +14,5 @@ EXTENSIONS = "onnxbolt.extensions"
 # left to ONNX Runtime, and of the graph's inputs
 CONVOLUTIONS, INPUTS = "onnxbolt.convolutions", "onnxbolt.inputs"
 NONE, FIXED, OPEN = "none", "fixed", "open"  # there is none; all are numbers; some vary
+# the metadata entry for `runtime.cuda_graph_obstacle`, and its values; a reason follows IMPOSSIBLE
+CUDA_GRAPH, POSSIBLE, IMPOSSIBLE = "onnxbolt.cuda_graph", "possible", "impossible: "

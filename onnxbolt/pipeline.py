@@ -24,8 +24,8 @@ from onnxbolt.errors import AccuracyError, CoverageError, LiftError, OnnxboltErr
 from onnxbolt.extra_ops import registered
 from onnxbolt.graph import inlining
 from onnxbolt.graph.bodies import Changed, is_there, placed, put_back
-from onnxbolt.graph.convolutions import facts_of
 from onnxbolt.graph.exporter import export_apart, used_variables
+from onnxbolt.graph.facts import facts_of
 from onnxbolt.graph.importer import tensor_type
 from onnxbolt.graph.overridable import frozen
 from onnxbolt.graph.saving import save_model

@@ -1,5 +1,6 @@
 """Deployment: session options that use a model's library where this machine can, with one script
-for every machine, and the CUDA provider with options that suit the model.
+for every machine, the CUDA provider with options that suit the model, and whether runs of the
+model can be captured in a CUDA graph.
 
 - If the library holds kernels for this GPU, `session_options` registers it.
 - Without a library or a GPU, with an old driver or an architecture that the library does not hold,
@@ -25,7 +26,18 @@ from typing import TYPE_CHECKING, Any
 from onnxbolt.errors import InputError, LibraryError
 from onnxbolt.library_file import Library, given_sum
 from onnxbolt.metadata import Source, read_metadata
-from onnxbolt.names import CONVOLUTIONS, DEVICE, ENABLE, FIXED, INPUTS, NONE, OPEN
+from onnxbolt.names import (
+    CONVOLUTIONS,
+    CUDA_GRAPH,
+    DEVICE,
+    ENABLE,
+    FIXED,
+    IMPOSSIBLE,
+    INPUTS,
+    NONE,
+    OPEN,
+    POSSIBLE,
+)
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -137,6 +149,30 @@ def cuda_provider(
             stacklevel=2,
         )
     return CUDA, {name: _option(name, value) for name, value in {**chosen, **options}.items()}
+
+
+def cuda_graph_obstacle(model: Source) -> str:
+    """Why no run of `model` can be captured in a CUDA graph (the provider option
+    enable_cuda_graph); empty if nothing in the model says so.
+
+    `model` is a path or the bytes of the file, of which only the metadata are read. `optimize`
+    writes the answer; for a model that it has not written, the answer says so. Raises InputError
+    for a file that is no ONNX model, and for metadata that are none.
+    """
+    answer = read_metadata(model).get(CUDA_GRAPH)
+    if answer is None:
+        return (
+            f"{_name(model)} does not say whether its runs can be captured. Run: onnxbolt optimize"
+        )
+    if answer == POSSIBLE:
+        return ""
+    reason = answer.removeprefix(IMPOSSIBLE)
+    if not reason or reason == answer or not reason.isprintable():
+        raise InputError(
+            f"{_name(model)}: the metadata entry {CUDA_GRAPH} is {ascii(answer)[:60]}, neither"
+            f" {POSSIBLE} nor {IMPOSSIBLE}and a reason. Run: onnxbolt optimize"
+        )
+    return reason
 
 
 def _sizes_to_suit(metadata: Mapping[str, str], model: Source) -> str:

@@ -21,7 +21,7 @@ from onnxbolt.codegen.render import Instance
 from onnxbolt.domains import FUSED
 from onnxbolt.errors import InputError
 from onnxbolt.graph.bodies import located
-from onnxbolt.graph.convolutions import facts_of
+from onnxbolt.graph.facts import facts_of
 from onnxbolt.graph.importer import external_files, load_model, tensor_type
 from onnxbolt.graph.inlining import unfused, with_inner
 from onnxbolt.graph.sizes import Size

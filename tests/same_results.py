@@ -49,7 +49,7 @@ from onnxbolt.families import config_from
 from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.measurements.timings import Timings
-from onnxbolt.names import CONVOLUTIONS, INPUTS
+from onnxbolt.names import CONVOLUTIONS, CUDA_GRAPH, INPUTS
 from onnxbolt.plan.cost import ranked
 from onnxbolt.plan.regions import Region
 from onnxbolt.problems import Problem
@@ -65,8 +65,8 @@ RECORD = Path(__file__).with_suffix(".json")
 MEASUREMENTS, LOCK = RECORD.with_suffix(".jsonl"), RECORD.with_suffix(".lock")
 MEASURED = ("models/repvgg_a0_deploy", "models/dcn_v2")  # the lock file is the first one's
 PRECISIONS, ARCHS = ("fp16", "keep"), ("sm_80", "sm_90a")
-# metadata entries that name what made the model, and what is left to ONNX Runtime
-NOT_COMPARED = ("onnxbolt.digest", "onnxbolt.version", CONVOLUTIONS, INPUTS)
+# metadata entries that name what made the model, and facts for deployment
+NOT_COMPARED = ("onnxbolt.digest", "onnxbolt.version", CONVOLUTIONS, INPUTS, CUDA_GRAPH)
 TOLERANCE = 1e-9  # relative, of predicted times
 _COMPILATIONS = 12  # most compilations of one unit
 

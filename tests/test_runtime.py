@@ -25,6 +25,7 @@ from onnxbolt.library_file import sha256_of
 from onnxbolt.runtime import (
     CUDA,
     OnnxboltWarning,
+    cuda_graph_obstacle,
     cuda_provider,
     get_library_path,
     session_options,
@@ -465,19 +466,44 @@ def test_the_provider_names_the_device_of_the_library(
     assert uses_kernels(deployed, options, library)
 
 
+@pytest.mark.parametrize("reason", ["", "If a decides at run time what runs"])
+def test_whether_runs_can_be_captured_is_read(reason: str, tmp_path: Path) -> None:
+    answer = f"impossible: {reason}" if reason else "possible"
+    path = noted(tmp_path / "out.onnx", cuda_graph=answer)
+    for model in (path, str(path), path.read_bytes()):
+        assert onnxbolt.cuda_graph_obstacle(model) == reason
+
+
+def test_of_an_original_it_is_not_known(small_model: Path) -> None:
+    assert "does not say whether its runs can be captured. Run: onnxbolt optimize" in (
+        cuda_graph_obstacle(small_model)
+    )
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "yes", "Possible", "impossible", "impossible: ", "impossible: \x1b[2J", "no: a"]
+)
+def test_a_damaged_answer_is_an_error(answer: str, tmp_path: Path) -> None:
+    path = noted(tmp_path / "out.onnx", cuda_graph=answer)
+    with pytest.raises(InputError, match="neither possible nor impossible: and a reason") as raised:
+        cuda_graph_obstacle(path)
+    assert str(raised.value).isprintable()
+
+
 DEPLOYED = """
 import sys
 import onnxbolt
 path = sys.argv[1]
 name, options = onnxbolt.cuda_provider(path)
 assert (name, options["cudnn_conv_algo_search"]) == ("CUDAExecutionProvider", "DEFAULT")
+assert onnxbolt.cuda_graph_obstacle(path) == ""
 heavy = {"click", "jinja2", "numpy", "onnx", "onnx_graphsurgeon", "onnxruntime", "rich"}
 print(*sorted(heavy & {name.partition(".")[0] for name in sys.modules}))
 """
 
 
 def test_the_provider_is_chosen_without_onnx_and_the_optimizer(tmp_path: Path) -> None:
-    path = noted(tmp_path / "out.onnx", convolutions="open", inputs="open")
+    path = noted(tmp_path / "out.onnx", convolutions="open", inputs="open", cuda_graph="possible")
     printed = subprocess.run(
         [sys.executable, "-c", DEPLOYED, str(path)],
         check=True,

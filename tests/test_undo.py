@@ -129,6 +129,7 @@ def test_one_undo_after_the_other(tmp_path: Path) -> None:
     assert (done.left, done.library_sha256) == (count - 2, "")
     assert verify(net(), onnx.load(second)).passed
     assert metadata(onnx.load(second))["onnxbolt.convolutions"] == "fixed"
+    assert metadata(onnx.load(second))["onnxbolt.cuda_graph"] == "possible"
 
 
 def test_weights_in_a_file_of_their_own_stay_there(tmp_path: Path) -> None:

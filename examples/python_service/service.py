@@ -1,6 +1,6 @@
 """Serves an optimized model over HTTP, with a CUDA graph for each bucket of shapes.
 
-    pip install onnx starlette uvicorn
+    pip install starlette uvicorn
     python examples/python_service/service.py fast.onnx --batches 1,2,4,8,16 --shape x:3x224x224
 
 POST /predict takes the inputs as an .npz file, the first dimension of each being the number of
@@ -24,7 +24,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import uvicorn
 from starlette.applications import Starlette
@@ -34,7 +33,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import onnxbolt
-from onnxbolt.graph.capture import obstacle
 
 Arrays = dict[str, np.ndarray]
 RowShapes = tuple[tuple[str, tuple[int, ...]], ...]  # by input, without the number of rows
@@ -141,7 +139,7 @@ class Model:
         device: str = "cpu",
         graphs: bool = True,
     ) -> None:
-        if graphs and (reason := obstacle(onnx.load_model(path, load_external_data=False))):
+        if graphs and (reason := onnxbolt.cuda_graph_obstacle(path)):
             warnings.warn(f"no CUDA graphs, since {reason}", stacklevel=2)
             graphs = False
         cuda = onnxbolt.cuda_provider(path, enable_cuda_graph=graphs)

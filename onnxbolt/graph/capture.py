@@ -43,8 +43,8 @@ def obstacle(model: ModelProto) -> str:
     """Why no run of `model` can be captured; empty if nothing in it says so."""
     weights = {tensor.name for tensor in model.graph.initializer}
     computed = {value.name for value in model.graph.input} - weights
-    functions = {f.name: f.node for f in model.functions if f.domain != FUSED}
-    for nodes in (model.graph.node, *functions.values()):
+    functions = [function.node for function in model.functions if function.domain != FUSED]
+    for nodes in (model.graph.node, *functions):
         if reason := _of_nodes(nodes, computed):
             return reason
     return ""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -211,10 +214,23 @@ def test_a_model_without_graphs_asks_for_none(path: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(onnxbolt, "cuda_provider", noted)
     service.Model(path, [1], SHAPES[:1])
-    monkeypatch.setattr(service, "obstacle", lambda model: "its nodes run on the CPU")
+    monkeypatch.setattr(onnxbolt, "cuda_graph_obstacle", lambda model: "its nodes run on the CPU")
     with pytest.warns(UserWarning, match="no CUDA graphs, since its nodes run on the CPU"):
         service.Model(path, [1], SHAPES[:1])
     assert asked == [True, False]
+
+
+def test_the_service_starts_without_onnx() -> None:
+    program = "import service, sys; print(*({'onnx', 'onnx_graphsurgeon'} & set(sys.modules)))"
+    printed = subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        cwd=ROOT / "examples/python_service",
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert printed == "\n"
 
 
 def test_a_run_that_fails_fails_its_own_requests_alone(

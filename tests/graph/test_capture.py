@@ -31,3 +31,13 @@ def test_obstacles(nodes: str, reason: str) -> None:
     )
     found = obstacle(model)
     assert found.startswith(reason) if reason else not found
+
+
+def test_functions_of_one_name_in_two_domains_count() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17, "a" : 1, "b" : 1]>'
+        "g (float[8] x) => (int64[1, N] y) { y = a.F(x) }"
+        '<domain: "a", opset_import: ["" : 17]> F (u) => (v) { v = NonZero(u) }'
+        '<domain: "b", opset_import: ["" : 17]> F (u) => (v) { v = Neg(u) }'
+    )
+    assert "NonZero" in obstacle(model)
