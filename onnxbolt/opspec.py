@@ -128,14 +128,16 @@ class OpSpec:
         read: int | None = None,
     ) -> tuple[list[Any], int]:
         """For a node with weights: the sizes of the positions at which each weight is multiplied
-        once, and the number of these weights.
+        once, and the number of these weights. Sizes of a weight that are not known, since it is
+        computed at run time, are among those of the positions.
 
         `y` is the output's shape, `shapes` are those of all inputs; `attributes` are the node's,
         `read` the channels of x without padding where it has some. Padding of x and of the output
         does not count.
         """
+        unknown = [size for size in shapes[1] if not isinstance(size, int)]
         weights = [
-            list(shapes[1]),
+            [size if isinstance(size, int) else 1 for size in shapes[1]] or [1],
             *(
                 list(shape)
                 for letter, shape in zip(self.operands, shapes[2:], strict=True)
@@ -147,7 +149,8 @@ class OpSpec:
         written = real_channels(attributes) or weights[-1][0] - attributes.get("padding", 0)
         weights[-1][0] = min(weights[-1][0], written)
         node = Described(y, shapes, attributes, self.chain, self.to_nchw)
-        return self.op.positions(node), sum(math.prod(weight) for weight in weights)
+        positions = [*self.op.positions(node), *unknown]
+        return positions, sum(math.prod(weight) for weight in weights)
 
     def instance(self, config: KernelConfig) -> Instance:
         """The kernel that a node of this type needs for one row of its configurations. Raises

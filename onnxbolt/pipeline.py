@@ -33,6 +33,7 @@ from onnxbolt.graph.source import Source, opened
 from onnxbolt.kernel_names import kernel_names
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.library_file import sha256_of
+from onnxbolt.match import preparation
 from onnxbolt.measurements.benchmark import Benchmark
 from onnxbolt.measurements.timings import NOTHING, Timings
 from onnxbolt.options import Choices, Options, takes_options
@@ -264,6 +265,7 @@ class Planner:
         rewriter = rewrite(subject.graph, assignment, chosen.configs, archs, sources)
         restore(subject.graph)
         mean_form.restore(subject.graph)
+        preparation.restore(subject.graph)
         kept = [
             dataclasses.replace(each, body=place)
             for each in (*subject.kept, *widen(subject.graph, subject.kernels))

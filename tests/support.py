@@ -144,6 +144,7 @@ def fused(
     rewriter = rewrite(graph, chosen.assignment, chosen.configs, [arch])
     restore(graph)
     mean_form.restore(graph)
+    preparation.restore(graph)
     result = export_model(graph, list(rewriter.functions.values()))
     onnx.checker.check_model(result)
     return result

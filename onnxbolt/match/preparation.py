@@ -17,3 +17,9 @@ def prepare(graph: gs.Graph) -> list[str]:
     if log:
         infer(graph)
     return log
+
+
+@stage(requires=promises.SOUND, ensures=promises.KEPT)
+def restore(graph: gs.Graph) -> int:
+    """Ask all ops to take back their rewrites of nodes that no kernel took; returns how many."""
+    return sum(op.restore(graph) for op in OPS.values())

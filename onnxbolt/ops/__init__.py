@@ -20,6 +20,7 @@ from onnxbolt.ops.glu import Glu
 from onnxbolt.ops.grid_sample import GridSample
 from onnxbolt.ops.group_norm import GroupNorm
 from onnxbolt.ops.layout import ToNchw, ToNhwc
+from onnxbolt.ops.matmul import Matmul
 from onnxbolt.ops.norm import (
     EmbeddingLayerNorm,
     EmbeddingRmsNorm,
@@ -66,16 +67,19 @@ class _Ops(Registry[str, FusedOp]):
         super().add(entry, owner)
 
 
+_GEMM = Gemm()
+
 OPS: Registry[str, FusedOp] = _Ops(
     "fused op",
     (
         Conv(),
         ConvTranspose(),
-        Gemm(),
+        _GEMM,
         Glu(),
         Rotary(),
         SqueezeExcite(),
         Attention(),
+        Matmul(_GEMM),
         LayerNorm(),
         RmsNorm(),
         GroupNorm(),

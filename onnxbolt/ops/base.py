@@ -218,6 +218,10 @@ class FusedOp:
         anchors are found; a line for the report for each kind of change."""
         return ()
 
+    def restore(self, graph: gs.Graph) -> int:
+        """Take back what `prepare` changed for nodes that no kernel took; returns how many."""
+        return 0
+
     @property
     def kinds(self) -> tuple[str, ...]:
         """All kinds that its nodes may have in files and in C++ (`kind_of`)."""

@@ -149,6 +149,8 @@ def channel_vector(constant: gs.Constant, tensor: gs.Tensor, anchor: Anchor) -> 
     """`constant` as float32 [channels] if it varies along the output channels of `tensor` alone,
     otherwise None."""
     channels, rank = anchor.channels, len(tensor.shape)
+    if not channels:  # their number varies
+        return None
     axis = anchor.channel_axis(rank)
     shape = (1,) * (rank - len(constant.shape)) + tuple(constant.shape)
     if (

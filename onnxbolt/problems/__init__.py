@@ -12,7 +12,7 @@ from onnxbolt.problems.conv import ConvProblem
 from onnxbolt.problems.conv3d import Conv3dProblem
 from onnxbolt.problems.conv_transpose import ConvTranspose3dProblem, ConvTransposeProblem
 from onnxbolt.problems.deformable_attention import DeformableAttentionProblem
-from onnxbolt.problems.gemm import GemmProblem, GluProblem, RotaryProblem
+from onnxbolt.problems.gemm import GemmProblem, GluProblem, MatmulProblem, RotaryProblem
 from onnxbolt.problems.group_norm import GroupNormProblem
 from onnxbolt.problems.norm import (
     MAX_TABLES,
@@ -37,6 +37,7 @@ __all__ = [
     "GemmProblem",
     "GluProblem",
     "GroupNormProblem",
+    "MatmulProblem",
     "NormProblem",
     "PoolProblem",
     "Problem",

@@ -61,6 +61,11 @@ class MatrixProduct(Product):
     def layers(self) -> tuple[Product, ...]:
         return (self,)
 
+    @property
+    def divisors(self) -> tuple[int, int]:
+        """Numbers that divide n and k at all sizes of the model's inputs."""
+        return self.n, self.k
+
 
 @dataclass(frozen=True)
 class GemmProblem(MatrixProduct):
@@ -100,6 +105,39 @@ class GemmProblem(MatrixProduct):
     def reference(self) -> Reference:
         first = self.layers[0]
         return Reference(Computed.GEMMS, (first.m, first.n, first.k), self.widths[1:], self.terms)
+
+
+@dataclass(frozen=True)
+class MatmulProblem(MatrixProduct):
+    """D[M, N] = epilogue(A[M, K] B[N, K]^T), where B is computed at run time, too.
+
+    `divisor_of_n` and `divisor_of_k` divide n and k at all sizes of the model's inputs: they are n
+    and k where these do not vary, else 1.
+    """
+
+    operation = "matmul"
+
+    m: int
+    n: int
+    k: int
+    dtype: DType
+    out: DType
+    chain: tuple[str, ...]
+    divisor_of_n: int
+    divisor_of_k: int
+
+    @property
+    def divisors(self) -> tuple[int, int]:
+        return self.divisor_of_n, self.divisor_of_k
+
+    @property
+    def shape(self) -> str:
+        """m, n and k."""
+        return f"matmul {self.m}x{self.n}x{self.k}"
+
+    @property
+    def reference(self) -> Reference:
+        return Reference(Computed.GEMMS, (self.m, self.n, self.k), (), self.terms)
 
 
 @dataclass(frozen=True)

@@ -229,4 +229,4 @@ def _m(
     positions, _ = op.products(
         shapes[node.output[0]], [shapes.get(name, ()) for name in node.input], attributes
     )
-    return math.prod(positions)
+    return math.prod(size for size in positions if isinstance(size, int))

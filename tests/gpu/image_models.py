@@ -1,5 +1,5 @@
 """Small models of operators between convolutions: resizings to sizes of run time, sums behind
-them, gates, blocks of pixels, sampled images, deformable attention."""
+them, gates, blocks of pixels, sampled images, deformable attention, products of two tensors."""
 
 from __future__ import annotations
 
@@ -139,6 +139,23 @@ def _images(*sizes: tuple[int, int]) -> list[dict[str, tuple[int, ...]]]:
     return [{"x": (2, 3, h, w)} for h, w in sizes]
 
 
+def _correlation() -> ModelProto:
+    """Each pixel of an image with each of another one."""
+    net = Net({"x": (1, 3, "H", "W"), "y": (1, 3, "h", "w")})
+    shape = net.const([1, 64, -1], np.int64)
+    features = (net.node("Relu", net.conv(image, 3, 64, 3, pads=SAME)) for image in "xy")
+    first, second = (net.node("Reshape", each, shape) for each in features)
+    return net.model(net.node("MatMul", net.node("Transpose", first, perm=[0, 2, 1]), second))
+
+
+def _similarity() -> ModelProto:
+    """Embeddings of 64 values with 48 others, both of which a kernel of ours has just written."""
+    net = Net({"x": ("images", 64), "y": (48, 64)})
+    first, second = (net.node("Relu", net.linear(each, 64, 64)) for each in "xy")
+    scores = net.node("MatMul", first, net.node("Transpose", second, perm=[1, 0]))
+    return net.model(net.node("Mul", scores, net.const(0.125)))
+
+
 MODELS = {
     "pyramid": ImageModel(_pyramid, _images((64, 96), (45, 83), (32, 32)), ("_like_",)),
     "sum of a pyramid": ImageModel(
@@ -159,6 +176,18 @@ MODELS = {
     ),
     "warped": ImageModel(
         _warped, [{"x": (2, 16, 40, 44), "grid": (2, 40, 44, 2)}], ("GridSample_nhwc_linear_",)
+    ),
+    "correlation": ImageModel(
+        _correlation,
+        [
+            {"x": (1, 3, 24, 20), "y": (1, 3, 24, 20)},
+            {"x": (1, 3, 13, 7), "y": (1, 3, 9, 11)},
+            {"x": (1, 3, 1, 1), "y": (1, 3, 40, 33)},
+        ],
+        ("FusedGemm_",),
+    ),
+    "similarity": ImageModel(
+        _similarity, [{"x": (m, 64), "y": (48, 64)} for m in (1, 7, 300)], ("FusedGemm_Scale_",)
     ),
     "deformable attention": ImageModel(_deformable, [], ("DeformableAttention_",)),
 }

@@ -22,9 +22,10 @@ def test_each_op_begins_at_the_nodes_that_it_says() -> None:
     ]
     assert sorted(stated) == sorted(place for place, found in anchors().items() for _ in found)
     # no two ops begin at one operator, except where the norm behind it decides: at a residual's
-    # addition, at class tokens in front of others, and at embeddings
+    # addition, at class tokens in front of others, and at embeddings; and at products, where the
+    # second operand decides
     twice = {place for place, count in Counter(stated).items() if count > 1}
-    assert twice == {("", "Add"), ("", "Concat"), ("", "Gather")}
+    assert twice == {("", "Add"), ("", "Concat"), ("", "Gather"), ("", "MatMul")}
 
 
 def test_epilogues_continue_with_steps_and_further_products() -> None:

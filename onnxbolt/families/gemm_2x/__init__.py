@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from onnxbolt.archs import Arch, Capability
 from onnxbolt.epilogues import ROTATE
@@ -10,7 +11,9 @@ from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks import mma_sync
 from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.blocks.mma_sync import MAX_PREDICATES, MmaConfig
-from onnxbolt.problems import GemmProblem, RotaryProblem
+from onnxbolt.problems import GemmProblem, MatmulProblem, RotaryProblem
+
+_Served: TypeAlias = GemmProblem | MatmulProblem | RotaryProblem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,23 +25,22 @@ class Gemm2x(Family[Gemm2xConfig]):
     """Runs on every architecture whose tensor cores multiply the type."""
 
     number, name, config = 1, "gemm_2x", Gemm2xConfig
-    problems, kinds = (GemmProblem, RotaryProblem), frozenset({"gemm", "rotary"})
+    problems = (GemmProblem, MatmulProblem, RotaryProblem)
+    kinds = frozenset({"gemm", "rotary"})
     needs = frozenset({Capability.MMA_SYNC})
     heuristics_target = "CUTLASS"
     waits, compile_seconds, generation = False, 3.0, 0
     # False: no kernel that rotates columns has run on a GPU yet, so that none is a candidate
     rotations_measured = False
 
-    def candidates(
-        self, problem: GemmProblem | RotaryProblem, arch: Arch
-    ) -> tuple[Gemm2xConfig, ...]:
+    def candidates(self, problem: _Served, arch: Arch) -> tuple[Gemm2xConfig, ...]:
         if problem.inner or not arch.supports(problem.dtype):
             return ()
         if ROTATE in problem.chain and not self.rotations_measured:
             return ()
-        dtype = problem.dtype
+        dtype, (columns, depth) = problem.dtype, problem.divisors
         found = mma_sync.configs(
-            Gemm2xConfig, dtype, alignment(problem.k, dtype), alignment(problem.n, dtype), arch
+            Gemm2xConfig, dtype, alignment(depth, dtype), alignment(columns, dtype), arch
         )
         return tuple(
             config
@@ -49,9 +51,7 @@ class Gemm2x(Family[Gemm2xConfig]):
     def shared_memory(self, kernel: Compiled) -> int:
         return mma_sync.shared_memory(kernel.config, kernel.dtype)
 
-    def predicted_us(
-        self, problem: GemmProblem | RotaryProblem, config: Gemm2xConfig, arch: Arch
-    ) -> float:
+    def predicted_us(self, problem: _Served, config: Gemm2xConfig, arch: Arch) -> float:
         return mma_sync.predicted_us(problem, config, arch)
 
 

@@ -22,7 +22,7 @@ from onnxbolt.families.blocks.mma_sync import tile_bytes
 from onnxbolt.families.blocks.tiled import Step, access_rate, k_steps, kernel_us
 from onnxbolt.families.row import at
 from onnxbolt.kernel_time import TENSOR_EFFICIENCY
-from onnxbolt.problems import GemmProblem
+from onnxbolt.problems import GemmProblem, MatmulProblem
 
 # shared memory that an epilogue and its barriers take (measured with CUTLASS 4.2)
 _EPILOGUE_BYTES = {Schedule.COOPERATIVE: 33792, Schedule.PINGPONG: 17408}
@@ -85,7 +85,7 @@ class Gemm3x(Family[Gemm3xConfig]):
     """Serves GEMMs whose rows TMA can read and write."""
 
     number, name, config = 2, "gemm_3x", Gemm3xConfig
-    problems, kinds = (GemmProblem,), frozenset({"gemm"})
+    problems, kinds = (GemmProblem, MatmulProblem), frozenset({"gemm"})
     needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
     heuristics_target = "CUTLASS3"
     waits, compile_seconds, generation = False, 10.0, 1
@@ -94,12 +94,14 @@ class Gemm3x(Family[Gemm3xConfig]):
         """CUTLASS gives its pipelines the shared memory of sm_90a, whatever `arch` says."""
         return super().runs_on(arch) and arch.shared_memory_per_block >= _BLOCK_BYTES
 
-    def candidates(self, problem: GemmProblem, arch: Arch) -> tuple[Gemm3xConfig, ...]:
+    def candidates(
+        self, problem: GemmProblem | MatmulProblem, arch: Arch
+    ) -> tuple[Gemm3xConfig, ...]:
         """Configurations for rows that are multiples of 16 bytes, as TMA needs them: K for A and B,
         N for D and a residual."""
         wide = problem.dtype.alignment
         served = not problem.inner and arch.supports(problem.dtype)
-        if not served or problem.k % wide or problem.n % wide:
+        if not served or any(divisor % wide for divisor in problem.divisors):
             return ()
         found = (
             Gemm3xConfig(
@@ -116,7 +118,9 @@ class Gemm3x(Family[Gemm3xConfig]):
             config for config in dict.fromkeys(found) if is_feasible(config, problem.dtype, arch)
         )
 
-    def predicted_us(self, problem: GemmProblem, config: Gemm3xConfig, arch: Arch) -> float:
+    def predicted_us(
+        self, problem: GemmProblem | MatmulProblem, config: Gemm3xConfig, arch: Arch
+    ) -> float:
         """Each consumer warpgroup reads its 64 rows of A, and all of B; a cluster shares what its
         blocks load."""
         dtype, (m, n, k) = problem.dtype, config.tile
