@@ -32,7 +32,6 @@ LESS_FUSED = {
     "keypointrcnn_r50": 0.97,
     "mask2former_swin": 0.9,
     "nnunet_block": 0.96,  # transposed convolutions of volumes stay with ONNX Runtime
-    "raft_small": 0.98,  # two images are multiplied
 }
 
 

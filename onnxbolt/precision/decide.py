@@ -91,7 +91,9 @@ def may_be_low(node: gs.Node, index: int, low: DType, opset: int, inputs: bool =
     if inputs and index in ops.FP32_INPUTS.get(node.op, ()):
         return False
     if low is DType.BF16 and (
-        node.op in ops.POOLING or ops.needs_epilogue(node.op) or node.op == "Conv"
+        node.op in ops.POOLING
+        or ops.needs_epilogue(node.op)
+        or node.op in ("Conv", "ConvTranspose")
     ):
         return True
     fits, variadic = _slots(node.op, opset, low, inputs)
@@ -200,6 +202,12 @@ class Decision:
                 or depthwise
                 or grouped.serves(groups, weight.shape[1] * groups, weight.shape[0], self.low)
             )
+        if node.op == "ConvTranspose":
+            weight = node.inputs[1]
+            if not isinstance(weight, gs.Constant) or len(weight.shape) not in FIRST_TO_LAST:
+                return False
+            whole = weight.shape[1] % self.low.alignment == 0
+            return whole and node.attrs.get("group", 1) == 1
         if node.op in ops.POOLING:
             shape = node.inputs[0].shape
             return len(node.outputs) == 1 and shape is not None and len(shape) == 4

@@ -110,6 +110,13 @@ def test_images(kernel: tuple[int, ...], attributes: dict[str, Any]) -> None:
     assert _types(optimized) == ["FusedConvTranspose_Bias_Relu_f32"]
 
 
+def test_bf16_does_not_depend_on_onnxruntime_s_kernels() -> None:
+    """ONNX Runtime has no ConvTranspose in bf16, and ONNX defines none before opset 22."""
+    model = _between((2, 16, 5, 7), 16, (2, 2), strides=[2, 2])
+    optimized = assert_same(model, 4e-2, "bf16", arch=90)
+    assert _types(optimized) == ["FusedConvTranspose_Bias_Relu_bf16"]
+
+
 # slices that make slices of y of their own, with pixels as those of images
 VOLUMES = [
     ((2, 2, 2), {"strides": [2, 2, 2]}),
