@@ -262,6 +262,7 @@ class Planner:
         place, assignment = placed(subject.places), chosen.assignment
         if self._arranged is not None:
             assignment = self._arranged(place, assignment)
+        provenance = {node.name: tuple(node.provenance) for node in subject.graph.nodes}
         rewriter = rewrite(subject.graph, assignment, chosen.configs, archs, sources)
         restore(subject.graph)
         mean_form.restore(subject.graph)
@@ -291,6 +292,7 @@ class Planner:
             subject.left,
             place,
             subject.quantized,
+            provenance,
         )
         whole = estimates(subject.graph, account.predictions, account.others(archs), archs)
         return [Part(account, rewriter, whole), *inner], changed

@@ -16,6 +16,7 @@ from onnxbolt.candidates import Refusal
 from onnxbolt.errors import InputError
 from onnxbolt.measurements.timings import Comparison
 from onnxbolt.pipeline import optimize
+from onnxbolt.plan import verdicts
 from onnxbolt.plan.verdicts import Verdict
 from onnxbolt.precision import Kept
 from onnxbolt.report import Report
@@ -25,6 +26,7 @@ from onnxbolt.report.products import products
 from onnxbolt.tune.summary import Tuning, WholeModel
 from onnxbolt.verify import Row, VerifyResult
 from onnxbolt.verify.result import NOT_FINITE
+from tests.support import Net
 
 
 def model_of(signature: str, body: str, weights: dict[str, np.ndarray]) -> ModelProto:
@@ -360,3 +362,21 @@ def test_one_line_says_what_the_whole_model_gains(report: Report) -> None:
         "at its best: 2.00 times as fast (50.0 us instead of 100.0)"
         in dataclasses.replace(report, tuning=measured).text()
     )
+
+
+def test_a_gemm_that_planning_leaves_has_planning_s_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Canonicalization writes it as MatMul and Add, by another name."""
+    net = Net({"x": (32, 64), "z": (64, 64)})
+    weight, bias = net.normal(64, 40), net.normal(40)
+    net.node("Gemm", "x", weight, bias)
+    net.node("Gemm", "z", weight, bias, transA=1, alpha=0.5)
+    monkeypatch.setattr(verdicts, "ort_us", lambda problem, arch: 0.125)
+    found = optimize(
+        net.model("gemm0", "gemm1"), archs=("sm_80",), library=False, verify=False
+    ).refusals
+    assert [(row.node, row.op) for row in found] == [("gemm0", "Gemm"), ("gemm1", "Gemm")]
+    for row in found:
+        assert row.reason.startswith("predicted slower than ONNX Runtime")
+        assert row.values["ours_us"] > row.values["ort_us"] == 0.125

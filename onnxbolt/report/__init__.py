@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -154,6 +154,8 @@ class Account:
     left: Sequence[Left] = ()  # bodies that are not optimized
     body: str = ""
     quantized: Sequence[Refusal] = ()
+    # the source nodes that each node stands for, as planning had them, by name
+    provenance: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def _source(self) -> Sized:
@@ -174,13 +176,33 @@ class Account:
             if not product.body or product.body in reasons
         ]
 
-    @property
+    @cached_property
     def refusals(self) -> list[Refusal]:
         """The refusals of planning, and those of products of 8 bits, which planning does not
         know."""
         known = {refusal.node for refusal in self.quantized}
         others = [refusal for refusal in self.chosen.refusals if refusal.node not in known]
-        return [replace(refusal, body=self.body) for refusal in (*others, *self.quantized)]
+        return [
+            replace(named, body=self.body)
+            for refusal in (*others, *self.quantized)
+            for named in self._of_source(refusal)
+        ]
+
+    def _of_source(self, refusal: Refusal) -> list[Refusal]:
+        """The refusal of a node that a stage made (the MatMul of a Gemm, say) as one of each of the
+        source's products that it stands for and that no fused node replaces; the refusal itself
+        where there are none."""
+        if refusal.node in self._left:
+            return [refusal]
+        found = [name for name in self.provenance.get(refusal.node, ()) if name in self._left]
+        return [replace(refusal, node=name, op=self._left[name]) for name in found] or [refusal]
+
+    @cached_property
+    def _left(self) -> dict[str, str]:
+        """The operators of the products that no fused node replaces, by name."""
+        fused = {source for row in self.fused for source in row.source_nodes}
+        own = (product for product in self.work if not product.left)
+        return {product.node: product.op for product in own if product.node not in fused}
 
     @cached_property
     def nodes(self) -> list[NodeProto]:
