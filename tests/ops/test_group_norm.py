@@ -317,3 +317,11 @@ def test_a_cast_behind_it_is_no_step_of_its_kernel(tmp_path: Path) -> None:
     y = net.node("Relu", _group(net, net.conv("x", 16, C, 3, pads=SAME)))
     report = _optimized(tmp_path / "out.onnx", net.model(y))
     assert _rules(report) == ["group_norm+Relu+CastF32"]
+
+
+def test_lrn_is_refused(tmp_path: Path) -> None:
+    net = Net({"x": (N, 16, SIDE, SIDE)})
+    y = net.node("LRN", net.node("Relu", net.conv("x", 16, C, 3, pads=SAME)), size=5)
+    report = _optimized(tmp_path / "out.onnx", net.model(net.conv(y, C, 16, 3, pads=SAME)))
+    (refusal,) = [refusal for refusal in report.refusals if refusal.op == "LRN"]
+    assert refusal.reason.startswith("its sums over neighbouring channels have no kernel")

@@ -57,11 +57,19 @@ def anchors(op: FusedOp) -> tuple[AnchorPattern, ...]:
         AnchorPattern(("Add",), partial(_addition, op)),
         AnchorPattern(_ORDINARY, _stays),
         AnchorPattern(_CONTRIB, _stays, domains.CONTRIB),
+        AnchorPattern(("LRN",), _stays_in_nchw),
     )
 
 
 def _stays(node: gs.Node) -> Match:
     return Refusal(node.name, node.op, _UNKNOWN, node.inputs[0].name)
+
+
+def _stays_in_nchw(node: gs.Node) -> Match:
+    """AlexNet's normalization (Krizhevsky et al. 2012), which later networks do not have."""
+    reason = "its sums over neighbouring channels have no kernel, and ONNX Runtime's reads NCHW"
+    remedy = "a network without it; VGG, ResNet and their successors have none"
+    return Refusal(node.name, node.op, reason, node.inputs[0].name, remedy)
 
 
 def _normalization(op: FusedOp, node: gs.Node) -> Match:
