@@ -12,6 +12,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import ml_dtypes
 import numpy as np
 
 from onnxbolt.verify.limits import FLOOR
@@ -85,8 +86,8 @@ def is_set(error: Error) -> bool:
 
 
 def is_float(dtype: np.dtype) -> bool:
-    """True for types that round; ml_dtypes' types are of kind V."""
-    return np.dtype(dtype).kind in "fV"
+    """True for types that round: not for fp8, whose values are codes, as those of int8 are."""
+    return np.dtype(dtype).kind == "f" or dtype == ml_dtypes.bfloat16
 
 
 def bounded(

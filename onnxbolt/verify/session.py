@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import ml_dtypes
@@ -18,6 +18,7 @@ from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.fields import copy_fields
 from onnxbolt.graph.inlining import with_inner
 from onnxbolt.graph.scopes import captured
+from onnxbolt.graph.skeleton import inferred_types
 from onnxbolt.graph.weights import Weights
 from onnxbolt.runtime import cuda_failure, keep_channels, session_options
 from onnxbolt.verify.shared import SharedWeights
@@ -32,6 +33,16 @@ RUNTIME_ERRORS: tuple[type[Exception], ...] = (
     RuntimeError,
     ValueError,
 )
+# types of which ONNX Runtime takes and gives no arrays, and their types in numpy
+_FP8: dict[int, np.dtype] = {
+    kind: onnx.helper.tensor_dtype_to_np_dtype(kind)
+    for kind in (
+        TensorProto.FLOAT8E4M3FN,
+        TensorProto.FLOAT8E4M3FNUZ,
+        TensorProto.FLOAT8E5M2,
+        TensorProto.FLOAT8E5M2FNUZ,
+    )
+}
 _GIVEN = "//given"  # suffix of inputs that are fed in another type
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
@@ -60,6 +71,7 @@ class Runner:
             uses(model, [TensorProto.BFLOAT16]),
             uses(model, [TensorProto.FLOAT16]),
         )
+        self._fp8 = _fp8_tensors(self.skeleton)
         self._last: tuple[tuple[str, ...], list[str], ort.InferenceSession] | None = None
 
     def run(self, feeds: dict[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -71,6 +83,7 @@ class Runner:
         """
         wanted, exposed, session = self.load(names)
         types = {value.name: value.type for value in session.get_inputs()}
+        feeds = _as_given(feeds, _FP8.values())
         # an input that was widened takes float32
         fitting = {
             name: a.astype(np.float32, copy=False) if types[name] == "tensor(float)" else a
@@ -79,7 +92,7 @@ class Runner:
         values = session.run(exposed, fitting)
         if self.weights.are_large:
             self._last = None  # two sessions of a large model need not fit into memory
-        return {name: _array(value) for name, value in zip(wanted, values, strict=True)}
+        return self._arrays(wanted, values)
 
     def load(
         self, names: Sequence[str] = ()
@@ -93,7 +106,8 @@ class Runner:
             self._last = None  # frees the memory of the last session before the next one needs it
             model = ModelProto()
             model.CopyFrom(self.skeleton)
-            exposed = _expose(model, wanted, as_float=self.bfloat16)
+            _take_fp8(model)
+            exposed = self._expose(model, wanted)
             self._last = wanted, exposed, self._session(model)
         return self._last
 
@@ -106,16 +120,19 @@ class Runner:
         bfloat16 comes as float32. Raises as `run` does.
         """
         model, read = self._part(nodes, feeds)
-        exposed = _expose(model, names, as_float=self.bfloat16)
-        given = {
-            f"{name}{_GIVEN}" if a.dtype == ml_dtypes.bfloat16 else name: _as_given(a)
-            for name, a in feeds.items()
-        }
+        exposed = self._expose(model, names)
+        given = _as_given(feeds, (*_FP8.values(), np.dtype(ml_dtypes.bfloat16)))
+        return self._arrays(names, self._session(model, read).run(exposed, given))
+
+    def _expose(self, model: ModelProto, names: Iterable[str]) -> list[str]:
+        return _expose(model, names, self._fp8.keys(), as_float=self.bfloat16)
+
+    def _arrays(self, names: Iterable[str], values: Iterable[object]) -> dict[str, np.ndarray]:
+        """What a session gave of `names`; fp8, which was cast to float32, in its own type."""
+        found = {name: _array(value) for name, value in zip(names, values, strict=True)}
         return {
-            name: _array(value)
-            for name, value in zip(
-                names, self._session(model, read).run(exposed, given), strict=True
-            )
+            name: values.astype(self._fp8[name]) if name in self._fp8 else values
+            for name, values in found.items()
         }
 
     def _part(
@@ -138,10 +155,8 @@ class Runner:
                 if array.dtype == object
                 else onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
             )
-            if kind == TensorProto.BFLOAT16:  # numpy has no such type
-                model.graph.node.append(
-                    onnx.helper.make_node("Cast", [f"{name}{_GIVEN}"], [name], to=kind)
-                )
+            if kind == TensorProto.BFLOAT16 or kind in _FP8:  # numpy has no such type
+                model.graph.node.append(_given(name, kind))
                 name, kind = f"{name}{_GIVEN}", TensorProto.FLOAT
             shape = [None] * array.ndim if is_open else array.shape
             model.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, shape))
@@ -175,6 +190,9 @@ class Runner:
         self.weights.give(options, read)
         if self.weights.are_large and self.provider == CPU:
             _save_memory(options)
+        # else ONNX Runtime makes operators on codes of QuantizeLinear, nodes and DequantizeLinear,
+        # which round otherwise
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
         extra_ops.register(options)
         if self.library is not None:
             session_options(self.identity, library=self.library, options=options, strict=True)
@@ -186,8 +204,51 @@ class Runner:
         return ort.InferenceSession(model.SerializeToString(), options, providers=providers)
 
 
-def _as_given(values: np.ndarray) -> np.ndarray:
-    return values.astype(np.float32) if values.dtype == ml_dtypes.bfloat16 else values
+def _as_given(
+    feeds: Mapping[str, np.ndarray], foreign: Collection[np.dtype]
+) -> dict[str, np.ndarray]:
+    """Feeds as a session takes them: float32, by the name of another input, for those in one of the
+    types `foreign`."""
+    given = {
+        f"{name}{_GIVEN}": a.astype(np.float32) for name, a in feeds.items() if a.dtype in foreign
+    }
+    return given | {name: a for name, a in feeds.items() if a.dtype not in foreign}
+
+
+def _given(name: str, kind: int) -> NodeProto:
+    """The node that makes a tensor of the float32 that is fed for it."""
+    cast = onnx.helper.make_node("Cast", [f"{name}{_GIVEN}"], [name], to=kind)
+    if kind in _FP8:  # infinity stays infinity
+        cast.attribute.append(onnx.helper.make_attribute("saturate", 0))
+    return cast
+
+
+def _take_fp8(model: ModelProto) -> None:
+    """Let a model take float32 in place of inputs in fp8."""
+    casts, given = list[NodeProto](), {tensor.name for tensor in model.graph.initializer}
+    for value in model.graph.input:
+        kind = value.type.tensor_type.elem_type
+        if kind in _FP8 and value.name not in given:
+            casts.append(_given(value.name, kind))
+            value.name = f"{value.name}{_GIVEN}"
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
+    nodes = [*casts, *model.graph.node]
+    if casts:
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
+
+
+def _fp8_tensors(model: ModelProto) -> dict[str, np.dtype]:
+    """The types of the tensors in fp8, by name, as far as they are known."""
+    if not uses(model, _FP8):
+        return {}
+    try:
+        types = inferred_types(model)
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError):
+        graph = model.graph
+        types = {v.name: v.type for v in (*graph.input, *graph.value_info, *graph.output)}
+    kinds = {name: kind.tensor_type.elem_type for name, kind in types.items()}
+    return {name: _FP8[kind] for name, kind in kinds.items() if kind in _FP8}
 
 
 def _save_memory(options: ort.SessionOptions) -> None:
@@ -221,13 +282,16 @@ def identity(model: ModelProto) -> bytes:
     return bytes(ModelProto(metadata_props=model.metadata_props).SerializeToString())
 
 
-def _expose(model: ModelProto, names: Iterable[str], as_float: bool) -> list[str]:
-    """Make `names` the only outputs of the model, and return the names under which they appear."""
+def _expose(
+    model: ModelProto, names: Iterable[str], cast: Container[str], as_float: bool
+) -> list[str]:
+    """Make `names` the only outputs of the model, and return the names under which they appear.
+    Those in `cast` are cast to float32; with `as_float`, those that may be bfloat16, too."""
     graph = model.graph
     types = {value.name: value for value in (*graph.output, *graph.input, *graph.value_info)}
     outputs = []
     for name in dict.fromkeys(names):
-        if as_float and _may_be_float(types.get(name)):
+        if name in cast or (as_float and _may_be_float(types.get(name))):
             graph.node.append(
                 onnx.helper.make_node("Cast", [name], [f"{name}//float"], to=TensorProto.FLOAT)
             )

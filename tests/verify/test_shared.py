@@ -28,6 +28,6 @@ def test_large_weights_may_have_types_that_numpy_lacks(dtype: Any) -> None:
     x = np.random.default_rng(0).standard_normal((2, 64)).astype(np.float32)
     got = Runner(model, CPU).run({"x": x}, [y])[y]
     expected = x @ (codes * np.float32(0.5))
-    # ONNX Runtime rounds x to 8 bits in front of weights of integers
-    assert np.linalg.norm(got - expected) <= 0.05 * np.linalg.norm(expected)
+    # session.disable_quant_qdq: else ONNX Runtime rounds x to 8 bits in front of integers, by 0.009
+    assert np.linalg.norm(got - expected) <= 1e-6 * np.linalg.norm(expected)
     assert onnxbolt.optimize(model, precision="keep", library=False).passed
