@@ -128,7 +128,7 @@ class Runner:
         return _expose(model, names, self._fp8.keys(), as_float=self.bfloat16)
 
     def _arrays(self, names: Iterable[str], values: Iterable[object]) -> dict[str, np.ndarray]:
-        """What a session gave of `names`; fp8, which was cast to float32, in its own type."""
+        """The values of `names` that a session gave; fp8 values were cast, and get their type."""
         found = {name: _array(value) for name, value in zip(names, values, strict=True)}
         return {
             name: values.astype(self._fp8[name]) if name in self._fp8 else values
