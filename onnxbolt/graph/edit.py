@@ -280,13 +280,20 @@ def replace_uses(old: gs.Tensor, new: gs.Tensor) -> None:
                 node.inputs[index] = new
 
 
+def disconnect(node: gs.Node) -> None:
+    """Let a node read and write nothing. A pass over many nodes disconnects each, and removes all
+    at its end: each `remove` reads the whole list of nodes."""
+    node.inputs.clear()
+    node.outputs.clear()
+
+
 def remove(graph: gs.Graph, nodes: Iterable[gs.Node]) -> None:
     """Take nodes out of the graph and disconnect them."""
     doomed = dict.fromkeys(nodes)
     for node in doomed:
-        node.inputs.clear()
-        node.outputs.clear()
-    graph.nodes = [node for node in graph.nodes if node not in doomed]
+        disconnect(node)
+    if doomed:
+        graph.nodes = [node for node in graph.nodes if node not in doomed]
 
 
 def prune(graph: gs.Graph) -> int:

@@ -26,6 +26,7 @@ from onnxbolt.graph.edit import (
     Weight,
     add_constant,
     derived,
+    disconnect,
     insert,
     pinned,
     remove,
@@ -38,11 +39,15 @@ _SIGN = 0x80
 
 def run(graph: gs.Graph) -> int:
     """Rewrite all such nodes; returns how many."""
-    return sum(
-        _quantize(graph, node) or _vector(graph, node) or _signed(graph, node)
+    replaced = [
+        node
         for node in list(graph.nodes)
-        if node.inputs and isinstance(node.inputs[0], gs.Constant)
-    )
+        if node.inputs
+        and isinstance(node.inputs[0], gs.Constant)
+        and (_quantize(graph, node) or _vector(graph, node) or _signed(graph, node))
+    ]
+    remove(graph, replaced)
+    return len(replaced)
 
 
 def _quantize(graph: gs.Graph, node: gs.Node) -> bool:
@@ -55,7 +60,7 @@ def _quantize(graph: gs.Graph, node: gs.Node) -> bool:
         return False
     if not np.all(scaling.scale):
         return False
-    return _becomes(graph, node, derived(x, scaling.quantized, scaling.code, x.shape))
+    return _becomes(node, derived(x, scaling.quantized, scaling.code, x.shape))
 
 
 def _vector(graph: gs.Graph, node: gs.Node) -> bool:
@@ -66,12 +71,12 @@ def _vector(graph: gs.Graph, node: gs.Node) -> bool:
     vector = math.prod(x.shape) == max(x.shape, default=1)
     if scaling.code not in _BIASES or not vector or any(_weighs(r, y) for r in y.outputs):
         return False
-    return _becomes(graph, node, derived(x, scaling.dequantized, scaling.scale.dtype, x.shape))
+    return _becomes(node, derived(x, scaling.dequantized, scaling.scale.dtype, x.shape))
 
 
-def _becomes(graph: gs.Graph, node: gs.Node, values: np.ndarray | Derived) -> bool:
+def _becomes(node: gs.Node, values: np.ndarray | Derived) -> bool:
     tensor = node.outputs[0]
-    remove(graph, [node])
+    disconnect(node)
     replace_uses(tensor, Weight(tensor.name, values))
     return True
 
@@ -90,7 +95,7 @@ def _signed(graph: gs.Graph, node: gs.Node) -> bool:
         add_constant(graph, f"{weight.name}_zero_point", _zeros(scaling, node)),
     ]
     insert(graph, node.op, inputs, [y], [node], node.attrs, at=node)
-    remove(graph, [node])
+    disconnect(node)
     return True
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from onnxbolt.canonicalize.quantized.scaling import is_dequantize, is_quantize, scaling_of
-from onnxbolt.graph.edit import pinned, producer, remove, replace_uses
+from onnxbolt.graph.edit import disconnect, pinned, producer, remove, replace_uses
 
 
 def run(graph: gs.Graph) -> int:
     """Remove all such nodes; returns how many."""
-    returned = sum(_returns(graph, node) for node in list(graph.nodes) if is_quantize(node))
-    return returned + _merge(graph)
+    returned = [node for node in graph.nodes if is_quantize(node) and _returns(graph, node)]
+    remove(graph, returned)
+    return len(returned) + _merge(graph)
 
 
 def _returns(graph: gs.Graph, quantize: gs.Node) -> bool:
@@ -28,24 +29,25 @@ def _returns(graph: gs.Graph, quantize: gs.Node) -> bool:
     if down is None or up is None or not down.same(up) or not down.returns:
         return False
     replace_uses(result, before.inputs[0])
-    remove(graph, [quantize])
+    disconnect(quantize)
     return True
 
 
 def _merge(graph: gs.Graph) -> int:
     """Let all readers of equal nodes read the first one; results that have to keep their names
     stay."""
-    count = 0
-    for node in list(graph.nodes):
+    merged = list[gs.Node]()
+    for node in graph.nodes:
         if not node.outputs or not _is_pair(node):
-            continue  # removed meanwhile, or another operator
+            continue  # merged meanwhile, or another operator
         twins = [other for other in dict.fromkeys(node.inputs[0].outputs) if _twins(node, other)]
         twins = [other for other in twins if not pinned(graph, other.outputs[0])]
         for other in twins:
             replace_uses(other.outputs[0], node.outputs[0])
-        remove(graph, twins)
-        count += len(twins)
-    return count
+            disconnect(other)
+        merged += twins
+    remove(graph, merged)
+    return len(merged)
 
 
 def _twins(node: gs.Node, other: gs.Node) -> bool:

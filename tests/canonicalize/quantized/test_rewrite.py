@@ -7,13 +7,18 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_graphsurgeon as gs
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxbolt.canonicalize.quantized import rewrite
+from onnxbolt.canonicalize.quantized import constants, merges, rewrite
 from onnxbolt.canonicalize.quantized.merges import run as merge
 from onnxbolt.canonicalize.quantized.scaling import is_dequantize, is_quantize, scaling_of
+from onnxbolt.graph.edit import remove
+from onnxbolt.graph.importer import import_model
 from tests.canonicalize.quantized.compare import CODES, graph_of, model, same_bits, values
+from tests.support import Net
 
 _SHAPE = (2, 4, 6, 6)
 _NUMBERS = {
@@ -95,3 +100,29 @@ def test_random_graphs_keep_their_bits(source: onnx.ModelProto, seed: int) -> No
             assert up is not None
             assert up.code in CODES
             assert not down.same(up)  # a change of scales
+
+
+@pytest.mark.parametrize("layers", [2, 9])
+def test_the_list_of_nodes_is_made_anew_once_a_pass(
+    layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not for each node: 11,000 nodes would be 11,000 lists of as many."""
+    removed = list[int]()
+
+    def noted(graph: gs.Graph, nodes: list[gs.Node]) -> None:
+        removed.append(len(nodes))
+        remove(graph, nodes)
+
+    for module in (constants, merges):
+        monkeypatch.setattr(module, "remove", noted)
+    net = Net({"x": (8, 16)}, opset=13)
+    scale, zero = net.const(0.5), net.const(0, np.int8)
+    x = net.node("QuantizeLinear", "x", scale, zero)
+    for _ in range(layers):
+        left, right = (net.node("DequantizeLinear", x, scale, zero) for _ in range(2))
+        bias = net.node("DequantizeLinear", net.const(np.ones(16), np.int8), scale, zero)
+        y = net.node("Add", net.node("Mul", left, right), bias)
+        x = net.node("QuantizeLinear", y, scale, zero)
+    rewrite(import_model(net.model(net.node("DequantizeLinear", x, scale, zero))))
+    assert len(removed) <= 12
+    assert sum(removed) == 2 * layers
