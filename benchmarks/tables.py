@@ -142,7 +142,7 @@ def _overview(results: Mapping[str, Sequence[Document]]) -> str:
     ]
     table = [_line(heading), _line(["---", "---", *["---:"] * 5]), *lines] if lines else [NOTHING]
     omitted = (
-        ["", f"Not, or not wholly, measured at this commit: {'; '.join(left_out)}."]
+        ["", f"Not, or not wholly, measured at this commit: {'; '.join(dict.fromkeys(left_out))}."]
         if left_out
         else []
     )
