@@ -57,6 +57,15 @@ class Anchor:
         return (self.node, *self.others)
 
     @property
+    def reader(self) -> gs.Node:
+        """The node that reads x."""
+        return self.node
+
+    def out(self, output: gs.Tensor) -> DType:
+        """Element type of the result `output` of an epilogue that does not convert it."""
+        return self.dtype
+
+    @property
     def output(self) -> gs.Tensor:
         """The result of the last of these nodes."""
         return self.nodes[-1].outputs[0]
@@ -127,12 +136,14 @@ class Anchor:
 @dataclass(frozen=True, eq=False)
 class Link:
     """One step of an epilogue: the operand that it reads beside the result so far, the nodes that
-    it replaces, and the tensor that it computes."""
+    it replaces, and the tensor that it computes. `last` is the link in its place where an epilogue
+    ends with it."""
 
     step: Step
     operand: gs.Tensor | None
     nodes: tuple[gs.Node, ...]
     output: gs.Tensor
+    last: Link | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,7 +254,7 @@ class Candidate:
     def out(self) -> DType:
         """Element type of the output."""
         cast = self.links[-1].step.row.cast if self.links else None
-        return cast or self.anchor.dtype
+        return cast or self.anchor.out(self.output)
 
     @property
     def rule(self) -> str:
@@ -268,7 +279,7 @@ class Candidate:
         if not self.anchor.op.takes_epilogue:  # such an op cannot be shortened
             own = len(self.links)
         shorter = (
-            dataclasses.replace(self, links=self.links[:n], layers=())
+            dataclasses.replace(self, links=_ended(self.links[:n]), layers=())
             for n in range(count, own - 1, -1)
         )
         # without a Store at the end: the last result is written anyway
@@ -282,12 +293,19 @@ class Candidate:
         """The longest prefix that does not replace `node`; None if there is none."""
         if any(node is own for own in self.anchor.nodes):
             return None
-        return self.prefix(
-            next(
-                (i for i, link in enumerate(self.links) if any(n is node for n in link.nodes)),
-                len(self.links),
-            )
+        kept = next(
+            (i for i, link in enumerate(self.links) if any(n is node for n in link.nodes)),
+            len(self.links),
         )
+        last = self.links[kept].last if kept < len(self.links) else None
+        # such a link takes the node only if it is not the last one
+        return self.prefix(kept + (last is not None and all(n is not node for n in last.nodes)))
+
+
+def _ended(links: tuple[Link, ...]) -> tuple[Link, ...]:
+    """The links of an epilogue that ends with them."""
+    last = links[-1].last if links else None
+    return links if last is None else (*links[:-1], last)
 
 
 @dataclass(frozen=True)

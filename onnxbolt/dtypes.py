@@ -34,6 +34,10 @@ class DType(enum.Enum):
     F16 = "f16"
     BF16 = "bf16"
     F32 = "f32"  # multiplied as TF32, as ONNX Runtime's CUDA provider does by default
+    # codes, whose values are scaled (docs/decisions/quantized.md)
+    I8 = "i8"
+    U8 = "u8"
+    E4M3 = "e4m3"  # E4M3FN: finite values and NaN alone
 
     __hash__ = object.__hash__  # members are unique; that of Enum is in Python, and slow
 
@@ -61,14 +65,30 @@ class DType(enum.Enum):
         return _TABLE[self].bytes
 
     @cached_property
+    def is_code(self) -> bool:
+        """True for a type of codes."""
+        return self in _WEIGHTS
+
+    @cached_property
+    def weight(self) -> DType:
+        """The type of the weights by which kernels multiply this one: all weights of integers are
+        signed."""
+        return _WEIGHTS.get(self, self)
+
+    @cached_property
     def alignment(self) -> int:
         """Elements in one 16-byte access."""
         return 16 // self.bytes
 
     @classmethod
     def of(cls, numpy_dtype: object) -> DType | None:
-        """The DType stored as `numpy_dtype`, None if kernels have none."""
-        return next((member for member in cls if member.numpy == numpy_dtype), None)
+        """The type of values stored as `numpy_dtype`, None if kernels have none."""
+        return next((one for one in cls if not one.is_code and one.numpy == numpy_dtype), None)
+
+    @classmethod
+    def of_codes(cls, numpy_dtype: object) -> DType | None:
+        """The type of codes stored as `numpy_dtype`, None if kernels have none."""
+        return next((one for one in cls if one.is_code and one.numpy == numpy_dtype), None)
 
 
 class IndexType(enum.Enum):
@@ -95,4 +115,8 @@ _TABLE = {
     DType.F16: _Row(10, "float16", "cutlass::half_t", "cutlass::half_t", 2),
     DType.BF16: _Row(16, "bfloat16", "cutlass::bfloat16_t", "cutlass::bfloat16_t", 2),
     DType.F32: _Row(1, "float32", "float", "cutlass::tfloat32_t", 4),
+    DType.I8: _Row(3, "int8", "int8_t", "int8_t", 1),
+    DType.U8: _Row(2, "uint8", "uint8_t", "uint8_t", 1),
+    DType.E4M3: _Row(17, "float8_e4m3fn", "cutlass::float_e4m3_t", "cutlass::float_e4m3_t", 1),
 }
+_WEIGHTS = {DType.I8: DType.I8, DType.U8: DType.I8, DType.E4M3: DType.E4M3}

@@ -32,7 +32,7 @@ from onnxbolt.ops.base import Described, FusedOp, Signature
 DOMAIN = domains.FUSED
 _TYPES = frozenset(dtype.value for dtype in DType)
 _INDEX_TYPES = frozenset(index.value for index in IndexType)
-_LETTERS, _MOST_LETTERS = frozenset("tfbins"), 8  # the own inputs of an op
+_LETTERS, _MOST_LETTERS = frozenset("tfbinso"), 8  # the own inputs of an op
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class OpSpec:
     def of(cls, signature: Signature, name: str) -> OpSpec:
         """The op type that a function's signature describes, by the function's name."""
         chain, dtype = tuple(step.name for step in signature.steps), signature.dtype
-        output = next((out for out, cast in CASTS.items() if chain[-1:] == (cast,)), dtype)
+        output = (EPILOGUES[chain[-1]].cast if chain else None) or dtype
         kind, nchw_input = signature.op.kind_of(signature), signature.nchw_input
         into, to_nchw = signature.into, signature.to_nchw
         letters, indices = signature.op.letters(signature), signature.op.indices(signature)

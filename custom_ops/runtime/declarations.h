@@ -91,18 +91,22 @@ enum class Outside : int {
 };
 
 // Element types by their number in ONNX (TensorProto.DataType).
-constexpr int kTypeF16 = 10, kTypeBF16 = 16, kTypeF32 = 1;
+constexpr int kTypeF16 = 10, kTypeBF16 = 16, kTypeF32 = 1, kTypeI8 = 3, kTypeU8 = 2, kTypeE4M3 = 17;
 constexpr int kTypeBool = 9;  // masks have it
 constexpr int kTypeI32 = 6, kTypeI64 = 7;  // indices have them
 struct ElementFacts {
   int type;
   const char* name;
   int bytes;
+  int weight;  // the type of the weights by which it is multiplied
 };
 constexpr ElementFacts kElements[] = {
-    {kTypeF16, "f16", 2},
-    {kTypeBF16, "bf16", 2},
-    {kTypeF32, "f32", 4},
+    {kTypeF16, "f16", 2, kTypeF16},
+    {kTypeBF16, "bf16", 2, kTypeBF16},
+    {kTypeF32, "f32", 4, kTypeF32},
+    {kTypeI8, "i8", 1, kTypeI8},
+    {kTypeU8, "u8", 1, kTypeI8},
+    {kTypeE4M3, "e4m3", 1, kTypeE4M3},
 };
 
 // Names of architectures by their number in configurations, for messages.

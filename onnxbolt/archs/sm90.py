@@ -19,11 +19,25 @@ ARCH = Arch(
     registers_per_thread=255,
     threads_per_sm=2048,
     clock=1.83e9,
-    flops={DType.F16: 989e12, DType.BF16: 989e12, DType.F32: 494e12},
+    flops={
+        DType.F16: 989e12,
+        DType.BF16: 989e12,
+        DType.F32: 494e12,
+        DType.I8: 1979e12,
+        DType.U8: 1979e12,
+        DType.E4M3: 1979e12,
+    },
     fp32_flops=67e12,
     bandwidth=4.8e12,
     l2_bandwidth=7.0e12,
-    mma={DType.F16: (16, 8, 16), DType.BF16: (16, 8, 16), DType.F32: (16, 8, 8)},
+    mma={
+        DType.F16: (16, 8, 16),
+        DType.BF16: (16, 8, 16),
+        DType.F32: (16, 8, 8),
+        DType.I8: (16, 8, 32),
+        DType.U8: (16, 8, 32),
+        DType.E4M3: (16, 8, 32),
+    },
     mma_sync_share=0.62,
     capabilities=frozenset(
         {

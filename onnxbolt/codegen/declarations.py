@@ -96,7 +96,10 @@ def _resizing() -> Iterable[str]:
 
 def _elements() -> Iterable[str]:
     """The element types of kernels."""
-    rows = [f'{{{_type(dtype)}, "{dtype.value}", {dtype.bytes}}}' for dtype in DType]
+    rows = [
+        f'{{{_type(dtype)}, "{dtype.value}", {dtype.bytes}, {_type(dtype.weight)}}}'
+        for dtype in DType
+    ]
     constants = ", ".join(f"{_type(dtype)} = {dtype.onnx}" for dtype in DType)
     indices = ", ".join(f"kType{index.value.upper()} = {index.onnx}" for index in IndexType)
     yield (
@@ -104,7 +107,8 @@ def _elements() -> Iterable[str]:
         f"constexpr int {constants};\n"
         f"constexpr int kTypeBool = {TensorProto.BOOL};  // masks have it\n"
         f"constexpr int {indices};  // indices have them\n"
-        "struct ElementFacts {\n  int type;\n  const char* name;\n  int bytes;\n};\n"
+        "struct ElementFacts {\n  int type;\n  const char* name;\n  int bytes;\n"
+        "  int weight;  // the type of the weights by which it is multiplied\n};\n"
         "constexpr ElementFacts kElements[] = " + _rows(rows)
     )
 

@@ -30,14 +30,18 @@ from onnxbolt.epilogues.layers import (
 )
 from onnxbolt.epilogues.registry import (
     ADD,
+    ADD_CODES,
     BIAS,
     CASTS,
+    DEQUANTIZE,
     EPILOGUES,
     GATE,
     GATE_BIAS,
     MEAN,
     MUL,
     PRODUCT,
+    QUANTIZE,
+    REQUANTIZE,
     ROTATE,
     SCALE,
     STORE,
@@ -49,8 +53,10 @@ from onnxbolt.epilogues.step import EpilogueStep
 
 __all__ = [
     "ADD",
+    "ADD_CODES",
     "BIAS",
     "CASTS",
+    "DEQUANTIZE",
     "EPILOGUES",
     "GATE",
     "GATE_BIAS",
@@ -62,6 +68,8 @@ __all__ = [
     "MEAN",
     "MUL",
     "PRODUCT",
+    "QUANTIZE",
+    "REQUANTIZE",
     "ROTATE",
     "SCALE",
     "STORE",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from onnxbolt.epilogues import casts, gelu, operands, rectifiers, smooth, structure
+from onnxbolt.epilogues import casts, codes, gelu, operands, rectifiers, smooth, structure
 from onnxbolt.epilogues.step import EpilogueStep
 from onnxbolt.registry import Registry, cached
 
@@ -36,6 +36,7 @@ _OWN = (
     structure.GATE,
     structure.GATE_BIAS,
     structure.ROTATE,
+    *codes.STEPS,
     casts.CAST_F32,
     casts.CAST_F16,
     casts.CAST_BF16,
@@ -80,7 +81,13 @@ ADD, MUL = operands.ADD.name, operands.MUL.name
 PRODUCT, STORE, MEAN = structure.GEMM.name, structure.STORE.name, structure.MEAN.name
 GATE, GATE_BIAS = structure.GATE.name, structure.GATE_BIAS.name
 ROTATE = structure.ROTATE.name
-CASTS = {step.cast: step.name for step in _OWN if step.cast is not None}
+# conversions that are no function of the value
+CASTS = {step.cast: step.name for step in _OWN if step.cast is not None and not step.functor}
+DEQUANTIZE = codes.DEQUANTIZE.name
+ADD_CODES, REQUANTIZE, QUANTIZE = (
+    {dtype: step.name for dtype, step in steps.items()}
+    for steps in (codes.ADD_CODES, codes.REQUANTIZE, codes.QUANTIZE)
+)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from onnxbolt.epilogues.patterns import Pattern, Unary
 
 Array = np.ndarray
 # emit(op, inputs, **attributes) -> output name; emit("Const", value) -> name of a scalar, or, for a
-# tuple of int, of a vector of int64
+# tuple of int, of a vector of int64; emit("Given", i) -> name of the step's parameter i, which the
+# node gives (`EpilogueStep.given`)
 Emit = Callable[..., str]
 # (emit, opset, x, operand, parameters) -> y, all tensors by name
 Body = Callable[[Emit, int, str, str, tuple[float, ...]], str]
@@ -135,6 +136,7 @@ class EpilogueStep:
     bounding: bool = False  # results are bounded for every input
     # True if the step multiplies by other columns of the product, to which it adds its operand
     gates: bool = False
+    given: bool = False  # True if the body reads the parameters from the node
 
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None:
@@ -205,7 +207,7 @@ class EpilogueStep:
             return op
 
         self.body(emit, 20, "x", "operand", tuple(p.default for p in self.params))
-        return frozenset(found - {"Const"})
+        return frozenset(found - {"Const", "Given"})
 
 
 def unary(op: str, *names: str) -> Body:

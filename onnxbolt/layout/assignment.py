@@ -32,8 +32,8 @@ class FusedNodes:
 
     @cached_property
     def ops(self) -> dict[gs.Node, FusedOp]:
-        """The ops, by the anchor's node."""
-        return {candidate.anchor.node: candidate.anchor.op for candidate in self.candidates}
+        """The ops, by the node that reads x."""
+        return {candidate.anchor.reader: candidate.anchor.op for candidate in self.candidates}
 
     @cached_property
     def covered(self) -> set[gs.Node]:

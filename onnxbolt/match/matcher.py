@@ -13,7 +13,6 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Anchor, Candidate, Link, Refusal
 from onnxbolt.epilogues import (
-    CASTS,
     MAX_PARAMS,
     MAX_STEPS,
     MAX_TENSORS,
@@ -146,7 +145,7 @@ def _next(
     A multi-use value or a graph output has to be written: it ends the epilogue, or, if a product
     follows, is stored in front of it.
     """
-    if before and before[-1].step.name in CASTS.values():
+    if before and before[-1].step.row.cast is not None:
         return Continuation()
     if tensor.name in pinned or len(tensor.outputs) != 1:
         return _past(anchor, before, tensor) if several else Continuation()

@@ -198,6 +198,7 @@ class FusedOp:
     # True: nodes behind it may become steps of its epilogue. False: its pattern matches all of it,
     # and it goes before candidates that could do without some of its nodes.
     takes_epilogue: ClassVar[bool] = False
+    adds_values: ClassVar[bool] = True  # its epilogue reads tensors of values; False: of codes
     takes_mean: ClassVar[bool] = False  # the epilogue may end with the mean over an image
     channels_last: ClassVar[bool] = False  # kernels read and write tensors as NHWC
     # ONNX operators whose nodes it replaces if their x [N, C, H, W] is stored as NHWC
@@ -364,8 +365,8 @@ class FusedOp:
     def letters(self, signature: Signature) -> str:
         """One letter for each input behind x that is neither weight nor an epilogue's: t, a tensor
         of the element type, i, one with a vector of it for each image, f, one of float32, b, one of
-        booleans, n, one of indices, whose type is `indices`, or s, a list of sizes (int64) in the
-        host's memory."""
+        booleans, n, one of indices, whose type is `indices`, o, a table of offsets (int32), or s, a
+        list of sizes (int64) in the host's memory."""
         return ""
 
     def indices(self, signature: Signature) -> IndexType | None:

@@ -33,7 +33,9 @@ class Body:
     """
 
     def __init__(self, stored: DType) -> None:
-        self.stored, self.dtype = stored, DType.F32 if stored is DType.BF16 else stored
+        in_fp32 = stored is DType.BF16 or stored.is_code
+        self.stored, self.dtype = stored, DType.F32 if in_fp32 else stored
+        self.first_param = 0  # where the attribute of parameters has those of the step at hand
         self.nodes: list[NodeProto] = []
         self.outputs = ["y"]
 
@@ -48,6 +50,9 @@ class Body:
             return self._constant(np.array(inputs, np.int64), output)
         if op == "Const":
             return self._constant(np.array(inputs, np.float32).astype(self.dtype.numpy), output)
+        if op == "Given":
+            assert isinstance(inputs, int)  # the number of the parameter
+            return self._parameter(inputs)
         name = output or f"t{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, list(inputs), [name], **attributes))  # type: ignore[arg-type]
         return name
@@ -70,6 +75,11 @@ class Body:
         self.nodes.append(helper.make_node("Constant", [], [name], value=tensor))
         return name
 
+    def _parameter(self, index: int) -> str:
+        """A parameter of the step at hand, as the calling node has it, as a scalar."""
+        params = self.given("epilogue_params", AttributeProto.FLOATS)
+        return self("Gather", [params, self.integer(self.first_param + index)], axis=0)
+
     def convert(self, name: str, have: DType, want: DType) -> str:
         """`name` in another element type, by a Cast where these differ."""
         return name if have is want else self("Cast", [name], to=want.onnx)
@@ -90,8 +100,8 @@ class Body:
         return sizes if end is None else self("ReduceProd", [sizes], keepdims=1)
 
     def load(self, name: str) -> str:
-        """An input in the type that the body computes in."""
-        return self.convert(name, self.stored, self.dtype)
+        """An input in the type that the body computes in; codes as they are."""
+        return name if self.stored.is_code else self.convert(name, self.stored, self.dtype)
 
     def widen(self, name: str) -> str:
         """`name` in float32, in which the body computes from here on."""
@@ -159,6 +169,7 @@ def epilogue(
             result = arranged.product(result, operand)
         else:
             result = step.row.body(body, opset, result, operand, step.params)
+        body.first_param += len(step.row.params)
     return result
 
 

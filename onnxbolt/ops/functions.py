@@ -88,7 +88,7 @@ def _words(signature: Signature, nodes: Sequence[NodeProto]) -> list[str]:
         words += ["nchw"] if x is signature.dtype else ["nchw", x.value]
     if signature.to_nchw:
         words.append("to_nchw")
-    if any(step.params for step in signature.steps):
+    if any(step.params and not step.row.given for step in signature.steps):
         text = b"".join(node.SerializeToString(deterministic=True) for node in nodes)
         words.append(hashlib.sha256(text).hexdigest()[:6])
     return words

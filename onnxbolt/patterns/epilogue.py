@@ -111,7 +111,7 @@ def _vector(
 def _tensor(
     entry: EpilogueStep, pattern: Tensor, node: gs.Node, tensor: gs.Tensor, anchor: Anchor
 ) -> _Match:
-    other = _other(node, tensor)
+    other = _other(node, tensor) if anchor.op.adds_values else None
     if other is None or (isinstance(other, gs.Constant) and not _has_rows(other, tensor)):
         return None
     if not anchor.op.accepts(other, tensor):

@@ -40,6 +40,13 @@ PATTERNS = [(entry, pattern) for entry in registered() for pattern in entry.patt
 FORMS = [(entry, form) for entry in registered() for form in entry.forms]
 # steps that matching and planning add by themselves (ops/gemm/, plan/global_average.py, ..)
 ADDED = {"Gemm", "Store", "Mean", "Gate", "GateBias", "Rotate", "CastF16", "CastBF16"}
+# those that ops of codes recognize (ops/quantized/)
+ADDED |= {"Dequantize"} | {
+    f"{step}{dtype.name}"
+    for step in ("AddCodes", "Requantize", "Quantize")
+    for dtype in DType
+    if dtype.is_code
+}
 # modules that name an activation, and why
 NAMED = {
     "advice/activation.py": "activations that explain proposes, and for which ones",

@@ -1,0 +1,110 @@
+"""Steps between codes and values (docs/decisions/quantized.md): the scale of a sum of products of
+codes, a residual of codes, a rounding to codes and back, and the codes of the result. The ops of
+products of codes recognize them (onnxbolt/ops/quantized/), so they have no patterns here.
+
+Their parameters are a scale and a zero point, which bodies read from the node, so that equal layers
+share one op type.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues.step import Array, Emit, EpilogueStep, InOrt, Parameter
+
+CODES = tuple(dtype for dtype in DType if dtype.is_code)
+_SCALE = Parameter("scale", default=1.0, typical=0.05)
+_SCALING = (_SCALE, Parameter("zero_point", default=0.0, typical=0.0))
+
+
+def quantized(x: Array, scale: float, zero: float, dtype: DType) -> Array:
+    """The codes of values, in the precision of the values."""
+    steps = x / scale
+    if dtype is DType.E4M3:
+        largest = 448.0
+        return np.clip(steps, -largest, largest).astype(dtype.numpy).astype(x.dtype)
+    limits = np.iinfo(dtype.numpy)
+    return np.clip(np.rint(steps) + zero, limits.min, limits.max)
+
+
+def _requantized(x: Array, _: object, scale: float, zero: float, dtype: DType) -> Array:
+    return (quantized(x, scale, zero, dtype) - zero) * scale
+
+
+def _numbers(emit: Emit, dtype: DType) -> list[str]:
+    """The scale and the zero point that the node gives."""
+    return [emit("Given", 0), emit("Cast", [emit("Given", 1)], to=dtype.onnx)]
+
+
+def _quantize(emit: Emit, opset: int, x: str, _: str, params: object, dtype: DType) -> str:
+    return emit("QuantizeLinear", [x, *_numbers(emit, dtype)])
+
+
+def _requantize(emit: Emit, opset: int, x: str, _: str, params: object, dtype: DType) -> str:
+    numbers = _numbers(emit, dtype)
+    return emit("DequantizeLinear", [emit("QuantizeLinear", [x, *numbers]), *numbers])
+
+
+def _add(emit: Emit, opset: int, x: str, codes: str, params: object, dtype: DType) -> str:
+    return emit("Add", [x, emit("DequantizeLinear", [codes, *_numbers(emit, dtype)])])
+
+
+# The first step behind a product of codes, whose sum it multiplies by both scales: that of x, and
+# those of the weight for each channel. Bodies multiply values, so that nothing is left to do.
+DEQUANTIZE = EpilogueStep(
+    "Dequantize",
+    body=lambda emit, opset, x, operand, params: emit("Identity", [x]),
+    reference=lambda x, scales, scale: x * (scale * scales),
+    functor="Dequantize",
+    cost=2,
+    operand="vector",
+    params=(_SCALE,),
+)
+
+ADD_CODES, REQUANTIZE, QUANTIZE = (
+    {
+        dtype: EpilogueStep(
+            f"{name}{dtype.name}",
+            body=functools.partial(body, dtype=dtype),
+            reference=reference(dtype),
+            functor=f"{name}{dtype.name}",
+            cost=cost,
+            operand=operand,
+            params=_SCALING,
+            given=True,
+            in_ort=InOrt(kernels=kernels),
+            cast=dtype if name == "Quantize" else None,
+        )
+        for dtype in CODES
+    }
+    for name, body, reference, cost, operand, kernels in (
+        (
+            "AddCodes",
+            _add,
+            lambda dtype: lambda x, codes, scale, zero: x + (codes - zero) * scale,
+            3,
+            "tensor",
+            2,
+        ),
+        (
+            "Requantize",
+            _requantize,
+            lambda dtype: functools.partial(_requantized, dtype=dtype),
+            6,
+            "",
+            2,
+        ),
+        (
+            "Quantize",
+            _quantize,
+            lambda dtype: lambda x, _, scale, zero: quantized(x, scale, zero, dtype),
+            4,
+            "",
+            1,
+        ),
+    )
+)
+STEPS = (DEQUANTIZE, *ADD_CODES.values(), *REQUANTIZE.values(), *QUANTIZE.values())
