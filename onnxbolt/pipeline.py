@@ -17,7 +17,7 @@ from onnx import ModelProto
 
 from onnxbolt import bench, extensions, gpu, library
 from onnxbolt.archs import by_name
-from onnxbolt.canonicalize import mean_form
+from onnxbolt.canonicalize import mean_form, quantized
 from onnxbolt.canonicalize.known_conditions import resolved
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.errors import AccuracyError, CoverageError, LiftError, OnnxboltError, SpeedError
@@ -267,6 +267,7 @@ class Planner:
         restore(subject.graph)
         mean_form.restore(subject.graph)
         preparation.restore(subject.graph)
+        quantized.merge(subject.graph)
         kept = [
             dataclasses.replace(each, body=place)
             for each in (*subject.kept, *widen(subject.graph, subject.kernels))

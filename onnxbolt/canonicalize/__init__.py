@@ -36,6 +36,7 @@ from onnxbolt.canonicalize import (
     pad_form,
     patch_form,
     position_form,
+    quantized,
     rearranged_activations,
     reshaped_sums,
     resize_form,
@@ -58,6 +59,8 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (rotary_form.run, "rotations of pairs of columns recognized"),
     # an Identity before a weight would hide that the weight is constant
     (noops.run, "nodes without effect removed"),
+    # a constant of codes would be computed as values
+    (quantized.run, "quantized models written with DequantizeLinear and QuantizeLinear alone"),
     # the passes below need constant weights and shapes
     (constant_fold.run, "constant expressions computed"),
     (pad_form.run, "Pads by zeros moved into convolutions"),

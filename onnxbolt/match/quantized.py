@@ -1,6 +1,7 @@
-"""Recognizes products of codes of 8 bits, and says why none is fused (docs/decisions/quantized.md).
+"""Recognizes products of codes of 8 bits, and says why none is fused where no kernel reads codes
+(docs/decisions/quantized.md).
 
-No kernel reads codes yet. So that models stay as they are, this works on a copy of the graph: it
+So that models stay as they are then, this works on a copy of the graph: it
 has the one form of quantized models, and weights as values, which makes a product of codes an
 ordinary candidate. What differs is read off around it: its operands are values of codes, and a
 QuantizeLinear reads its result.
@@ -12,15 +13,12 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.canonicalize import canonicalize, quantized
 from onnxbolt.canonicalize.quantized.scaling import (
     DEQUANTIZE,
-    EIGHT_BITS,
-    INTEGERS,
     PRODUCTS,
     QUANTIZE,
     Scaling,
@@ -34,11 +32,11 @@ from onnxbolt.graph.names import fresh
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
 from onnxbolt.match.patterns import steps
+from onnxbolt.ops.quantized import pattern
 
 NO_KERNEL = "no kernel reads tensors of 8 bits yet"
 REQUANTIZE = "Requantize"  # the step that a pair within an epilogue is
 _WORDS = ("QLinear", "QGemm", "Integer", QUANTIZE, DEQUANTIZE)  # parts of such operators' names
-_RUN_TIME = "its scale is computed at run time, or given for blocks"
 _NO_STEP = "it is no step of a product of 8 bits"
 _NO_FORM = "it rounds within, or its scales are computed at run time, so that QDQ is not the same"
 
@@ -72,6 +70,13 @@ def refusals(graph: gs.Graph) -> list[Refusal]:
         dataclasses.replace(refusal, op=operators.get(node, refusal.op))
         for node, refusal in first.items()
     ]
+
+
+def between_codes(graph: gs.Graph) -> frozenset[gs.Node]:
+    """The nodes that kernels of products of codes compute in fp32, whatever the precision."""
+    found = match(graph).candidates
+    anchors = (c for c in found if isinstance(c.anchor, pattern.QuantizedAnchor))
+    return frozenset(node for candidate in anchors for node in candidate.nodes)
 
 
 # QuantizeLinear and DequantizeLinear within epilogues, by the names of the tensors that they round
@@ -142,7 +147,7 @@ def _products(graph: gs.Graph) -> tuple[list[_Product], list[Refusal]]:
         if weight is None or not is_dequantize(weight):
             continue  # a product of values, which planning knows
         scaling = scaling_of(weight)
-        if (problem := _problem(node, weight)) or scaling is None:
+        if (problem := pattern.refusal(node, weight)) or scaling is None:
             refused.append(Refusal(_source(node), node.op, problem))
         else:
             sources[node] = x, _Weight(weight, scaling)
@@ -165,31 +170,6 @@ def _products(graph: gs.Graph) -> tuple[list[_Product], list[Refusal]]:
 
 def _is_product(node: gs.Node) -> bool:
     return node.op in PRODUCTS and not node.domain
-
-
-def _problem(node: gs.Node, weight: gs.Node) -> str:
-    """The reason for which a product's operands are no codes that a kernel could multiply; empty if
-    they are. `weight` is the DequantizeLinear of its weight."""
-    x = producer(node.inputs[0])
-    if x is None or not is_dequantize(x):
-        return "only its weight is quantized"
-    read, scaling = scaling_of(x), scaling_of(weight)
-    codes = weight.inputs[0]
-    if read is None or scaling is None:
-        return _RUN_TIME
-    if not isinstance(codes, gs.Constant):
-        return "both operands are computed at run time"
-    if read.axis is not None:
-        return "its quantized input has a scale for each channel"
-    integers = [code in INTEGERS for code in (read.code, scaling.code)]
-    if not {read.code, scaling.code} <= set(EIGHT_BITS) or integers[0] != integers[1]:
-        return f"no kernel for its types: {read.code} by {scaling.code}"
-    if np.any(scaling.zero.astype(np.float32)):
-        return "its quantized weight has zero points, for which inputs have to be added up"
-    columns = 0 if len(codes.shape) > 2 else len(codes.shape) - 1
-    if scaling.axis not in (None, columns):
-        return "its quantized weight has scales along another axis than the result's channels"
-    return ""
 
 
 def _values(graph: gs.Graph, weight: _Weight) -> Weight:
@@ -251,7 +231,7 @@ def _beside(node: gs.Node, op: str) -> Refusal:
     if op not in (QUANTIZE, DEQUANTIZE):
         return Refusal(_source(node), op, _NO_FORM if node.op == op else _NO_STEP)
     if scaling_of(node) is None:
-        reason = _RUN_TIME
+        reason = pattern.RUN_TIME
     elif node.op == QUANTIZE:
         before = producer(node.inputs[0])
         place = f"behind {before.op}" if before is not None else "behind an input of the graph"

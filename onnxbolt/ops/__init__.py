@@ -31,6 +31,7 @@ from onnxbolt.ops.norm import (
 )
 from onnxbolt.ops.pixel_shuffle import DepthToSpace, SpaceToDepth
 from onnxbolt.ops.pool import AveragePool, GlobalAveragePool, MaxPool
+from onnxbolt.ops.quantized import QuantizedConv, QuantizedGemm
 from onnxbolt.ops.resize import Resize
 from onnxbolt.ops.rotary import Rotary
 from onnxbolt.ops.squeeze_excite import SqueezeExcite
@@ -72,6 +73,9 @@ _GEMM = Gemm()
 OPS: Registry[str, FusedOp] = _Ops(
     "fused op",
     (
+        # in front of products of values, whose refusals say less
+        QuantizedConv(),
+        QuantizedGemm(),
         Conv(),
         ConvTranspose(),
         _GEMM,

@@ -30,17 +30,23 @@ LOW = {"fp16": DType.F16, "bf16": DType.BF16}
 
 
 @stage(requires=promises.SOUND, ensures=promises.KEPT)
-def convert(graph: gs.Graph, precision: str, kernels: Kernels | None = None) -> list[Kept]:
+def convert(
+    graph: gs.Graph,
+    precision: str,
+    kernels: Kernels | None = None,
+    between: frozenset[gs.Node] = frozenset(),
+) -> list[Kept]:
     """Convert `graph` in place to "fp16" or "bf16" ("keep": no change), and return the nodes that
     stay in fp32.
 
     `kernels` are those of the ONNX Runtime that will run the model, by default of the installed
-    one. Tensors' dtypes have to be known (shapes.infer) and are right afterwards.
+    one. `between` are nodes between codes, which stay. Tensors' dtypes have to be known
+    (shapes.infer) and are right afterwards.
     """
     if precision not in LOW:
         return []
     constants = Constants(LOW[precision])
-    decision = Decision(graph, LOW[precision], constants, kernels or kernels_of())
+    decision = Decision(graph, LOW[precision], constants, kernels or kernels_of(), between)
     kept = decision.kept(graph)
     Conversion(graph, decision, constants).run()
     lift_casts(graph)

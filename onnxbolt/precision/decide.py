@@ -30,6 +30,7 @@ from onnxbolt.precision.kernel_table import Kernels
 _TYPE = {DType.F16: "tensor(float16)", DType.BF16: "tensor(bfloat16)"}
 COUNTS = "works on integers (or other types) that 16 bits represent exactly only while they"
 " are small"
+BETWEEN_CODES = "computed in fp32 between codes"
 BETWEEN = "stands between operations that stay in fp32"
 
 
@@ -104,7 +105,15 @@ class Decision:
     """The state of the walk; `reasons` has the reason of each node that touches fp32 and stays in
     it."""
 
-    def __init__(self, graph: gs.Graph, low: DType, constants: Constants, kernels: Kernels) -> None:
+    def __init__(
+        self,
+        graph: gs.Graph,
+        low: DType,
+        constants: Constants,
+        kernels: Kernels,
+        between: frozenset[gs.Node] = frozenset(),
+    ) -> None:
+        self.between = between
         self.low, self.constants, self.opset, self.kernels = (
             low,
             constants,
@@ -136,7 +145,8 @@ class Decision:
 
     def _visit(self, node: gs.Node) -> None:
         reason = (
-            self._structural(node)
+            (BETWEEN_CODES if node in self.between else "")
+            or self._structural(node)
             or self._constant(node)
             or self._received(node)
             or self._squares(node)

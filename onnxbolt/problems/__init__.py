@@ -22,6 +22,7 @@ from onnxbolt.problems.norm import (
 )
 from onnxbolt.problems.pool import PoolProblem, VolumePoolProblem
 from onnxbolt.problems.product import Product
+from onnxbolt.problems.quantized import QuantizedConvProblem, QuantizedGemmProblem
 from onnxbolt.problems.squeeze_excite import SqueezeExciteProblem
 
 __all__ = [
@@ -42,6 +43,8 @@ __all__ = [
     "PoolProblem",
     "Problem",
     "Product",
+    "QuantizedConvProblem",
+    "QuantizedGemmProblem",
     "Reference",
     "RotaryProblem",
     "SqueezeExciteProblem",

@@ -12,11 +12,10 @@ from onnxbolt.problems.base import Computed, Reference
 from onnxbolt.problems.product import Product
 
 
-@dataclass(frozen=True)
-class ConvProblem(Product):
+class ImageProduct(Product):
     """NHWC x KRSC -> NPQK; channels as stored (padding included)."""
 
-    operation, library = "conv", CUDNN
+    library = CUDNN
     from_zero = frozenset({"pads", "padding"})
 
     n: int
@@ -31,27 +30,6 @@ class ConvProblem(Product):
     pads: tuple[int, int, int, int]  # top, left, bottom, right
     strides: tuple[int, int]
     dilations: tuple[int, int]
-    groups: int
-    dtype: DType
-    out: DType
-    chain: tuple[str, ...]
-    nchw: bool = False  # x is NCHW: a stem convolution
-    # channels of the layers before the last, if `chain` has 1x1 convolutions
-    inner: tuple[int, ...] = ()
-    y_nchw: bool = False  # y is NCHW and has no padded channels
-    # padded channels among `k`, if `chain` ends with a Store: y is written in NHWC with them, and
-    # in NCHW without them
-    padding: int = 0
-
-    @property
-    def both_forms(self) -> bool:
-        """True if y is written twice: in NCHW as `out`, and in NHWC as `dtype`."""
-        return self.y_nchw and STORE in self.chain
-
-    @property
-    def in_rows(self) -> ConvProblem:
-        """The problem with y in NHWC alone, of one that writes it in both layouts."""
-        return replace(self, out=self.dtype, chain=self.chain[:-1], y_nchw=False, padding=0)
 
     @property
     def pixels(self) -> int:
@@ -108,6 +86,62 @@ class ConvProblem(Product):
     def depthwise(self) -> bool:
         return self.groups == self.c == self.k > 1
 
+    @property
+    def shape(self) -> str:
+        """Sizes of x, channels of each layer, the filter, and unusual strides, dilations and
+        layouts."""
+        kind = "conv" if self.groups == 1 else f"conv in {self.groups} groups"
+        channels = "-".join(map(str, self.widths))
+        parts = [
+            f"{'depthwise conv' if self.depthwise else kind}"
+            f" {self.n}x{self.h}x{self.w}x{self.c} to {channels}",
+            f"{self.r}x{self.s}",
+        ]
+        parts += [f"stride {_pair(self.strides)}"] if self.strides != (1, 1) else []
+        parts += [f"dilation {_pair(self.dilations)}"] if self.dilations != (1, 1) else []
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class ConvProblem(ImageProduct):
+    """NHWC x KRSC -> NPQK; channels as stored (padding included)."""
+
+    operation = "conv"
+
+    n: int
+    h: int
+    w: int
+    c: int
+    k: int
+    r: int
+    s: int
+    p: int
+    q: int
+    pads: tuple[int, int, int, int]  # top, left, bottom, right
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    groups: int
+    dtype: DType
+    out: DType
+    chain: tuple[str, ...]
+    nchw: bool = False  # x is NCHW: a stem convolution
+    # channels of the layers before the last, if `chain` has 1x1 convolutions
+    inner: tuple[int, ...] = ()
+    y_nchw: bool = False  # y is NCHW and has no padded channels
+    # padded channels among `k`, if `chain` ends with a Store: y is written in NHWC with them, and
+    # in NCHW without them
+    padding: int = 0
+
+    @property
+    def both_forms(self) -> bool:
+        """True if y is written twice: in NCHW as `out`, and in NHWC as `dtype`."""
+        return self.y_nchw and STORE in self.chain
+
+    @property
+    def in_rows(self) -> ConvProblem:
+        """The problem with y in NHWC alone, of one that writes it in both layouts."""
+        return replace(self, out=self.dtype, chain=self.chain[:-1], y_nchw=False, padding=0)
+
     @cached_property
     def layers(self) -> tuple[ConvProblem, ...]:
         chains, widths = layers(self.chain), self.widths
@@ -126,20 +160,9 @@ class ConvProblem(Product):
     def shape(self) -> str:
         """Sizes of x, channels of each layer, the filter, and unusual strides, dilations and
         layouts."""
-        kind = "conv" if self.groups == 1 else f"conv in {self.groups} groups"
-        channels = "-".join(map(str, self.widths))
-        parts = [
-            f"{'depthwise conv' if self.depthwise else kind}"
-            f" {self.n}x{self.h}x{self.w}x{self.c} to {channels}",
-            f"{self.r}x{self.s}",
-        ]
-        parts += [f"stride {_pair(self.strides)}"] if self.strides != (1, 1) else []
-        parts += [f"dilation {_pair(self.dilations)}"] if self.dilations != (1, 1) else []
         if self.both_forms:
-            parts.append(f"to NHWC and NCHW of {self.k - self.padding}")
-        elif self.y_nchw:
-            parts.append("to NCHW")
-        return ", ".join(parts)
+            return f"{super().shape}, to NHWC and NCHW of {self.k - self.padding}"
+        return f"{super().shape}, to NCHW" if self.y_nchw else super().shape
 
     @property
     def reference(self) -> Reference:

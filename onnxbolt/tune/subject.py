@@ -14,6 +14,7 @@ from onnxbolt import precision as precisions
 from onnxbolt.candidates import Refusal
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.known_conditions import resolved
+from onnxbolt.canonicalize.quantized import has_kernels
 from onnxbolt.graph.bodies import Body, Left, bodies_of, import_within
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import Shape, infer
@@ -123,7 +124,8 @@ def _subject(
     names = nodes_by_name(graph)
     skip(graph, names, before.skipped)
     infer(graph)
-    refused = _quantized(original, before) if quantized.is_quantized(graph) else []
+    looked_for = quantized.is_quantized(graph) and not has_kernels()
+    refused = _quantized(original, before) if looked_for else []
     found, left = bodies_of(graph)
     notes = list(graph.notes)
     changes, kept = _prepare(graph, before)
@@ -166,7 +168,8 @@ def _prepare(graph: gs.Graph, before: _Before) -> tuple[list[str], list[Kept]]:
     changes += stages.lines("preparation", "ops' own forms", lambda: preparation.prepare(graph))
     if before.precision in precisions.LOW and not stages.leaves_out("precision"):
         stages.changed.setdefault("precision", f"conversion to {before.precision}")
-        kept = precisions.convert(graph, before.precision, before.kernels)
+        between = quantized.between_codes(graph) if has_kernels() else frozenset()
+        kept = precisions.convert(graph, before.precision, before.kernels, between)
     for name, words, run in (
         ("projections", "projections of one input merged", projections.merge),
         ("rotations", "rotations moved in front of heads", rotations.move),

@@ -1,22 +1,25 @@
 """One form for all quantized models: QuantizeLinear and DequantizeLinear around operators on
 values, as late and as early as is exact, with constant codes and without repetitions.
 
-No kernel reads codes yet, so that `optimize` does not run these passes on the model that it writes:
-they make the copy in which quantized products are recognized (docs/decisions/quantized.md).
+`canonicalize` runs these passes where kernels read codes. Without such kernels models are written
+as before, and the passes make the copy in which quantized products are recognized
+(docs/decisions/quantized.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt import families
 from onnxbolt.canonicalize import constant_fold
 from onnxbolt.canonicalize.quantized import clips, constants, gemms, merges, moves, operators
 from onnxbolt.graph import promises
 from onnxbolt.graph.edit import prune
 from onnxbolt.graph.promises import stage
 from onnxbolt.graph.shapes import infer
+from onnxbolt.problems import QuantizedConvProblem, QuantizedGemmProblem
 
 PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (operators.run, "operators on codes written between DequantizeLinear and QuantizeLinear"),
@@ -29,6 +32,34 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (merges.run, "QuantizeLinear and DequantizeLinear that repeat others removed"),
 ]
 _MOST_ROUNDS = 10
+
+
+def has_kernels() -> bool:
+    """True if planning may choose kernels that read codes."""
+    known = families.problem_types().keys()
+    return not known.isdisjoint(
+        kind.__name__ for kind in (QuantizedConvProblem, QuantizedGemmProblem)
+    )
+
+
+def run(graph: gs.Graph) -> int:
+    """Run each pass once where kernels read codes; returns how many changes they made."""
+    return sum(_passed(graph)) if has_kernels() else 0
+
+
+def merge(graph: gs.Graph) -> None:
+    """Let readers that no kernel took read one DequantizeLinear again."""
+    if has_kernels():
+        merges.run(graph)
+
+
+def _passed(graph: gs.Graph) -> Iterator[int]:
+    count = 0
+    for each, _ in PASSES:
+        if count:
+            infer(graph)
+        count = each(graph)
+        yield count
 
 
 @stage(requires=promises.SOUND, ensures=promises.KEPT)

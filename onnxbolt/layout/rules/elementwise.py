@@ -3,12 +3,22 @@ it."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt.canonicalize.quantized import has_kernels
+from onnxbolt.canonicalize.quantized.scaling import (
+    DEQUANTIZE,
+    QUANTIZE,
+    is_dequantize,
+    is_quantize,
+)
+from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, EpilogueStep, steps_of
 from onnxbolt.epilogues.patterns import Unary, Vector
-from onnxbolt.forms import FIRST_TO_LAST, PLAIN, Form, take
+from onnxbolt.forms import FIRST_TO_LAST, PLAIN, Form, padded_channels, take
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.carry import Carry, Writer
 
@@ -33,7 +43,7 @@ _BOUNDED = frozenset(
         "ThresholdedRelu",
     }
 )
-OPS = tuple(sorted(_BOUNDED | {"Pow", "Exp", "Log", "Reciprocal", "Sqrt"}))
+OPS = tuple(sorted(_BOUNDED | {QUANTIZE, DEQUANTIZE} | {"Pow", "Exp", "Log", "Reciprocal", "Sqrt"}))
 
 
 def takes(op: str) -> bool:
@@ -50,13 +60,17 @@ def _entries(op: str) -> tuple[EpilogueStep, ...]:
 def _is_bounded(op: str) -> bool:
     """True if the operator's results for padded channels, which are zeros, are finite."""
     entries = _entries(op)
-    return op in _BOUNDED or (
-        bool(entries)
-        and all(entry.finite_at_zero for entry in entries)
-        and not any(
-            isinstance(pattern, Vector) and pattern.op == op and not pattern.finite_at_zero
-            for entry in entries
-            for pattern in entry.patterns
+    return (
+        op in _BOUNDED
+        or op in (QUANTIZE, DEQUANTIZE)
+        or (
+            bool(entries)
+            and all(entry.finite_at_zero for entry in entries)
+            and not any(
+                isinstance(pattern, Vector) and pattern.op == op and not pattern.finite_at_zero
+                for entry in entries
+                for pattern in entry.patterns
+            )
         )
     )
 
@@ -68,15 +82,29 @@ def _tensors(node: gs.Node) -> int:
         for entry in steps_of(node.op)
         for pattern in entry.patterns
     )
-    return 1 if scalars else len(node.inputs)
+    return 1 if scalars or _scales(node) else len(node.inputs)
+
+
+def _scales(node: gs.Node) -> bool:
+    return is_quantize(node) or is_dequantize(node)
+
+
+def _of_tensor(node: gs.Node) -> bool:
+    """True if a QuantizeLinear or DequantizeLinear has one scale for the whole tensor."""
+    shape = node.inputs[1].shape
+    return shape is not None and math.prod(shape) == 1
 
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
+    if _scales(node) and not (has_kernels() and _of_tensor(node)):
+        return None
     data = [t for t in node.inputs[: _tensors(node)] if not isinstance(t, gs.Constant)]
     out = node.outputs[0].shape
     if not data or out is None or any(t.shape is None or len(t.shape) > len(out) for t in data):
         return None
     form = _common_form(node, state, data)
+    if form == PLAIN and is_quantize(node):
+        form = _as_read(node.outputs[0], state)
     if form == PLAIN or (form.padded and not _is_bounded(node.op)):
         return None
     channel = 1 if form.last else len(out) - 1
@@ -90,6 +118,15 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
         else:
             reads.append(form if tensor.shape[channel] == whole else Form(form.last))
     return Carry(tuple(reads), (form,), _emit)
+
+
+def _as_read(codes: gs.Tensor, state: Assignment) -> Form:
+    """The form in which a convolution reads codes, so that values and not codes are converted: one
+    kernel of ours does that."""
+    dtype = DType.of_codes(codes.dtype)
+    if dtype is None or not state.reads_last(codes) or not isinstance(codes.shape[1], int):
+        return PLAIN
+    return Form(True, padded_channels(codes.shape[1], dtype.alignment))
 
 
 def _common_form(node: gs.Node, state: Assignment, data: list[gs.Tensor]) -> Form:

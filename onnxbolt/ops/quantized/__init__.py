@@ -1,0 +1,280 @@
+"""Products of codes of 8 bits: convolutions and GEMMs that read codes, add them up exactly, and end
+with values or codes (docs/decisions/quantized.md).
+
+A node's inputs are x, the weight, offsets where the zero point of x is not 0, and the operands of
+the steps. Its body is the QDQ graph that it replaces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+from onnx import AttributeProto
+
+from onnxbolt.candidates import Anchor, Candidate
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import BIAS, CASTS, DEQUANTIZE, Step
+from onnxbolt.forms import FIRST_TO_LAST, LAST_TO_FIRST, Form, padded_channels, take
+from onnxbolt.graph.edit import conv_attributes
+from onnxbolt.ops.base import Operation, Signature, Sizes, Stored, Surroundings, Tensors
+from onnxbolt.ops.body import Arranged, AttributeType, Body, epilogue
+from onnxbolt.ops.conv import Conv
+from onnxbolt.ops.conv.problem import problem_of
+from onnxbolt.ops.gemm import Gemm
+from onnxbolt.ops.products import ProductOp
+from onnxbolt.ops.quantized import pattern
+from onnxbolt.ops.quantized.pattern import QuantizedAnchor
+from onnxbolt.patterns.types import AnchorPattern, StepPattern
+from onnxbolt.problems import ConvProblem, Problem, QuantizedConvProblem, QuantizedGemmProblem
+
+_OFFSETS = "offsets"  # the variant whose zero point of x is not 0
+
+
+def _steps(candidate: Candidate) -> tuple[Step, ...]:
+    """The steps with the conversion of a result that is no code, and without the numbers that the
+    node gives."""
+    steps = candidate.epilogue
+    if not steps[-1].row.cast:
+        steps += (Step(CASTS[candidate.out]),)
+    return tuple(Step(s.name) if s.row.given or s.name == DEQUANTIZE else s for s in steps)
+
+
+def _operation(op: ProductOp, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
+    anchor = candidate.anchor
+    assert isinstance(anchor, QuantizedAnchor)  # the op's pattern makes no other
+    x = tensors.get(anchor.x, stored.reads)
+    weight, *operands = op.node_inputs(candidate, stored.reads, stored.writes, tensors)
+    table = [_table(anchor, stored.writes, tensors)] if anchor.zero else []
+    rank = len(anchor.x.shape) if op.channels_last else 0
+    variant = _OFFSETS if anchor.zero else None
+    signature = Signature(op, anchor.dtype, rank, _steps(candidate), variant=variant)
+    attributes = {**candidate.parameters, "x_zero": anchor.zero}
+    return Operation(signature, [x, weight, *table, *operands], attributes)
+
+
+def _table(anchor: QuantizedAnchor, writes: Form, tensors: Tensors) -> gs.Constant:
+    def values(codes: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(take(pattern.offsets(anchor, codes), writes.channels, 1))
+
+    return tensors.constant(f"{anchor.weight.name}_offsets", values(anchor.weight.values))
+
+
+def _values(body: Body, signature: Signature) -> tuple[str, str]:
+    """x and the weight as values."""
+    dtype = signature.dtype
+    zero = body("Cast", [body.given("x_zero", AttributeProto.INT)], to=dtype.onnx)
+    x = body("DequantizeLinear", ["x", body("Given", 0), zero])
+    return x, body("DequantizeLinear", ["weight", "operand0"], axis=0)
+
+
+_ATTRIBUTES = {"epilogue_params": AttributeProto.FLOATS, "x_zero": AttributeProto.INT}
+
+
+class QuantizedGemm(Gemm):
+    """x [.., K], weight [N, K] of codes to y [.., N]."""
+
+    name, op_type = "quantized_gemm", "FusedQuantizedGemm"
+    kinds = ("quantized_gemm",)  # type: ignore[assignment]
+    problem_type = QuantizedGemmProblem  # type: ignore[assignment]
+    adds_values = False
+    any_order = False
+
+    def prepare(self, graph: gs.Graph) -> Sequence[str]:
+        """Own DequantizeLinear for each product and sum."""
+        if pattern.serves(self):
+            pattern.own_pairs(graph, "MatMul")
+        return ()
+
+    def kind_of(self, signature: Signature) -> str:
+        """There is one kind."""
+        return self.name
+
+    def anchors(self) -> Sequence[AnchorPattern]:
+        """MatMul of codes."""
+        return pattern.anchor_pattern(self, "MatMul")
+
+    def continuations(self) -> Sequence[StepPattern]:
+        """Steps between values and codes; no further product."""
+        return pattern.continuations(self)
+
+    def writes_slices(self, anchor: Anchor) -> bool:
+        """False: codes are not added to what was written before."""
+        return False
+
+    def forms(self, candidate: Candidate, around: Surroundings) -> tuple[Form, Form]:
+        """Rows in whole accesses."""
+        alignment = candidate.anchor.dtype.alignment
+        depth, width = int(candidate.anchor.weight.shape[0]), candidate.widths[-1]
+        writes = Form(False, padded_channels(width, alignment) if around.padded else None)
+        return Form(False, padded_channels(depth, alignment)), writes
+
+    def weight_columns(self, candidate: Candidate, reads: Form) -> Form:
+        """As x."""
+        return reads
+
+    def problem(  # type: ignore[override]
+        self, candidate: Candidate, sizes: Sizes, stored: Stored | None
+    ) -> QuantizedGemmProblem:
+        """The product of all leading dimensions' rows."""
+        anchor, n = candidate.anchor, candidate.widths[-1]
+        assert isinstance(anchor, QuantizedAnchor)  # the op's pattern makes no other
+        k = int(anchor.weight.shape[0])
+        if stored is not None:
+            n, k = stored.writes.count(n), stored.reads.count(k)
+        rows = math.prod(sizes(anchor.x)[:-1])
+        offsets = bool(anchor.zero)
+        return QuantizedGemmProblem(
+            rows, n, k, anchor.dtype, candidate.out, candidate.chain, offsets
+        )
+
+    def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
+        """Attributes `epilogue_params` and `x_zero`."""
+        return _operation(self, candidate, stored, tensors)
+
+    def inputs(self, signature: Signature) -> list[str]:
+        """With the offsets, which the body does not read."""
+        return _inputs(super().inputs(signature), signature)
+
+    def letters(self, signature: Signature) -> str:
+        """The table of offsets."""
+        return "o" if signature.variant == _OFFSETS else ""
+
+    def words(self, signature: Signature) -> Sequence[str]:
+        """Whether there are offsets."""
+        return (_OFFSETS,) if signature.variant == _OFFSETS else ()
+
+    def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
+        """The steps' parameters and the zero point of x."""
+        return _ATTRIBUTES
+
+    def body(self, body: Body, signature: Signature, opset: int) -> str:
+        """MatMul of values, and the steps."""
+        x, weight = _values(body, signature)
+        result = body("MatMul", [x, body("Transpose", [weight], perm=[1, 0])])
+        return epilogue(body, signature.steps, opset, result, _operands(self.inputs(signature)))
+
+
+class QuantizedConv(Conv):
+    """x [N, H, W, C], weight [K, R, S, C] of codes to y [N, P, Q, K]."""
+
+    name, op_type = "quantized_conv", "FusedQuantizedConv"
+    kinds = ("quantized_conv",)  # type: ignore[assignment]
+    problem_type = QuantizedConvProblem  # type: ignore[assignment]
+    adds_values = False
+    takes_mean = False
+
+    def prepare(self, graph: gs.Graph) -> Sequence[str]:
+        """Own DequantizeLinear for each product and sum."""
+        if pattern.serves(self):
+            pattern.own_pairs(graph, "Conv")
+        return ()
+
+    def kind_of(self, signature: Signature) -> str:
+        """There is one kind."""
+        return self.name
+
+    def anchors(self) -> Sequence[AnchorPattern]:
+        """Conv of codes."""
+        return pattern.anchor_pattern(self, "Conv")
+
+    def continuations(self) -> Sequence[StepPattern]:
+        """Steps between values and codes; no further product."""
+        return pattern.continuations(self)
+
+    def writes_nchw(self, anchor: Anchor) -> bool:
+        """False: there are no such kernels."""
+        return False
+
+    def writes_slices(self, anchor: Anchor) -> bool:
+        """False: codes are not added to what was written before."""
+        return False
+
+    def forms(self, candidate: Candidate, around: Surroundings) -> tuple[Form, Form]:
+        """Channels last, in whole accesses."""
+        alignment = candidate.anchor.dtype.alignment
+        depth, width = int(candidate.anchor.weight.shape[1]), candidate.widths[-1]
+        writes = Form(True, padded_channels(width, alignment) if around.padded else None)
+        native = around.x
+        suits = native.last and native.count(depth) % alignment == 0
+        return native if suits else Form(True, padded_channels(depth, alignment)), writes
+
+    def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> Problem:
+        """That of values, with codes."""
+        anchor = candidate.anchor
+        assert isinstance(anchor, QuantizedAnchor)  # the op's pattern makes no other
+        floats = problem_of(candidate, sizes(anchor.x), stored)
+        assert isinstance(floats, ConvProblem)  # the pattern takes images alone
+        fields = {
+            name: getattr(floats, name)
+            for name in QuantizedConvProblem.__dataclass_fields__
+            if name not in ("offsets", "border")
+        }
+        offsets = bool(anchor.zero)
+        return QuantizedConvProblem(**fields, offsets=offsets, border=offsets and any(floats.pads))
+
+    def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
+        """Attributes `epilogue_params`, `x_zero`, and those of ONNX."""
+        made = _operation(self, candidate, stored, tensors)
+        attributes = {**made.attributes, **conv_attributes(candidate.anchor.node)}
+        return Operation(made.signature, made.inputs, attributes)
+
+    def inputs(self, signature: Signature) -> list[str]:
+        """With the offsets, which the body does not read."""
+        return _inputs(super().inputs(signature), signature)
+
+    def letters(self, signature: Signature) -> str:
+        """The table of offsets."""
+        return "o" if signature.variant == _OFFSETS else ""
+
+    def words(self, signature: Signature) -> Sequence[str]:
+        """Whether there are offsets."""
+        return (_OFFSETS,) if signature.variant == _OFFSETS else ()
+
+    def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
+        """Those of ONNX, the steps' parameters and the zero point of x."""
+        return {**super().attributes(signature), **_ATTRIBUTES}
+
+    def body(self, body: Body, signature: Signature, opset: int) -> str:
+        """Conv of values in NCHW, and the steps."""
+        first, last = LAST_TO_FIRST[signature.rank], FIRST_TO_LAST[signature.rank]
+        x, weight = (body("Transpose", [each], perm=first) for each in _values(body, signature))
+        scale, *operands = _operands(self.inputs(signature))
+        sums, *steps = signature.steps
+        inputs = [x, weight]
+        if steps and steps[0].name == BIAS:
+            inputs.append(operands.pop(0))
+        result = body("Conv", inputs)
+        body.refer(super().attributes(signature))
+        if len(inputs) > 2:
+            steps.pop(0)
+
+        def operand(name: str, step: Step) -> str:
+            if step.row.operand == "tensor":
+                return _turned(body, name, first, signature.dtype)
+            return body("Reshape", [name, body.ints(-1, *[1] * (signature.rank - 2))])
+
+        steps = [sums, *steps]
+        named = [scale, *operands]
+        result = epilogue(body, steps, opset, result, named, Arranged(operand))
+        return _turned(body, result, last, steps[-1].row.cast)
+
+
+def _turned(body: Body, name: str, perm: Sequence[int], dtype: DType | None) -> str:
+    """A Transpose, which ONNX does not have for fp8: those codes are converted and back."""
+    if dtype is not DType.E4M3:
+        return body("Transpose", [name], perm=perm)
+    values = body("Transpose", [body("Cast", [name], to=DType.F32.onnx)], perm=perm)
+    return body("Cast", [values], to=dtype.onnx)
+
+
+def _inputs(names: list[str], signature: Signature) -> list[str]:
+    weight, *operands = names
+    return [weight, *([_OFFSETS] if signature.variant == _OFFSETS else []), *operands]
+
+
+def _operands(names: Sequence[str]) -> list[str]:
+    """Those of the steps."""
+    return [name for name in names if name.startswith("operand")]

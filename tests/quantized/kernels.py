@@ -1,0 +1,45 @@
+"""A family that solves products of codes, so that they are fused; its kernels are not compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from onnxbolt import extensions
+from onnxbolt.archs import Arch
+from onnxbolt.extensions import Extension
+from onnxbolt.families.base import Family, KernelConfig
+from onnxbolt.problems import Problem, QuantizedConvProblem, QuantizedGemmProblem
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodesConfig(KernelConfig):
+    """One kernel for all."""
+
+
+class Codes(Family[CodesConfig]):
+    """Takes any product of codes, in no time."""
+
+    number, name, config = 1099, "codes_for_tests", CodesConfig
+    problems = (QuantizedGemmProblem, QuantizedConvProblem)
+    kinds = frozenset({"quantized_gemm", "quantized_conv"})
+
+    def candidates(self, problem: Problem, arch: Arch) -> tuple[CodesConfig, ...]:
+        return (CodesConfig(arch=arch.number),)
+
+    def predicted_us(self, problem: Problem, config: CodesConfig, arch: Arch) -> float:
+        return 0.1
+
+
+EXTENSION = Extension(name="codes_for_tests", families=(Codes(),))
+
+
+@contextmanager
+def registered() -> Iterator[None]:
+    """With kernels for products of codes."""
+    extensions.register(EXTENSION)
+    try:
+        yield
+    finally:
+        extensions.unregister(EXTENSION)

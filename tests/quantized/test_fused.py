@@ -1,0 +1,196 @@
+"""Products of codes as fused nodes: plain ONNX Runtime computes the same codes with their bodies as
+it does with the original."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxbolt import optimize
+from onnxbolt.graph.importer import import_model
+from onnxbolt.graph.shapes import infer
+from onnxbolt.ops import OPS, FusedOp
+from onnxbolt.ops.quantized import pattern
+from tests.quantized import kernels, stored
+
+_FP8_STEP = 0.08  # of the largest output: scales of fp16 round values, which are fp32 here
+_PRODUCTS = {"Conv", "Gemm", "MatMul"}
+
+
+@pytest.fixture(autouse=True)
+def _kernels() -> Iterator[None]:
+    with kernels.registered():
+        yield
+
+
+def _outputs(model: onnx.ModelProto) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    rng, feeds = np.random.default_rng(5), {}
+    for value in model.graph.input:
+        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        draws = rng.integers(0, 256, shape) if dtype == np.uint8 else rng.standard_normal(shape)
+        feeds[value.name] = draws.astype(dtype)
+    found: list[np.ndarray] = session.run(None, feeds)
+    return found
+
+
+def _fused(model: onnx.ModelProto, folder: Path, precision: str = "keep") -> onnx.ModelProto:
+    out = folder / "fused.onnx"
+    optimize(
+        model, out, library=False, verify=False, archs=("sm_90a",), fuse="all", precision=precision
+    )
+    return onnx.load(out)
+
+
+def _types(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in model.graph.node]
+
+
+@pytest.mark.parametrize("name", stored.names())
+def test_stored_graphs(name: str, tmp_path: Path) -> None:
+    """Bit for bit, but for the order in which means are summed in NHWC, and scales of fp16."""
+    model = stored.graph(name)
+    fused = _fused(model, tmp_path)
+    types = _types(fused)
+    if "u8u8" in name:  # weights with zero points
+        assert not any(op.startswith("FusedQuantized") for op in types)
+    elif "mobile" in name:  # depthwise convolutions stay
+        assert types.count("Conv") == 1
+    else:
+        assert not _PRODUCTS & set(types)
+    (expected,), (found,) = _outputs(model), _outputs(fused)
+    largest = np.abs(expected.astype(np.float64)).max()
+    if "fp8" in name:
+        assert np.abs(found.astype(np.float64) - expected).max() <= _FP8_STEP * largest
+    elif name.startswith("cnn") and "ort" not in name:
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2.0**-21 * largest)
+    else:
+        assert found.tobytes() == expected.tobytes()
+
+
+def test_values_between_products_are_fp16_and_codes_are_not(tmp_path: Path) -> None:
+    """With --precision fp16 a residual of values is rounded to it, but nothing between codes."""
+    model = stored.graph("mobile.ort.qdq.u8s8.channel")
+    fused = _fused(model, tmp_path, "fp16")
+    assert not any("Cast" in op for op in _types(fused) if op.startswith("FusedQuantized"))
+    (expected,), (found,) = _outputs(model), _outputs(fused)
+    assert np.abs(found - expected).max() <= 0.02 * np.abs(expected).max()
+
+
+# --- a residual block of codes --------------------------------------------------------------------
+
+
+def _block(stride: int = 1, size: int = 9, zero: int = 113) -> onnx.ModelProto:
+    """ResNet's block: two convolutions with padding, a residual with a pair, ReLU."""
+    rng = np.random.default_rng(3)
+    constants: dict[str, np.ndarray] = {"z": np.uint8(zero), "s": np.float32(0.03)}
+    nodes, width = [], 16
+
+    def node(op: str, inputs: str, output: str, **attributes: object) -> None:
+        nodes.append(helper.make_node(op, inputs.split(), [output], output, **attributes))
+
+    def conv(x: str, name: str, filter: int, **attributes: object) -> None:
+        codes = rng.integers(-127, 128, (width, width, filter, filter)).astype(np.int8)
+        constants[f"w{name}"] = codes
+        constants[f"sw{name}"] = rng.uniform(0.0005, 0.002, width).astype(np.float32)
+        constants[f"b{name}"] = rng.standard_normal(width).astype(np.float32)
+        node("DequantizeLinear", f"{x} s z", f"x{name}")
+        node("DequantizeLinear", f"w{name} sw{name}", f"v{name}", axis=0)
+        node("Conv", f"x{name} v{name} b{name}", f"c{name}", **attributes)
+
+    pads = {"pads": [1, 1, 1, 1]}
+    conv("x", "1", 3, strides=[stride, stride], **pads)
+    node("Relu", "c1", "r1")
+    node("QuantizeLinear", "r1 s z", "q1")
+    conv("q1", "2", 3, **pads)
+    node("QuantizeLinear", "c2 s z", "q2")
+    node("DequantizeLinear", "q2 s z", "d2")
+    conv("x", "0", 1, strides=[stride, stride])
+    node("QuantizeLinear", "c0 s z", "q0")
+    node("DequantizeLinear", "q0 s z", "d0")
+    node("Add", "d2 d0", "a")
+    node("Relu", "a", "r")
+    node("QuantizeLinear", "r s z", "y")
+    shape = [2, width, size, size]
+    graph = helper.make_graph(
+        nodes,
+        "block",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.UINT8, None)],
+        [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("zero", [0, 113])
+def test_a_residual_block(stride: int, zero: int, tmp_path: Path) -> None:
+    """Three nodes with codes alone between them; one of two pairs in front of the sum rounds in
+    registers, the other one is what the second node reads."""
+    model = _block(stride, zero=zero)
+    fused = _fused(model, tmp_path)
+    begins = "FusedQuantizedConv_offsets" if zero else "FusedQuantizedConv"
+    ours = [op for op in _types(fused) if op.startswith("FusedQuantized")]
+    assert sorted(ours) == sorted(
+        f"{begins}_Dequantize_Bias_{steps}_u8"
+        for steps in (
+            "Relu_QuantizeU8",
+            "QuantizeU8",
+            "RequantizeU8_AddCodesU8_Relu_QuantizeU8",
+        )
+    )
+    assert not {"QuantizeLinear", "DequantizeLinear", "Conv"} & set(_types(fused))
+    (expected,), (found,) = _outputs(model), _outputs(fused)
+    assert found.tobytes() == expected.tobytes()
+
+
+def test_equal_layers_share_an_op_type(tmp_path: Path) -> None:
+    """Scales and zero points are attributes, which bodies read."""
+    model = stored.graph("mlp.ort.qdq.s8s8.tensor")
+    fused = _fused(model, tmp_path)
+    assert len({f.name for f in fused.functions}) < len(
+        [op for op in _types(fused) if op.startswith("FusedQuantized")]
+    )
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [1, 2, 3, 9, 10])
+def test_offsets_are_what_the_zero_point_adds_to_each_pixel(stride: int, size: int) -> None:
+    model = _block(stride, size)
+    graph = import_model(model)
+    infer(graph)
+    (pattern_of,) = pattern.anchor_pattern(_conv_op(), "Conv")
+    node = next(node for node in graph.nodes if node.name == "c1")
+    pattern.own_pairs(graph, "Conv")
+    found = pattern_of.match(node)
+    assert isinstance(found, tuple)
+    anchor = found[0]
+    assert isinstance(anchor, pattern.QuantizedAnchor)
+    weight = anchor.weight.values
+    table = pattern.offsets(anchor, weight)
+    firsts = pattern.classes(size, 3, stride, 1, (1, 1))
+    outputs = (size - 1) // stride + 1
+    of_output = [max(i for i, f in enumerate(firsts) if f <= p) for p in range(outputs)]
+    inside = np.pad(np.ones((size, size), np.int64), 1)
+    for p in range(outputs):
+        for q in range(outputs):
+            window = inside[p * stride : p * stride + 3, q * stride : q * stride + 3]
+            row = of_output[p] * len(firsts) + of_output[q]
+            expected = -113 * np.einsum("rs,kcrs->k", window, weight.astype(np.int64))
+            np.testing.assert_array_equal(table[row], expected)
+
+
+def _conv_op() -> FusedOp:
+    return OPS["quantized_conv"]
