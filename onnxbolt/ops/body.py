@@ -35,7 +35,7 @@ class Body:
     def __init__(self, stored: DType) -> None:
         in_fp32 = stored is DType.BF16 or stored.is_code
         self.stored, self.dtype = stored, DType.F32 if in_fp32 else stored
-        self.first_param = 0  # where the attribute of parameters has those of the step at hand
+        self.first_param = 0  # the index of the next step's parameters in the node's attribute
         self.nodes: list[NodeProto] = []
         self.outputs = ["y"]
 

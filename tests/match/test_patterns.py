@@ -23,9 +23,9 @@ def test_each_op_begins_at_the_nodes_that_it_says() -> None:
     assert sorted(stated) == sorted(place for place, found in anchors().items() for _ in found)
     # no two ops begin at one operator, except where the norm behind it decides: at a residual's
     # addition, at class tokens in front of others, and at embeddings; and at products, where the
-    # second operand decides
+    # second operand decides: another tensor, or codes
     twice = {place for place, count in Counter(stated).items() if count > 1}
-    assert twice == {("", "Add"), ("", "Concat"), ("", "Gather"), ("", "MatMul")}
+    assert twice == {("", op) for op in ("Add", "Concat", "Gather", "Conv", "MatMul")}
 
 
 def test_epilogues_continue_with_steps_and_further_products() -> None:

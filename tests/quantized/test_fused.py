@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,7 +20,8 @@ from onnxbolt.ops import OPS, FusedOp
 from onnxbolt.ops.quantized import pattern
 from tests.quantized import kernels, stored
 
-_FP8_STEP = 0.08  # of the largest output: scales of fp16 round values, which are fp32 here
+# relative to the largest output: with scales of fp16 the original rounds values to fp16
+_FP8_STEP = 0.08
 _PRODUCTS = {"Conv", "Gemm", "MatMul"}
 
 
@@ -95,13 +97,13 @@ def test_values_between_products_are_fp16_and_codes_are_not(tmp_path: Path) -> N
 def _block(stride: int = 1, size: int = 9, zero: int = 113) -> onnx.ModelProto:
     """ResNet's block: two convolutions with padding, a residual with a pair, ReLU."""
     rng = np.random.default_rng(3)
-    constants: dict[str, np.ndarray] = {"z": np.uint8(zero), "s": np.float32(0.03)}
+    constants: dict[str, Any] = {"z": np.uint8(zero), "s": np.float32(0.03)}
     nodes, width = [], 16
 
-    def node(op: str, inputs: str, output: str, **attributes: object) -> None:
+    def node(op: str, inputs: str, output: str, **attributes: Any) -> None:
         nodes.append(helper.make_node(op, inputs.split(), [output], output, **attributes))
 
-    def conv(x: str, name: str, filter: int, **attributes: object) -> None:
+    def conv(x: str, name: str, filter: int, **attributes: Any) -> None:
         codes = rng.integers(-127, 128, (width, width, filter, filter)).astype(np.int8)
         constants[f"w{name}"] = codes
         constants[f"sw{name}"] = rng.uniform(0.0005, 0.002, width).astype(np.float32)

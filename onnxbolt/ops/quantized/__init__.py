@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -28,9 +29,9 @@ from onnxbolt.ops.products import ProductOp
 from onnxbolt.ops.quantized import pattern
 from onnxbolt.ops.quantized.pattern import QuantizedAnchor
 from onnxbolt.patterns.types import AnchorPattern, StepPattern
-from onnxbolt.problems import ConvProblem, Problem, QuantizedConvProblem, QuantizedGemmProblem
+from onnxbolt.problems import Problem, QuantizedConvProblem, QuantizedGemmProblem
 
-_OFFSETS = "offsets"  # the variant whose zero point of x is not 0
+_OFFSETS = "offsets"  # the variant for a zero point of x that is not 0
 
 
 def _steps(candidate: Candidate) -> tuple[Step, ...]:
@@ -73,19 +74,16 @@ def _values(body: Body, signature: Signature) -> tuple[str, str]:
 _ATTRIBUTES = {"epilogue_params": AttributeProto.FLOATS, "x_zero": AttributeProto.INT}
 
 
-class QuantizedGemm(Gemm):
-    """x [.., K], weight [N, K] of codes to y [.., N]."""
+class _OfCodes(ProductOp):
+    """The behaviour that both ops have in common."""
 
-    name, op_type = "quantized_gemm", "FusedQuantizedGemm"
-    kinds = ("quantized_gemm",)  # type: ignore[assignment]
-    problem_type = QuantizedGemmProblem  # type: ignore[assignment]
+    operator: ClassVar[str]  # the operator of its products
     adds_values = False
-    any_order = False
 
     def prepare(self, graph: gs.Graph) -> Sequence[str]:
         """Own DequantizeLinear for each product and sum."""
         if pattern.serves(self):
-            pattern.own_pairs(graph, "MatMul")
+            pattern.own_pairs(graph, self.operator)
         return ()
 
     def kind_of(self, signature: Signature) -> str:
@@ -93,8 +91,8 @@ class QuantizedGemm(Gemm):
         return self.name
 
     def anchors(self) -> Sequence[AnchorPattern]:
-        """MatMul of codes."""
-        return pattern.anchor_pattern(self, "MatMul")
+        """Products of codes."""
+        return pattern.anchor_pattern(self, self.operator)
 
     def continuations(self) -> Sequence[StepPattern]:
         """Steps between values and codes; no further product."""
@@ -103,6 +101,29 @@ class QuantizedGemm(Gemm):
     def writes_slices(self, anchor: Anchor) -> bool:
         """False: codes are not added to what was written before."""
         return False
+
+    def inputs(self, signature: Signature) -> list[str]:
+        """With the offsets, which the body does not read."""
+        weight, *operands = super().inputs(signature)
+        return [weight, *self.words(signature), *operands]
+
+    def letters(self, signature: Signature) -> str:
+        """The table of offsets."""
+        return "o" if signature.variant == _OFFSETS else ""
+
+    def words(self, signature: Signature) -> Sequence[str]:
+        """The word for nodes with offsets."""
+        return (_OFFSETS,) if signature.variant == _OFFSETS else ()
+
+
+class QuantizedGemm(_OfCodes, Gemm):
+    """x [.., K], weight [N, K] of codes to y [.., N]."""
+
+    name, op_type = "quantized_gemm", "FusedQuantizedGemm"
+    kinds = ("quantized_gemm",)  # type: ignore[assignment]
+    problem_type = QuantizedGemmProblem  # type: ignore[assignment]
+    operator = "MatMul"
+    any_order = False
 
     def forms(self, candidate: Candidate, around: Surroundings) -> tuple[Form, Form]:
         """Rows in whole accesses."""
@@ -134,18 +155,6 @@ class QuantizedGemm(Gemm):
         """Attributes `epilogue_params` and `x_zero`."""
         return _operation(self, candidate, stored, tensors)
 
-    def inputs(self, signature: Signature) -> list[str]:
-        """With the offsets, which the body does not read."""
-        return _inputs(super().inputs(signature), signature)
-
-    def letters(self, signature: Signature) -> str:
-        """The table of offsets."""
-        return "o" if signature.variant == _OFFSETS else ""
-
-    def words(self, signature: Signature) -> Sequence[str]:
-        """Whether there are offsets."""
-        return (_OFFSETS,) if signature.variant == _OFFSETS else ()
-
     def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
         """The steps' parameters and the zero point of x."""
         return _ATTRIBUTES
@@ -157,39 +166,17 @@ class QuantizedGemm(Gemm):
         return epilogue(body, signature.steps, opset, result, _operands(self.inputs(signature)))
 
 
-class QuantizedConv(Conv):
+class QuantizedConv(_OfCodes, Conv):
     """x [N, H, W, C], weight [K, R, S, C] of codes to y [N, P, Q, K]."""
 
     name, op_type = "quantized_conv", "FusedQuantizedConv"
     kinds = ("quantized_conv",)  # type: ignore[assignment]
     problem_type = QuantizedConvProblem  # type: ignore[assignment]
-    adds_values = False
+    operator = "Conv"
     takes_mean = False
-
-    def prepare(self, graph: gs.Graph) -> Sequence[str]:
-        """Own DequantizeLinear for each product and sum."""
-        if pattern.serves(self):
-            pattern.own_pairs(graph, "Conv")
-        return ()
-
-    def kind_of(self, signature: Signature) -> str:
-        """There is one kind."""
-        return self.name
-
-    def anchors(self) -> Sequence[AnchorPattern]:
-        """Conv of codes."""
-        return pattern.anchor_pattern(self, "Conv")
-
-    def continuations(self) -> Sequence[StepPattern]:
-        """Steps between values and codes; no further product."""
-        return pattern.continuations(self)
 
     def writes_nchw(self, anchor: Anchor) -> bool:
         """False: there are no such kernels."""
-        return False
-
-    def writes_slices(self, anchor: Anchor) -> bool:
-        """False: codes are not added to what was written before."""
         return False
 
     def forms(self, candidate: Candidate, around: Surroundings) -> tuple[Form, Form]:
@@ -206,7 +193,6 @@ class QuantizedConv(Conv):
         anchor = candidate.anchor
         assert isinstance(anchor, QuantizedAnchor)  # the op's pattern makes no other
         floats = problem_of(candidate, sizes(anchor.x), stored)
-        assert isinstance(floats, ConvProblem)  # the pattern takes images alone
         fields = {
             name: getattr(floats, name)
             for name in QuantizedConvProblem.__dataclass_fields__
@@ -220,18 +206,6 @@ class QuantizedConv(Conv):
         made = _operation(self, candidate, stored, tensors)
         attributes = {**made.attributes, **conv_attributes(candidate.anchor.node)}
         return Operation(made.signature, made.inputs, attributes)
-
-    def inputs(self, signature: Signature) -> list[str]:
-        """With the offsets, which the body does not read."""
-        return _inputs(super().inputs(signature), signature)
-
-    def letters(self, signature: Signature) -> str:
-        """The table of offsets."""
-        return "o" if signature.variant == _OFFSETS else ""
-
-    def words(self, signature: Signature) -> Sequence[str]:
-        """Whether there are offsets."""
-        return (_OFFSETS,) if signature.variant == _OFFSETS else ()
 
     def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
         """Those of ONNX, the steps' parameters and the zero point of x."""
@@ -268,11 +242,6 @@ def _turned(body: Body, name: str, perm: Sequence[int], dtype: DType | None) -> 
         return body("Transpose", [name], perm=perm)
     values = body("Transpose", [body("Cast", [name], to=DType.F32.onnx)], perm=perm)
     return body("Cast", [values], to=dtype.onnx)
-
-
-def _inputs(names: list[str], signature: Signature) -> list[str]:
-    weight, *operands = names
-    return [weight, *([_OFFSETS] if signature.variant == _OFFSETS else []), *operands]
 
 
 def _operands(names: Sequence[str]) -> list[str]:
