@@ -120,3 +120,4 @@ _TABLE = {
     DType.E4M3: _Row(17, "float8_e4m3fn", "cutlass::float_e4m3_t", "cutlass::float_e4m3_t", 1),
 }
 _WEIGHTS = {DType.I8: DType.I8, DType.U8: DType.I8, DType.E4M3: DType.E4M3}
+VALUES, CODES = (tuple(d for d in DType if d.is_code is code) for code in (False, True))

@@ -12,10 +12,9 @@ import functools
 
 import numpy as np
 
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import CODES, DType
 from onnxbolt.epilogues.step import Array, Emit, EpilogueStep, InOrt, Parameter
 
-CODES = tuple(dtype for dtype in DType if dtype.is_code)
 _SCALE = Parameter("scale", default=1.0, typical=0.05)
 _SCALING = (_SCALE, Parameter("zero_point", default=0.0, typical=0.0))
 

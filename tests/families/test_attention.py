@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onnxbolt.archs import ARCHS, get
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import VALUES, DType
 from onnxbolt.families import config_from, named
 from onnxbolt.families.attention import AttentionConfig, MaskKind
 from onnxbolt.problems import AttentionProblem
@@ -34,7 +34,7 @@ def _candidates(problem: AttentionProblem, arch: int = 90) -> list[AttentionConf
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("dtype", VALUES)
 @pytest.mark.parametrize("size", [1, 16, 40, 72, 100, 128, 160, 192, 255, 256])
 def test_each_size_has_kernels_where_tensor_cores_have_the_type(
     arch: int, dtype: DType, size: int

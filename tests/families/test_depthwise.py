@@ -9,7 +9,7 @@ import pytest
 
 from onnxbolt import families
 from onnxbolt.archs import ARCHS, Arch, get
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import VALUES, DType
 from onnxbolt.families import named
 from onnxbolt.families.depthwise import fixed
 from onnxbolt.problems import ConvProblem
@@ -40,7 +40,7 @@ def candidates(problem: ConvProblem, arch: Arch) -> Sequence[Any]:
 
 
 @pytest.mark.parametrize("number", ARCHS)
-@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("dtype", VALUES)
 def test_any_architecture_and_type(number: int, dtype: DType) -> None:
     found = candidates(dataclasses.replace(BASE, dtype=dtype, out=dtype), get(number))
     assert {config.family for config in found} == {named("depthwise")}

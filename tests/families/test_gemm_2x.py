@@ -7,7 +7,7 @@ import pytest
 
 from onnxbolt import families
 from onnxbolt.archs import ARCHS, Arch, get
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import VALUES, DType
 from onnxbolt.families import gemm_2x, gemm_3x, named
 from onnxbolt.families.blocks import mma_sync
 from onnxbolt.families.gemm_2x import Gemm2xConfig
@@ -27,7 +27,7 @@ def candidates(problem: GemmProblem, arch: Arch) -> Sequence[Any]:
 
 
 @pytest.mark.parametrize("number", ARCHS)
-@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("dtype", VALUES)
 def test_candidates_are_feasible_distinct_and_serve_every_m(number: int, dtype: DType) -> None:
     arch = get(number)
     found = candidates(_problem(dtype=dtype), arch)

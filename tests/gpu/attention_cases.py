@@ -16,7 +16,7 @@ from typing import Any
 
 from onnxbolt.archs import Capability, get
 from onnxbolt.codegen.render import Instance
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import VALUES, DType
 from onnxbolt.families import FAMILIES, Family, named
 from onnxbolt.families.attention import Attention, AttentionConfig, feasible
 from onnxbolt.graph.windows import Windows
@@ -24,7 +24,6 @@ from onnxbolt.ops.attention.found import Band, Masked, Masking
 from onnxbolt.problems import AttentionProblem
 from tests.ops.attention_cases import NO_BAND, Case
 
-_VALUES = [dtype for dtype in DType if not dtype.is_code]
 SIZES = (16, 32, 40, 64, 72, 80, 96, 128, 160, 192, 256)
 LENGTHS = (1, 7, 40, 49, 77, 128, 197, 257, 384, 512, 1000, 1500, 4096)
 CHOSEN_FOR = (197, 512, 77, 1000, 384, 128)  # lengths for which instances are chosen, in turn
@@ -224,7 +223,7 @@ def _plain(family: Family[Any], arch: int) -> Iterator[tuple[Instance, str, Case
     """The cases of heads of all sizes, in the types and forms that the family serves: an SM of
     sm_75 has no room for the largest heads with every mask."""
     for row, size in enumerate(SIZES):
-        types = [t for t in _VALUES if _configs(family, arch, _chosen_for(FORMS[0], t, size))]
+        types = [t for t in VALUES if _configs(family, arch, _chosen_for(FORMS[0], t, size))]
         chosen: dict[str, Instance] = {}
         for turn, form in enumerate(FORMS if types else ()):
             dtype = _type(types, row, form)
@@ -242,7 +241,7 @@ def _periodic(family: Family[Any], arch: int) -> Iterator[tuple[Instance, str, C
     """The cases of windows and of masks with a period, if the family serves them."""
     for row, size in enumerate(PERIODIC_SIZES):
         plain = next(case for _, case in periodic([DType.F16], size))
-        types = [t for t in _VALUES if _configs(family, arch, replace(plain, dtype=t))]
+        types = [t for t in VALUES if _configs(family, arch, replace(plain, dtype=t))]
         for turn, (form, case) in enumerate(periodic(types, size) if types else ()):
             configs = _configs(family, arch, case)
             yield (
@@ -256,7 +255,7 @@ def _divided(family: Family[Any], arch: int) -> Iterator[tuple[Instance, str, Ca
     """The cases of few queries with kernels whose blocks divide the keys, if there are such."""
     if family is not named("attention") or not get(arch).has(Capability.CLUSTERS):
         return
-    types = [dtype for dtype in _VALUES if get(arch).supports(dtype)]
+    types = [dtype for dtype in VALUES if get(arch).supports(dtype)]
     for row, size in enumerate(DIVIDED_SIZES):
         for turn, (form, case) in enumerate(divided(types, size)):
             splits = _SPLITS[(row + turn) % len(_SPLITS)]

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import VALUES, DType
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.problems import AttentionProblem, ConvProblem, GemmProblem, NormProblem
 from onnxbolt.problems.base import Computed
@@ -133,7 +133,7 @@ def test_limits_of_a_norm_are_those_of_its_sums_and_steps() -> None:
     assert layer == [Arithmetic(F16).accumulation(768), 0.0, 0.0, 0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("dtype", VALUES)
 def test_limits_of_attention_are_those_of_scores_and_weights(dtype: DType) -> None:
     """The weights of keys are rounded; fp32 is multiplied as TF32."""
     problem = AttentionProblem(8, 12, 4, 197, 300, 64, 32, dtype, dtype, ("kept",), (300,))
