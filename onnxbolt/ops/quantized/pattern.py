@@ -26,7 +26,7 @@ from onnxbolt.canonicalize.quantized.scaling import (
     scaling_of,
 )
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import ADD_CODES, BIAS, REQUANTIZE, Step
+from onnxbolt.epilogues import ADD_CODES, BIAS, CASTS, REQUANTIZE, Step
 from onnxbolt.epilogues import DEQUANTIZE as SCALE_SUMS
 from onnxbolt.epilogues import QUANTIZE as ENDS
 from onnxbolt.graph.edit import auto_pad, insert, pinned, producer, sole_use, stand_in
@@ -112,6 +112,7 @@ def continuations(op: FusedOp) -> tuple[StepPattern, ...]:
     return (
         StepPattern((QUANTIZE,), partial(_quantize, op)),
         StepPattern(("Add",), partial(_add, op)),
+        StepPattern(("Cast",), partial(_cast, op)),
     )
 
 
@@ -220,6 +221,14 @@ def _add(op: FusedOp, node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link 
         return f"values of its other operand's codes are read by other nodes: {other.name}"
     step = Step(ADD_CODES[anchor.dtype], _params(scaling))
     return Link(step, codes, (pair, node), node.outputs[0])
+
+
+def _cast(op: FusedOp, node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link | None:
+    """Cast of values to 16 bits."""
+    made = DType.of(node.outputs[0].dtype)
+    if anchor.op is not op or made in (None, DType.F32) or tensor.dtype != np.float32:
+        return None
+    return Link(Step(CASTS[made]), None, (node,), node.outputs[0])
 
 
 def own_pairs(graph: gs.Graph, operator: str) -> None:
