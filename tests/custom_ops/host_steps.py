@@ -20,12 +20,16 @@ import numpy as np
 from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.resources import resource_dir
-from onnxbolt.epilogues import EPILOGUES, MEAN, ROTATE
+from onnxbolt.epilogues import EPILOGUES, MEAN, ROTATE, codes
 
 HOST = Path(__file__).with_name("host")
 HEADERS = ("limits.h", "approximations.h", "pairs.h", "steps.h")  # each includes those before it
 WHOLE = {MEAN, ROTATE}  # no functions of single values
-STEPS = tuple(name for name, row in EPILOGUES.items() if row.functor and name not in WHOLE)
+# those of codes have no functors yet
+_CODES = {step.name for step in codes.STEPS}
+STEPS = tuple(
+    name for name, row in EPILOGUES.items() if row.functor and name not in (*WHOLE, *_CODES)
+)
 PARAMS = {"LeakyRelu": (0.125,), "Clip": (-0.75, 6.0), "HardSigmoid": (0.2, 0.5), "Elu": (1.25,)}
 ALL_FP16 = np.arange(2**16, dtype=np.uint16).view(np.float16)
 
