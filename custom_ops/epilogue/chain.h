@@ -118,6 +118,23 @@ struct Chain {
     return cutlass::NumericArrayConverter<Output, float, N>{}(apply<Output>(x, operands, params));
   }
 
+  // The result as codes of 8 bits, by the last step: of values 8 i, 8 i + 1, 8 i + 4 and 8 i + 5,
+  // then of 8 i + 2, 8 i + 3, 8 i + 6 and 8 i + 7, four in each word (sm90/codes.h has this order).
+  template <class Output, int N>
+  __device__ static cutlass::Array<uint32_t, N / 4> pack(cutlass::Array<float, N> x,
+                                                         const Operands<N>& operands,
+                                                         const float* params) {
+    apply_from<false, true, 0, 0, 0, N, Steps...>(x, operands, params);
+    cutlass::Array<uint32_t, N / 4> words;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N / 4; ++i) {
+      const int at = i / 2 * 8 + i % 2 * 2;
+      words[i] =
+          Last::pack(x[at], x[at + 1], x[at + 4], x[at + 5], params + kParams - Last::kParams);
+    }
+    return words;
+  }
+
  private:
   using Last = typename LastOf<Step<Operand::kNone>, Steps...>::Type;
 

@@ -18,6 +18,7 @@
 #include "runtime/dependent_launch.h"
 #include "sm90/params.h"
 #include "sm90/split_k.h"
+#include "sm90/wgmma_integers.h"
 
 namespace onnxbolt {
 namespace sm90 {
@@ -27,16 +28,18 @@ namespace sm90 {
 template <class K>
 class TileEnd {
  public:
-  using Params = sm90::Params;
+  using Params = typename K::ProductParams;
   using Finish = typename K::Finish;
   // One set of accumulators for each 64 rows.
-  using Sums = Accumulators<K::kProductColumns>[K::kBlocks];
+  using Sum = typename K::Sum;
+  using Sums = Accumulators<K::kProductColumns, Sum>[K::kBlocks];
 
   // A block's last tile has no main loop behind it that could hide its epilogue. So its last
   // kBlocksApart k-blocks are multiplied 64 rows at a time, and the first rows are finished while
   // the others' products run. All stages of these k-blocks, and the one before, stay in use until
   // then.
-  static constexpr int kBlocksApart = K::kBlocks > 1 ? std::min(3, K::kStages - 1) : 0;
+  static constexpr int kBlocksApart =
+      K::kBlocks > 1 && !K::kPromotes ? std::min(3, K::kStages - 1) : 0;
   // Stages of the ring that further products use behind each tile.
   static constexpr int kStagesBehind = 0;
   static_assert(kBlocksApart * (K::kBlocks - 1) <= 7,
@@ -102,8 +105,10 @@ class TileEnd {
 
   CUTLASS_DEVICE void finish_unit(const Sums& sums, int m, int column, int value,
                                   const MatrixOutput& to) {
-    const auto& values = reinterpret_cast<const float (&)[kUnitValues]>(sums[m][value]);
-    if constexpr (K::kNchw)
+    const auto& values = reinterpret_cast<const Sum(&)[kUnitValues]>(sums[m][value]);
+    if constexpr (K::kCodes)
+      epilogue_.finish_unit(values, m * 64, column, params_.columns, CodesOutput<K>(params_, to));
+    else if constexpr (K::kNchw)
       epilogue_.finish_unit(values, m * 64, column, params_.columns, NchwOutput(params_, to));
     else if constexpr (K::kBoth)
       epilogue_.finish_unit(values, m * 64, column, params_.columns, to, NchwOutput(params_, to));
@@ -187,6 +192,7 @@ class Consumer {
 
   // The main loop. A stage is given back once the products of the next stage are under way.
   CUTLASS_DEVICE void multiply(Sums& sums, bool apart) {
+    if constexpr (K::kPromotes) return multiply_promoting(sums);
     constexpr int kApart = End::kBlocksApart;
     const int end = range_.end - (apart ? kApart : 0);
     int previous = 0;
@@ -215,6 +221,30 @@ class Consumer {
     WaitForProducts<0>();
     pin(sums);
     release(previous);
+  }
+
+  // The main loop that adds up each k-block's sums apart. Meanwhile other warpgroups multiply.
+  CUTLASS_DEVICE void multiply_promoting(Sums& sums) {
+    Sums parts;
+    for (int block = range_.first; block < range_.end; ++block, stage_.advance()) {
+      barriers_.full[stage_.stage].wait(stage_.parity);
+      pin(parts);
+      BeginProducts();
+      multiply_rows(parts, 0, K::kBlocks, stage_.stage, K::kIsResident ? block : stage_.stage,
+                    false);
+      CommitProducts();
+      if (block + 1 == range_.end) end_turn();
+      WaitForProducts<0>();
+      pin(parts);
+      release(stage_.stage);
+#pragma unroll
+      for (int m = 0; m < K::kBlocks; ++m) {
+#pragma unroll
+        for (int i = 0; i < K::kProductColumns / 2; ++i)
+          sums[m][i] = block > range_.first ? sums[m][i] + parts[m][i] : parts[m][i];
+      }
+    }
+    end_.keep();
   }
 
   // Passes the stages of `count` tiles from `tile` on, which are those of other warpgroups.
@@ -281,7 +311,7 @@ class Consumer {
           const uint64_t at_a =
               a + (box * K::kProductRows * K::kBoxBytes + m * 64 * K::kBoxBytes) / 16 + 2 * k;
           const uint64_t at_b = b + box * K::kProductColumns * K::kBoxBytes / 16 + 2 * k;
-          Wgmma<K::kProductColumns>::template multiply<typename K::Element>(
+          WgmmaOf<typename K::Element, K::kProductColumns>::template multiply<typename K::Element>(
               sums[m], at_a, at_b, accumulate || box + k > 0);
         }
       }

@@ -144,6 +144,19 @@ class Epilogue {
                       write_staged<2 * decltype(rounded)::kElements>(buffer, column, rounded);
                     if (operand) std::memcpy(operand + column / 4, &rounded, sizeof rounded);
                   });
+    release_buffer(buffer, unit_row, unit_column, to);
+  }
+
+  // Waits for all stores, before the block ends: they read its shared memory.
+  CUTLASS_DEVICE void drain() {
+    if (thread_ % 32 == 0) WaitForStores<0>();
+  }
+
+ protected:
+  // Stores the unit, or gives its buffer back if it is not stored.
+  template <class Destination>
+  CUTLASS_DEVICE void release_buffer(char* buffer, int unit_row, int unit_column,
+                                     const Destination& to) {
     if constexpr (Shape::kStores) FenceAsyncProxy();
     __syncwarp();
     if (thread_ % 32 == 0) {
@@ -159,12 +172,6 @@ class Epilogue {
     cursor_.advance();
   }
 
-  // Waits for all stores, before the block ends: they read its shared memory.
-  CUTLASS_DEVICE void drain() {
-    if (thread_ % 32 == 0) WaitForStores<0>();
-  }
-
- protected:
   // With a residual, waits until the buffer holds it; else until the buffer's last store has read
   // it.
   CUTLASS_DEVICE void acquire_buffer() {

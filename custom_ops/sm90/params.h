@@ -32,6 +32,27 @@ struct Params {
   int plane_columns;  // columns of NCHW, which may lack the last channels
 };
 
+// The output pixels of an axis by the taps that meet the image there: each of the first ones, up to
+// `first`, and of the last ones, from `last` on, is a class of its own, the others are one class.
+struct BorderAxis {
+  int first, last;
+
+  __host__ __device__ int class_of(int pixel) const {
+    return pixel < first ? pixel : pixel < last ? first : first + 1 + pixel - last;
+  }
+  __host__ __device__ int classes(int pixels) const {
+    return pixels > 0 ? class_of(pixels - 1) + 1 : 1;
+  }
+};
+
+// Beside those of other products: what is added to a sum of codes for the zero point of x, by the
+// class of the pixel and the column.
+struct CodeParams : Params {
+  const int32_t* offsets;  // [classes, columns]
+  BorderAxis border_h, border_w;
+  int classes_w;
+};
+
 // The k-blocks that this block multiplies: all, or the share of block `rank` if a cluster's blocks
 // share them.
 struct BlockRange {

@@ -151,7 +151,9 @@ class LoaderOfB {
     for (int box = 0; box < K::kBoxes; ++box) {
       char* to = tile + box * K::kTileN * K::kBoxBytes + part_ * kPartBytes;
       const int c = at.channel + box * K::kBoxK, row = column + part_ * kRows;
-      if constexpr (K::kClusterM > 1)
+      if constexpr (K::kPairsColumns)
+        load_pairs(full, to, at.tap * params_.groups.depth + c, row / kPairedColumns);
+      else if constexpr (K::kClusterM > 1)
         Load3D(params_.b, full, to, c, at.tap, row, Cache::kEvictLast, mask_);
       else
         Load3D(params_.b, full, to, c, at.tap, row, Cache::kEvictLast);
@@ -159,6 +161,15 @@ class LoaderOfB {
   }
 
  private:
+  // Rows in the order of sm90/codes.h. Channels beyond the last of a tap are the next tap's: they
+  // meet zeros.
+  __device__ void load_pairs(Barrier& full, char* to, int c, int group) const {
+    if constexpr (K::kClusterM > 1)
+      Load5D(params_.b, full, to, c, 0, 0, 0, group, Cache::kEvictLast, mask_);
+    else
+      Load5D(params_.b, full, to, c, 0, 0, 0, group, Cache::kEvictLast);
+  }
+
   const Params& params_;
   int part_;
   uint16_t mask_ = 0;

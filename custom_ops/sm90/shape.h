@@ -4,6 +4,7 @@
 
 #include "runtime/instance.h"
 #include "runtime/integers.h"
+#include "sm90/codes.h"
 #include "sm90/epilogue.h"
 #include "sm90/mean.h"
 #include "sm90/nchw.h"
@@ -29,6 +30,8 @@ struct KernelShape {
   using Output = OutputType;
   using Chain = ChainType;
   using Range = BlockRange;  // a tile's k-blocks
+  using ProductParams = Params;
+  using Sum = SumOf<Element>;
 
   static constexpr bool kIsPingpong = Row::at(Column::kSchedule) == kPingpong,
                         kIsResident = Row::at(Column::kResident) == 1;
@@ -51,6 +54,9 @@ struct KernelShape {
   static constexpr bool kNchw =
       Row::at(Column::kAlignC) == 1;                   // y is NCHW, and is stored pixel by pixel
   static constexpr bool kBoth = false, kMean = false;  // see BothShape, MeanShape
+  static constexpr bool kCodes = false, kPairsColumns = false;  // see CodesShape
+  // Sums of e4m3 inside wgmma have 14 bits or so: each k-block's are added in fp32, apart.
+  static constexpr bool kPromotes = Row::at(Column::kWarpK) == 1;
   static constexpr int kFold = Chain::kFold;  // columns of the product for one of the result
   using Unswapped =
       std::conditional_t<kNchw, NchwEpilogueShape<Element, Output, Chain, kBlocks, Columns>,
@@ -148,6 +154,25 @@ struct MeanShape : KernelShape<Config, ElementType, OutputType, ChainType> {
   static constexpr bool kMean = true;
   static_assert(!MeanShape::kNchw && !MeanShape::kSwapped && MeanShape::kClusterN == 1,
                 "images are whole blocks of rows");
+};
+
+// A kernel whose operands are codes of 8 bits. Offsets: it adds those of the zero point of x, by
+// the class of the pixel where Border is true (see CodeParams).
+template <class Config, class ElementType, class OutputType, class ChainType, bool Offsets = false,
+          bool Border = false>
+struct CodesShape : KernelShape<Config, ElementType, OutputType, ChainType> {
+  using ProductParams = CodeParams;
+  using Epilogue = CodesEpilogue<typename CodesShape::Finish>;
+  static constexpr bool kCodes = true, kOffsets = Offsets, kBorder = Border;
+  static constexpr bool kPairsColumns = sizeof(OutputType) == 1;
+  static_assert(sizeof(ElementType) == 1, "codes have 8 bits");
+  static_assert(!Border || Offsets, "classes of pixels have offsets");
+  static_assert(!CodesShape::kNchw && !CodesShape::kSwapped,
+                "rows of pixels are stored as they are");
+  static_assert(!CodesShape::kPromotes || std::is_same_v<typename CodesShape::Sum, float>,
+                "sums of integers are exact");
+  static_assert(!kPairsColumns || CodesShape::kTileN / CodesShape::kClusterM % kPairedColumns == 0,
+                "columns are paired in whole groups");
 };
 
 // The block's shared memory.

@@ -21,6 +21,8 @@ template <class K>
 class SplitSums {
  public:
   using Finish = typename K::Finish;
+  using Sum = typename K::Sum;
+  using Four = std::conditional_t<std::is_same_v<Sum, float>, float4, int4>;
   static constexpr int kValues =
       Finish::kUnitColumns * K::kFold / 2;  // values of one thread in a unit
   static constexpr int kSlotBytes = 128 * kValues * sizeof(float);
@@ -31,7 +33,8 @@ class SplitSums {
   CUTLASS_DEVICE bool owns(int unit) const { return OwnerOfUnit<K>(group_, unit, split_) == rank_; }
 
   // Sends a unit's sums to its owner.
-  CUTLASS_DEVICE void send(int unit, const float* values) const {
+  CUTLASS_DEVICE void send(int unit, const Sum* sums) const {
+    const float* values = reinterpret_cast<const float*>(sums);  // moved as they are
     const uint32_t to =
         AddressIn(OwnerOfUnit<K>(group_, unit, split_), SharedAddress(slot(unit, rank_)));
 #pragma unroll
@@ -43,15 +46,15 @@ class SplitSums {
   }
 
   // Adds up a unit that this block finishes. `values`: this block's sums, then the total.
-  CUTLASS_DEVICE void receive(int unit, float* values) const {
-    float sums[kValues] = {};
+  CUTLASS_DEVICE void receive(int unit, Sum* values) const {
+    Sum sums[kValues] = {};
     for (int source = 0; source < split_; ++source) {
-      const float4* from = reinterpret_cast<const float4*>(slot(unit, source));
+      const Four* from = reinterpret_cast<const Four*>(slot(unit, source));
 #pragma unroll
       for (int i = 0; i < kValues; i += 4) {
-        const float4 part =
-            source == rank_ ? make_float4(values[i], values[i + 1], values[i + 2], values[i + 3])
-                            : from[i * 32];
+        const Four part = source == rank_
+                              ? Four{values[i], values[i + 1], values[i + 2], values[i + 3]}
+                              : from[i * 32];
         sums[i] += part.x, sums[i + 1] += part.y, sums[i + 2] += part.z, sums[i + 3] += part.w;
       }
     }

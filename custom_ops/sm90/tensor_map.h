@@ -19,6 +19,12 @@ template <>
 constexpr CUtensorMapDataType kOperandType<cutlass::bfloat16_t> = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 template <>
 constexpr CUtensorMapDataType kOperandType<float> = CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
+template <>
+constexpr CUtensorMapDataType kOperandType<int8_t> = CU_TENSOR_MAP_DATA_TYPE_UINT8;
+template <>
+constexpr CUtensorMapDataType kOperandType<uint8_t> = CU_TENSOR_MAP_DATA_TYPE_UINT8;
+template <>
+constexpr CUtensorMapDataType kOperandType<cutlass::float_e4m3_t> = CU_TENSOR_MAP_DATA_TYPE_UINT8;
 template <class T>
 constexpr CUtensorMapDataType kPlainType = kOperandType<T>;
 template <>

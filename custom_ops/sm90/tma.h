@@ -72,6 +72,25 @@ __device__ inline void Load4D(const CUtensorMap& map, Barrier& full, void* to, i
       : "memory");
 }
 
+__device__ inline void Load5D(const CUtensorMap& map, Barrier& full, void* to, int x, int y, int z,
+                              int w, int v, Cache cache) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(SharedAddress(to)),
+      "l"(Address(map)), "r"(full.address()), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v), "l"(cache)
+      : "memory");
+}
+
+__device__ inline void Load5D(const CUtensorMap& map, Barrier& full, void* to, int x, int y, int z,
+                              int w, int v, Cache cache, uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8, %9;" ::"r"(SharedAddress(to)),
+      "l"(Address(map)), "r"(full.address()), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v), "h"(mask),
+      "l"(cache)
+      : "memory");
+}
+
 // Loads `bytes` that lie side by side; addresses and number are multiples of 16.
 __device__ inline void LoadBytes(const void* from, Barrier& full, void* to, int bytes) {
   asm volatile(

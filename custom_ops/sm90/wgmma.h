@@ -6,6 +6,7 @@
 // kernel takes to compile.
 #pragma once
 #include <cstdint>
+#include <type_traits>
 
 #include "cutlass/numeric_types.h"
 #include "sm90/barrier.h"
@@ -48,17 +49,28 @@ CUTLASS_DEVICE void WaitForProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Groups) : "memory");
 }
 
+// The type of a product's sums: products of 8-bit integers are added up in integers.
+template <class Element>
+using SumOf =
+    std::conditional_t<sizeof(Element) == 1 && std::is_integral_v<Element>, int32_t, float>;
+
 // Accumulators of 64 rows x Columns. Lane l of warp w has, for i = 0, 1, .., the rows 16 w + l / 4
 // and 8 below, columns 8 i + 2 (l % 4) and the next: d[4 i], d[4 i + 1] of the first row, d[4 i +
 // 2], d[4 i + 3] of the other.
-template <int Columns>
-using Accumulators = float[Columns / 2];
+template <int Columns, class Sum = float>
+using Accumulators = Sum[Columns / 2];
 
 // Keeps the compiler from moving uses of accumulators before the wait that completes them.
 template <int Size>
 CUTLASS_DEVICE void PinAccumulators(float (&d)[Size]) {
 #pragma unroll
   for (int i = 0; i < Size; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+template <int Size>
+CUTLASS_DEVICE void PinAccumulators(int32_t (&d)[Size]) {
+#pragma unroll
+  for (int i = 0; i < Size; ++i) asm volatile("" : "+r"(d[i])::"memory");
 }
 
 // multiply<Element>(d, a, b, accumulate): d = a b^T, plus d where `accumulate` is not 0.
@@ -118,6 +130,9 @@ struct Wgmma;
       else if constexpr (std::is_same_v<Element, cutlass::bfloat16_t>)                             \
         ONNXBOLT_PRODUCT("m64n" #COLUMNS "k16.f32.bf16.bf16", ", 0, 0", REGISTERS, A, B,           \
                          ACCUMULATE, __VA_ARGS__);                                                 \
+      else if constexpr (std::is_same_v<Element, cutlass::float_e4m3_t>)                           \
+        ONNXBOLT_PRODUCT("m64n" #COLUMNS "k32.f32.e4m3.e4m3", "", REGISTERS, A, B, ACCUMULATE,     \
+                         __VA_ARGS__);                                                             \
       else                                                                                         \
         ONNXBOLT_PRODUCT("m64n" #COLUMNS "k8.f32.tf32.tf32", "", REGISTERS, A, B, ACCUMULATE,      \
                          __VA_ARGS__);                                                             \

@@ -1,0 +1,123 @@
+// Steps of chains whose operands, or whose result, are codes of 8 bits
+// (docs/decisions/quantized.md): value = (code - zero point) * scale. Parameters: the scale, then
+// the zero point, if there is one.
+//
+// `pack`: a chain's last step, for four values: their codes, the first one in the lowest byte. It
+// multiplies by the reciprocal of the scale, which is as near as the quotient.
+#pragma once
+#include <cstdint>
+
+#include "cutlass/numeric_types.h"
+#include "epilogue/steps.h"
+
+namespace onnxbolt {
+namespace epilogue {
+
+// The value of a sum of products: params[0] is the scale of x, the vector those of the weights.
+struct Dequantize : Step<Operand::kVector, 1> {
+  __device__ static float apply(float x, float vector, const float* scale) {
+    return x * (scale[0] * vector);
+  }
+};
+
+// Adds the value of a code.
+struct AddCodes : Step<Operand::kTensor, 2> {
+  __device__ static float apply(float x, float code, const float* params) {
+    return x + (code - params[1]) * params[0];
+  }
+};
+struct AddCodesI8 : AddCodes {};
+struct AddCodesU8 : AddCodes {};
+struct AddCodesE4M3 : AddCodes {};
+
+// Two values rounded to E4M3FN, saturated, the first one in the lower byte; NaN stays NaN.
+__device__ inline uint16_t pack_e4m3(float first, float second) {
+  uint16_t codes = 0;
+#if __CUDA_ARCH__ >= 890
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(second), "f"(first));
+#endif
+  return codes;
+}
+
+__device__ inline float round_e4m3(float x) {
+  return float(cutlass::float_e4m3_t::bitcast(static_cast<uint8_t>(pack_e4m3(x, 0.f))));
+}
+
+// Codes of integers from Low to High.
+template <int Low, int High>
+struct IntegerCodes : Step<Operand::kNone, 2> {
+  __device__ static float code(float x, const float* params) {
+    return clamp(rintf(x / params[0]) + params[1], float(Low), float(High));
+  }
+
+  // An integer between the limits of int8 or uint8, after the zero point is added. Large values
+  // saturate when they are converted, NaN becomes 0.
+  __device__ static uint32_t pack(float a, float b, float c, float d, const float* params) {
+    const float inverse = 1.f / params[0];
+    const int zero = static_cast<int>(params[1]);
+    return pack_two(convert(a, inverse, zero), convert(b, inverse, zero),
+                    pack_two(convert(c, inverse, zero), convert(d, inverse, zero), 0));
+  }
+
+ private:
+  // Conversion to 16 bits saturates far outside of the codes, whatever the zero point is.
+  __device__ static int convert(float x, float inverse, int zero) {
+    int16_t rounded;
+    asm("cvt.rni.s16.f32 %0, %1;" : "=h"(rounded) : "f"(x * inverse));
+    return rounded + zero;
+  }
+
+  __device__ static uint32_t pack_two(int first, int second, uint32_t above) {
+    uint32_t codes = 0;
+#if __CUDA_ARCH__ >= 720
+    if constexpr (Low < 0)
+      asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;"
+          : "=r"(codes)
+          : "r"(second), "r"(first), "r"(above));
+    else
+      asm("cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;"
+          : "=r"(codes)
+          : "r"(second), "r"(first), "r"(above));
+#endif
+    return codes;
+  }
+};
+
+template <int Low, int High>
+struct QuantizeIntegers : IntegerCodes<Low, High> {
+  __device__ static float apply(float x, float, const float* params) {
+    return IntegerCodes<Low, High>::code(x, params);
+  }
+};
+struct QuantizeI8 : QuantizeIntegers<-128, 127> {};
+struct QuantizeU8 : QuantizeIntegers<0, 255> {};
+
+struct QuantizeE4M3 : Step<Operand::kNone, 2> {
+  __device__ static float apply(float x, float, const float* params) {
+    return clamp(x / params[0], -448.f, 448.f);
+  }
+  __device__ static uint32_t pack(float a, float b, float c, float d, const float* params) {
+    const float inverse = 1.f / params[0];
+    return pack_e4m3(a * inverse, b * inverse) | uint32_t(pack_e4m3(c * inverse, d * inverse))
+                                                     << 16;
+  }
+};
+
+// Codes, and their values again.
+template <int Low, int High>
+struct RequantizeIntegers : IntegerCodes<Low, High> {
+  __device__ static float apply(float x, float, const float* params) {
+    return (IntegerCodes<Low, High>::code(x, params) - params[1]) * params[0];
+  }
+};
+struct RequantizeI8 : RequantizeIntegers<-128, 127> {};
+struct RequantizeU8 : RequantizeIntegers<0, 255> {};
+
+struct RequantizeE4M3 : Step<Operand::kNone, 2> {
+  __device__ static float apply(float x, float, const float* params) {
+    return round_e4m3(x / params[0]) * params[0];
+  }
+};
+
+}  // namespace epilogue
+}  // namespace onnxbolt

@@ -1,0 +1,24 @@
+// The arguments of products of 8-bit codes, from the ops to their kernels.
+#pragma once
+#include "ops/conv/arguments.h"
+#include "ops/gemm/arguments.h"
+
+namespace onnxbolt {
+
+// Corrections of the sums for the zero point of x: -zero times the sum of the weights by which x is
+// multiplied. Sums differ by the taps that meet the image, so that there is a row for each class of
+// output pixels; one in all without padding.
+struct OffsetArguments {
+  const int32_t* values = nullptr;  // [classes, n]; null if the zero point is 0
+  int classes = 1;
+};
+
+struct QuantizedGemmArguments : GemmArguments {
+  OffsetArguments offsets;
+};
+
+struct QuantizedConvArguments : ConvArguments {
+  OffsetArguments offsets;
+};
+
+}  // namespace onnxbolt
