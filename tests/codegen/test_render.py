@@ -14,6 +14,7 @@ from onnxbolt.codegen.render import Instance, instance_name, render_unit
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, EPILOGUES, PRODUCT, STORE, codes
+from onnxbolt.epilogues.step import EpilogueStep
 from onnxbolt.errors import ToolchainError
 from onnxbolt.families import FAMILIES, Family, only
 from onnxbolt.families.attention import AttentionConfig, MaskKind
@@ -455,7 +456,7 @@ def test_repeated_instance_is_refused() -> None:
 
 
 def test_every_step_has_its_functor_in_the_header() -> None:
-    """But for the steps of codes, for which there are no kernels yet."""
+    """But for the steps of codes, which have a header of their own."""
     header = (resource_dir("custom_ops") / "epilogue" / "steps.h").read_text()
     kinds = {"": "kNone", "vector": "kVector", "tensor": "kTensor", "rotation": "kRotation"}
     for name, row in EPILOGUES.items():
@@ -467,6 +468,17 @@ def test_every_step_has_its_functor_in_the_header() -> None:
             of_values_alone = not row.operand and not row.params
             bases = [f"Step<{arguments}", *(["HalfStep<"] if of_values_alone else [])]
             assert any(f"struct {row.functor} : {base}" in header for base in bases)
+
+
+@pytest.mark.parametrize("step", codes.STEPS, ids=lambda step: step.name)
+def test_every_step_of_codes_has_its_functor_in_the_header(step: EpilogueStep) -> None:
+    header = (resource_dir("custom_ops") / "epilogue" / "codes.h").read_text()
+    bases = dict(re.findall(r"struct (\w+) : (.+?) {", header))
+    base = bases[step.functor]
+    while not base.startswith("Step<"):
+        base = bases[base.partition("<")[0]]
+    kind = {"": "kNone", "vector": "kVector", "tensor": "kTensor"}[step.operand]
+    assert base == f"Step<Operand::{kind}, {len(step.params)}>"
 
 
 def test_missing_resources_name_the_cure() -> None:

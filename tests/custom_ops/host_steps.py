@@ -25,7 +25,7 @@ from onnxbolt.epilogues import EPILOGUES, MEAN, ROTATE, codes
 HOST = Path(__file__).with_name("host")
 HEADERS = ("limits.h", "approximations.h", "pairs.h", "steps.h")  # each includes those before it
 WHOLE = {MEAN, ROTATE}  # no functions of single values
-# those of codes have no functors yet
+# the tuner's reference does not have those of codes
 _CODES = {step.name for step in codes.STEPS}
 STEPS = tuple(
     name for name, row in EPILOGUES.items() if row.functor and name not in (*WHOLE, *_CODES)
