@@ -28,6 +28,7 @@ def test_public_names() -> None:
             "SpeedError",
             "ToolchainError",
             "__version__",
+            "cuda_graph_obstacle",
             "cuda_provider",
             "get_library_path",
             "optimize",

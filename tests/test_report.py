@@ -41,7 +41,8 @@ def model_of(signature: str, body: str, weights: dict[str, np.ndarray]) -> Model
 
 @pytest.fixture(scope="module")
 def mixed() -> ModelProto:
-    """One convolution that can be fused, one grouped, one product with a weight, one without."""
+    """One convolution that can be fused, one grouped, one product with a weight, one without, which
+    is fused as well."""
     body = """a = Conv(x, w) r = Relu(a) d = Conv<group=2>(r, k)
               g = GlobalAveragePool(d) f = Flatten(g) m = MatMul(f, v)
               t = Transpose<perm=[1,0]>(m) s = MatMul(m, t) y = Exp(s)"""
@@ -62,6 +63,7 @@ def test_report_of_a_run(mixed: ModelProto, report: Report) -> None:
     assert [node.op for node in report.fused if node.flops] == [
         "FusedConv_Relu_f16",
         "FusedGemm_f16_pad2",
+        "FusedGemm_CastF32_f16",
     ]
     convolution = report.fused[0]
     assert convolution.flops == 2 * (2 * 8 * 8 * 8) * (8 * 3 * 3)
@@ -69,7 +71,7 @@ def test_report_of_a_run(mixed: ModelProto, report: Report) -> None:
     assert [p.arch for p in convolution.predicted] == [80, 90]
     assert len(convolution.configs) == 2
     assert report.coverage is not None
-    assert report.coverage == coverage(products(mixed, {}), {"Conv_a", "MatMul_m"})
+    assert report.coverage == coverage(products(mixed, {}), {"Conv_a", "MatMul_m", "MatMul_s"})
     assert report.coverage < 1
     assert ("Conv_d", "grouped convolutions of such widths stay with ONNX Runtime") in [
         (r.node, r.reason) for r in report.refusals
