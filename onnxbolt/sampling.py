@@ -3,6 +3,7 @@ that a node holds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 # by the numbers that a node carries (custom_ops/runtime/declarations.h)
@@ -47,3 +48,19 @@ class Sampling:
             *([self.rounding] if self.mode == "nearest" else []),
             self.by,
         ]
+
+
+def resampled(attributes: Mapping[str, object]) -> tuple[str, str, str] | None:
+    """Mode, coordinates and rounding of a Resize with these attributes, None where no kernel has
+    them: antialiasing averages over as many pixels as a scale covers, and tf_crop_and_resize fills
+    in what lies outside of the image."""
+    if "axes" in attributes or attributes.get("antialias", 0):
+        return None
+    if attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return None
+    mode = str(attributes.get("mode", MODES[0]))
+    coordinates = str(attributes.get("coordinate_transformation_mode", COORDINATES[0]))
+    rounding = str(attributes.get("nearest_mode", ROUNDINGS[0]))
+    if mode not in MODES or coordinates not in COORDINATES or rounding not in ROUNDINGS:
+        return None
+    return mode, coordinates, rounding if mode == "nearest" else ROUNDINGS[0]

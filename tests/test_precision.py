@@ -325,6 +325,35 @@ def test_bf16_takes_what_has_kernels(rng: np.random.Generator) -> None:
     assert graph.tensors()["w"].values.dtype == ml_dtypes.bfloat16
 
 
+@pytest.mark.parametrize(
+    ("body", "stay"),
+    [
+        ('b = Resize<mode="linear">(a, , s) y = Relu(b)', []),
+        ("b = Resize(a, , s) c = LeakyRelu(b) y = Relu(c)", []),
+        ("b = DepthToSpace<blocksize=2>(a) y = Relu(b)", []),
+        ("b = SpaceToDepth<blocksize=2>(a) c = LeakyRelu(b) y = Relu(c)", []),
+        ("b = BatchNormalization(m, t, t, t, t) y = Relu(b)", []),
+        ("b = Add(a, m) c = LeakyRelu(b) y = Relu(c)", []),
+        # no kernel of ours
+        ('b = Resize<mode="linear", antialias=1>(a, , s) y = Relu(b)', "b"),
+        ("b = LeakyRelu(m) y = Relu(b)", "b"),
+        # no operator in 16 bits in front
+        ("b = Resize(x, , s) y = Conv(b, w)", "b"),
+    ],
+)
+def test_bf16_takes_images_that_our_kernels_have(body: str, stay: str) -> None:
+    """ONNX Runtime has no kernel in bf16 for most operators of images."""
+    weights: dict[str, Any] = {
+        "w": np.ones((4, 4, 1, 1), np.float32),
+        "s": np.array([1, 1, 2, 2], np.float32),
+        "t": np.ones(4, np.float32),
+    }
+    text = f"a = Conv(x, w) m = MaxPool<kernel_shape=[1,1]>(a) {body}"
+    model = model_of("(float[1,4,8,8] x) => (float[n,c,h,v] y)", text, weights, 18)
+    _, kept = converted(model, "bf16", "1.31")
+    assert [k.node.partition("_")[2] for k in kept] == list(stay)
+
+
 @pytest.mark.zoo
 @pytest.mark.parametrize("name", sorted(path.stem for path in ZOO.glob("*.onnx")))
 def test_zoo_within_fp16_limit(name: str, zoo: Callable[[str], onnx.ModelProto]) -> None:

@@ -18,7 +18,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt import grouped
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.epilogues import EPILOGUES, steps_of
 from onnxbolt.forms import FIRST_TO_LAST
 from onnxbolt.graph.exporter import INTERNAL_DOMAIN
 from onnxbolt.graph.order import in_order
@@ -26,6 +26,7 @@ from onnxbolt.graph.volumes import axes_of, is_of_images
 from onnxbolt.precision import ops
 from onnxbolt.precision.constants import LARGEST, Constants
 from onnxbolt.precision.kernel_table import Kernels
+from onnxbolt.sampling import resampled
 
 _TYPE = {DType.F16: "tensor(float16)", DType.BF16: "tensor(bfloat16)"}
 COUNTS = "works on integers (or other types) that 16 bits represent exactly only while they"
@@ -93,6 +94,7 @@ def may_be_low(node: gs.Node, index: int, low: DType, opset: int, inputs: bool =
         return False
     if low is DType.BF16 and (
         node.op in ops.POOLING
+        or node.op in ops.RESAMPLING
         or ops.needs_epilogue(node.op)
         or node.op in ("Conv", "ConvTranspose")
     ):
@@ -126,6 +128,8 @@ class Decision:
         self._carried: dict[str, str] = {}
         # names of fp32 tensors that hold integers, or are computed from such tensors only
         self._counting: set[str] = set()
+        # names of 16-bit tensors that a kernel of ours may write behind steps of its epilogue
+        self._before_steps: set[str] = set()
         nodes = [
             node
             for node in in_order(graph)
@@ -159,6 +163,8 @@ class Decision:
             self.reasons[node] = reason
         else:
             self.converted.add(node)
+            if node.op in ops.BEFORE_STEPS or self._begins_steps(node):
+                self._before_steps.update(t.name for t in node.outputs)
         cause = "" if self.low is not DType.F16 else self._cause(node)
         if cause and not self._bounds(node):
             self._carried.update((t.name, cause) for t in node.outputs if is_float(t))
@@ -219,16 +225,22 @@ class Decision:
             whole = weight.shape[1] % self.low.alignment == 0
             return whole and node.attrs.get("group", 1) == 1
         if node.op in ops.POOLING:
-            shape = node.inputs[0].shape
-            return len(node.outputs) == 1 and shape is not None and len(shape) == 4
-        if not ops.needs_epilogue(node.op) or not node.inputs[0].inputs:
-            return False
-        source = node.inputs[0].inputs[0]
-        return (
-            len(node.inputs[0].outputs) == 1
-            and source.op in ops.ANCHORS
-            and source in self.converted
-        )
+            return len(node.outputs) == 1 and _is_image(node.inputs[0])
+        if node.op in ops.RESAMPLING or node.op == "BatchNormalization":
+            return _is_image(node.inputs[0]) and self._follows(node) and _has_form(node)
+        return ops.needs_epilogue(node.op) and self._continues(node)
+
+    def _follows(self, node: gs.Node) -> bool:
+        """True if a node in 16 bits computes the first input."""
+        return any(source in self.converted for source in node.inputs[0].inputs)
+
+    def _begins_steps(self, node: gs.Node) -> bool:
+        """True for a step of an epilogue, or one that may begin a run of such nodes of images."""
+        return _is_step(node) and (self._continues(node) or _is_image(node.outputs[0]))
+
+    def _continues(self, node: gs.Node) -> bool:
+        """True if the node may be the next step of an epilogue."""
+        return any(t.name in self._before_steps and len(t.outputs) == 1 for t in node.inputs)
 
     def _constant(self, node: gs.Node) -> str:
         for constant in self._data_constants(node):
@@ -339,6 +351,26 @@ class Decision:
             if node in self.converted and node in before and node in after:
                 self.reasons[node] = BETWEEN
                 self.converted.discard(node)
+
+
+def _is_step(node: gs.Node) -> bool:
+    """True if the node may become a step of an epilogue."""
+    if domain_of(node) == INTERNAL_DOMAIN:
+        return node.op in EPILOGUES
+    return not domain_of(node) and bool(steps_of(node.op))
+
+
+def _is_image(tensor: gs.Tensor) -> bool:
+    return tensor.shape is not None and len(tensor.shape) == 4
+
+
+def _has_form(node: gs.Node) -> bool:
+    """True if our kernels have the attributes of a Resize, or the constants of a
+    BatchNormalization, which becomes a factor and a sum; other operators have but one form."""
+    if node.op == "Resize":
+        return resampled(node.attrs) is not None
+    constants = all(isinstance(tensor, gs.Constant) for tensor in node.inputs[1:])
+    return node.op != "BatchNormalization" or (constants and len(node.outputs) == 1)
 
 
 def _light(node: gs.Node) -> bool:

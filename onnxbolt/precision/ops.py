@@ -128,6 +128,10 @@ _OTHERS_BOUNDING = frozenset(
 )
 ANCHORS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})
 POOLING = frozenset({"AveragePool", "GlobalAveragePool", "MaxPool"})
+# they move or mix pixels of images; our kernels have them in both 16-bit types
+RESAMPLING = frozenset({"DepthToSpace", "Resize", "SpaceToDepth"})
+# behind their nodes others may become steps of an epilogue
+BEFORE_STEPS = ANCHORS | RESAMPLING | {"BatchNormalization", "GroupNormalization"}
 # float inputs by position that are coordinates or counts, not data: fp32 even where ONNX allows
 # another type
 FP32_INPUTS = {"OneHot": (0, 1), "Resize": (1, 2)}

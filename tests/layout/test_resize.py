@@ -220,12 +220,12 @@ def test_channels_that_may_change_are_no_resizing_of_ours() -> None:
     assert "Resize" in ops(fused(model))
 
 
-@pytest.mark.parametrize("precision", ["keep", "fp16"])
+@pytest.mark.parametrize("precision", ["keep", "fp16", "bf16"])
 def test_a_sum_with_what_was_resized_is_its_epilogue(precision: str) -> None:
     model = _pyramid(Net({"x": ("N", 8, "H", "W")}), "pool")
     optimized = fused(model, precision)
     (node,) = (n for n in optimized.graph.node if n.op_type.startswith("Resize"))
-    kind = "f32" if precision == "keep" else "f16"
+    kind = {"keep": "f32", "fp16": "f16", "bf16": "bf16"}[precision]
     assert node.op_type == f"Resize_nhwc_nearest_half_pixel_round_prefer_floor_like_Add_{kind}"
     assert attribute(node, "source_nodes") == [b"resize8", b"add11"]
     assert "Add" not in ops(optimized)

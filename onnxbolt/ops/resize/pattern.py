@@ -7,25 +7,12 @@ from collections.abc import Callable
 import onnx_graphsurgeon as gs
 
 from onnxbolt.graph.edit import constant_integers, optional, producer
-from onnxbolt.sampling import COORDINATES, MODES, ROUNDINGS, Sampling
+from onnxbolt.sampling import Sampling, resampled
 
 
 def sampling_of(node: gs.Node) -> Sampling | None:
-    """How a kernel resizes as the node does, None where it does not: antialiasing averages over as
-    many pixels as a scale covers, and tf_crop_and_resize fills in what lies outside of the
-    image."""
-    attributes = node.attrs
-    if "axes" in attributes or attributes.get("antialias", 0):
-        return None
-    if attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
-        return None
-    mode, rounding = (
-        attributes.get("mode", "nearest"),
-        attributes.get("nearest_mode", "round_prefer_floor"),
-    )
-    coordinates = attributes.get("coordinate_transformation_mode", "half_pixel")
-    if mode not in MODES or coordinates not in COORDINATES or rounding not in ROUNDINGS:
-        return None
+    """How a kernel resizes as the node does, None where it does not."""
+    found = resampled(node.attrs)
     by = (
         "scales"
         if scales_of(node)
@@ -35,11 +22,7 @@ def sampling_of(node: gs.Node) -> Sampling | None:
         if given_sizes(node) is not None
         else None
     )
-    return (
-        Sampling(mode, coordinates, rounding if mode == "nearest" else ROUNDINGS[0], by)
-        if by
-        else None
-    )
+    return Sampling(*found, by) if found and by else None
 
 
 def given_sizes(node: gs.Node) -> gs.Tensor | None:
