@@ -73,6 +73,7 @@ class _Judge:
         # inputs that nothing rounds
         self._exact = {name: a for name, a in feeds.items() if not is_float(a.dtype)}
         self._initializers = {tensor.name: tensor for tensor in models.optimized.graph.initializer}
+        self._before = {tensor.name: tensor for tensor in models.original.graph.initializer}
         self._sparse = {tensor.values.name for tensor in models.optimized.graph.sparse_initializer}
         # a constant may be stored in fp32 and still have been rounded, by the precision stage or
         # in an original of 16 bits, whose formulas' constants are
@@ -134,7 +135,7 @@ class _Judge:
             self._initializers.keys() | self._sparse
         ):
             values = self._constant(name)
-            error = max(unit(values.dtype), self._constants) if is_float(values.dtype) else 0.0
+            error = self._rounding(name, values)
             # float32's largest numbers have become bfloat16's largest, which is more than a
             # rounding
             env[name] = found = Bounded.of(values, error / (1 - error))
@@ -143,6 +144,15 @@ class _Judge:
                     found, operands=found.absolute(found.operands) + folding
                 )
         return env
+
+    def _rounding(self, name: str, values: np.ndarray) -> float:
+        """The relative error of an initializer's `values`."""
+        if not is_float(values.dtype):
+            return 0.0
+        before = self._before.get(name) if values.dtype == np.float32 else None
+        if before is not None and np.array_equal(weights.values(before), values):
+            return FP32_OPERANDS
+        return max(unit(values.dtype), self._constants)
 
     def _constant(self, name: str) -> np.ndarray:
         """An initializer as the optimized model computes with it."""

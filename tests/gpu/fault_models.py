@@ -158,11 +158,13 @@ def _pixel_shuffle() -> onnx.ModelProto:
 
 
 def _grid_sample() -> onnx.ModelProto:
-    """An image warped, as flows of pixels do it."""
+    """An image warped, as flows of pixels do it, by positions within the image: outside of it
+    pixels are zero already."""
     net = Net({"x": (1, 64, SIDE, SIDE)})
     at = np.linspace(-1, 1, SIDE, dtype=np.float32)
     grid = np.stack(np.meshgrid(at, at), -1) + net.rng.normal(0, 0.1, (1, SIDE, SIDE, 2))
-    y = net.node("GridSample", net.conv("x", 64, 64), net.const(grid), mode="bilinear")
+    inside = net.const(grid.clip(1 / SIDE - 1, 1 - 1 / SIDE))
+    y = net.node("GridSample", net.conv("x", 64, 64), inside, mode="bilinear")
     return net.model(net.conv(y, 64, 64))
 
 
