@@ -12,8 +12,12 @@ import numpy as np
 import onnx
 
 from benchmarks.common import time_argument
+from onnxbolt.archs import by_name
+from onnxbolt.errors import OnnxboltError
+from onnxbolt.gpu import local_arch
 from onnxbolt.tolerances import relative_l2
-from onnxbolt.tune.cuda import CudaError, Stream
+from onnxbolt.tune.cuda import Stream
+from onnxbolt.tune.library import profiler_library
 from onnxbolt.tune.sessions import Arrays, Session, Setting, Source
 
 LIMIT = 1e-2  # relative L2, of fp16 against fp32
@@ -69,12 +73,21 @@ def add_racing_options(parser: argparse.ArgumentParser) -> None:
 
 def stream_for(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> Stream | None:
     """The stream that the models run on, None for the CPU, with `--cache` in force. Without a GPU
-    the program ends with exit code 1."""
+    the program ends with exit code 1.
+
+    With --tune the profiler is compiled here. In an empty cache that takes about half a minute,
+    which would else be part of the first model's budget, or all of it.
+    """
     use_cache(chosen)
+    if chosen.provider == "cpu":
+        return None
     try:
-        return None if chosen.provider == "cpu" else Stream()
-    except CudaError as error:
-        parser.exit(1, f"error: {error}; --provider cpu tries the script out without one\n")
+        stream = Stream()
+        if getattr(chosen, "tune", False) and (arch := local_arch()):
+            profiler_library(by_name(arch).number)
+    except OnnxboltError as error:
+        parser.exit(1, f"error: {error}; --provider cpu tries the script out without a GPU\n")
+    return stream
 
 
 def use_cache(chosen: argparse.Namespace) -> None:
