@@ -53,6 +53,10 @@ _REGIONS_SHARE = 0.7  # for regions, of that rest; what remains is for the whole
 # kernels per core in the compiler's queue: with more, kernels are chosen too early; with fewer,
 # headers take most of the time
 _QUEUED = 4
+NOTHING_MEASURED = (
+    "no kernel was measured before the budget ended: predictions decide. With an empty cache the"
+    " profiler and the first kernels compile for up to a minute; the next run finds them there"
+)
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Messages = Callable[[str], None]
@@ -340,6 +344,8 @@ class _Kernels:
         self._note(seconds=time.monotonic() - self._start)
         if self._left() <= 0 and self.tuning.ended_by == "done":
             self._note(ended_by="budget")
+        if self._problems and self.tuning.ended_by == "budget" and not self.tuning.tasks:
+            self._note(notes=tuple(dict.fromkeys((*self.tuning.notes, NOTHING_MEASURED))))
 
     @property
     def _interrupted(self) -> bool:

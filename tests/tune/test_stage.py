@@ -199,6 +199,13 @@ def test_the_budget_is_for_kernels_and_comparisons(gpu: Gpu) -> None:
     report = pipeline.optimize(net(), library=False, verify=False, tune=True, budget=1e-9)
     assert report.tuning is not None
     assert report.tuning.ended_by == "budget"
+    assert not report.tuning.notes  # all kernels were measured before
+
+
+def test_a_budget_that_ends_before_the_first_kernel_is_told(gpu: Gpu) -> None:
+    report = pipeline.optimize(net(), library=False, verify=False, tune=True, budget=1e-9)
+    assert report.tuning is not None
+    assert (report.tuning.trials, report.tuning.notes) == (0, (stage.NOTHING_MEASURED,))
 
 
 def test_an_interrupt_writes_the_best_so_far_and_exits_130(
