@@ -1,9 +1,10 @@
 """Decides which nodes stay in fp32, and why.
 
-The nodes are visited once, in topological order. A node stays in fp32 for one of five reasons: its
+The nodes are visited once, in topological order. A node stays in fp32 for one of six reasons: its
 operator (table `KEPT`, no kernel, another domain); a constant that 16 bits cannot represent; input
 values beyond fp16's range; integers converted to floats (fp16 represents integers only up to 2048
-exactly); or neighbours that all stay, so that converting the node would only add Casts.
+exactly); answers that it makes behind the last product (`answers`); or neighbours that all stay, so
+that converting the node would only add Casts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from onnxbolt.forms import FIRST_TO_LAST
 from onnxbolt.graph.exporter import INTERNAL_DOMAIN
 from onnxbolt.graph.order import in_order
 from onnxbolt.graph.volumes import axes_of, is_of_images
-from onnxbolt.precision import ops
+from onnxbolt.precision import answers, ops
 from onnxbolt.precision.constants import LARGEST, Constants
 from onnxbolt.precision.kernel_table import Kernels
 from onnxbolt.sampling import resampled
@@ -122,6 +123,7 @@ class Decision:
             int(graph.opset),
             kernels,
         )
+        self.answering = answers.answering(graph)
         self.reasons: dict[gs.Node, str] = {}
         self.converted: set[gs.Node] = set()
         # tensor name -> where its values beyond fp16's range come from
@@ -159,6 +161,8 @@ class Decision:
         if counts:
             reason = COUNTS
             self._counting.update(t.name for t in node.outputs)
+        if not reason and node in self.answering:
+            reason = answers.REASON
         if reason:
             self.reasons[node] = reason
         else:

@@ -32,7 +32,7 @@ from onnxbolt.errors import OnnxboltError
 from onnxbolt.gpu import local_arch
 from onnxbolt.precision import LOW, rounded_apart
 from onnxbolt.runtime import Provider
-from onnxbolt.verify.session import CPU, RUNTIME_ERRORS, Runner
+from onnxbolt.verify.session import CPU, CUDA, RUNTIME_ERRORS, Runner
 from tests.trained import table
 from tests.trained.agreement import Agreement, Array, compared, together
 from tests.trained.cases import CASES, Case, Network, Networks
@@ -92,7 +92,7 @@ def answers_compared(
         found = of_networks(case, before, after, inputs)
     if precision not in LOW or all(one.holds for one in found):
         return found, []
-    rounded = {role: _rounded(path, precision) for role, path in originals.items()}
+    rounded = {role: _rounded(path, precision, cuda) for role, path in originals.items()}
     return found, of_networks(case, before, rounded, inputs)
 
 
@@ -122,10 +122,12 @@ def _optimized(original: Path, out: Path, precision: str, cuda: bool) -> Network
     return _network(ort.InferenceSession(out, options, providers=providers))
 
 
-def _rounded(model: Path, precision: str) -> Network:
+def _rounded(model: Path, precision: str, cuda: bool) -> Network:
     loaded = onnx.load(model)
     rounded, large = rounded_apart(loaded, precision)
-    runner, names = Runner(rounded, CPU, large=large), [out.name for out in loaded.graph.output]
+    provider = CUDA if cuda else CPU  # the CPU provider computes chains of operators in fp32
+    runner = Runner(rounded, provider, large=large)
+    names = [out.name for out in loaded.graph.output]
 
     def run(inputs: Mapping[str, Array]) -> list[Array]:
         values = runner.run(dict(inputs), names)
