@@ -76,3 +76,15 @@ def test_a_wrong_weight_in_fp8_is_found(kind: int) -> None:
     weight.raw_data = bytes([weight.raw_data[0] ^ 0x80]) * 64 + weight.raw_data[64:]
     assert verify(model, model).passed
     assert not verify(model, other).passed
+
+
+def test_a_relu_in_front_of_fp8_stays() -> None:
+    """ONNX Runtime drops it, as if 0 were the least code."""
+    net = Net({"x": (4,)}, opset=19)
+    zero = net.const(0, ml_dtypes.float8_e4m3fn)
+    codes = net.node("QuantizeLinear", net.node("Relu", "x"), net.const(0.5), zero)
+    model = net.model(net.node("DequantizeLinear", codes, net.const(0.5), zero))
+    model.ir_version = 9
+    x = np.array([-3, -1, 0, 2], np.float32)
+    (found,) = Runner(model, CPU).run({"x": x}, []).values()
+    np.testing.assert_array_equal(found, [0, 0, 0, 2])
