@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxbolt import tolerances
+from onnxbolt.verify.codes import INTEGERS, is_code
 from onnxbolt.verify.limits import LARGEST
 from onnxbolt.verify.models import Models
 from onnxbolt.verify.result import NOT_FINITE, Row
 
 _LEAST = 1e-38  # no difference is allowed where the limit is 0
 _SMALLEST = 2.0**-24  # the smallest number of fp16: no cap is below it
+ONE_OF = 10_000  # codes, of which one may differ
 KINDS = {"segment": "segment", "node": "fused node"}  # by level
 
 
@@ -29,7 +31,7 @@ def compared(
     stored: np.dtype | None = None,
 ) -> Row:
     """The row of a tensor: the largest |got - expected| divided by `limit`, an array of the same
-    shape.
+    shape. Of codes it is the number of those that differ, divided by how many may.
 
     Elements whose limit exceeds the range of `stored` are not judged. Limits follow from the tensor
     that is judged and may become too wide: if an element is within its limit, but deviates by more
@@ -37,6 +39,8 @@ def compared(
     """
     if got.shape != expected.shape:
         return failed(models, name, f"shape {got.shape} instead of {expected.shape}", level, node)
+    if is_code(expected.dtype):
+        return _codes(models, name, got, expected, limit, level, node)
     if not tolerances.is_float(expected):
         error = float(np.mean(got != expected)) if got.size else 0.0
         return Row(
@@ -61,6 +65,42 @@ def compared(
     why = _worst(got, expected, _within_range(expected, narrow, stored)).reason
     unjudged = why and f"rounding may change it by more than {models.element_cap:.0%}: {why}"
     return dataclasses.replace(row, passed=not why, unjudged=unjudged)
+
+
+def _codes(
+    models: Models,
+    name: str,
+    got: np.ndarray,
+    expected: np.ndarray,
+    limit: np.ndarray,
+    level: str,
+    node: str,
+) -> Row:
+    """The row of a tensor of codes. They differ where `limit` lets them. Of those that one node
+    makes at most 1 of 10,000 does, if they are integers: sums of their products are exact. In a
+    segment, values may have been rounded to 16 bits before."""
+    codes, right = got.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(codes - right)
+    apart[np.isnan(codes) & np.isnan(right)] = 0.0  # fp8 has NaN
+    beyond = ~(apart <= limit) & (limit < np.inf)
+    few = level == "node" and expected.dtype in INTEGERS
+    allowed = max(1, expected.size // ONE_OF if few else expected.size)
+    error, reason = np.count_nonzero(apart > 0) / allowed, ""
+    if beyond.any():
+        place = np.unravel_index(int(np.nanargmax(np.where(beyond, apart, -1.0))), apart.shape)
+        reason = (
+            f"code {tuple(map(int, place))} is {codes[place]:g} instead of {right[place]:g}, and"
+            f" may lie {limit[place]:g} apart; {float(np.mean(beyond)):.1%} of all codes lie"
+            " further apart than they may"
+        )
+    elif error > 1:
+        reason = f"{float(np.mean(apart > 0)):.2%} of all codes differ, more than 1 of {ONE_OF:,}"
+    largest = float(np.nanmax(apart, initial=0.0))
+    kind, where = KINDS[level], models.where
+    return Row(
+        name, kind, where, error, 1.0, largest, math.nan, reason=reason, node=node, level=level
+    ).judged()
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.graph import weights
 from onnxbolt.verify.bounds import Bounded, is_float
+from onnxbolt.verify.codes import is_code
 from onnxbolt.verify.declared import undeclared
 from onnxbolt.verify.elementwise import compared, failed
 from onnxbolt.verify.feeds import Feeds
@@ -202,7 +203,8 @@ class _Judge:
         if piece.channels is not None and got.shape == expected.shape:
             real = [place for place, channel in enumerate(piece.channels) if channel >= 0]
             got, expected, limit = (values[..., real] for values in (got, expected, limit))
-        if not is_float(expected.dtype) and np.isinf(limit).any():
+        comparable = is_float(expected.dtype) or is_code(expected.dtype)
+        if not comparable and np.isinf(limit).any():
             self._unjudged += 1
             return
 
@@ -213,7 +215,7 @@ class _Judge:
         row = judged(limit)
         # the original's own error belongs to the limit, but takes as long as the segment's
         # analysis, so it is computed only if the tensor fails without it
-        if row.failed and got.shape == expected.shape and is_float(expected.dtype):
+        if row.failed and got.shape == expected.shape and comparable:
             own = self._own_errors.between(name, self._exact | originals)
             row = row if own is None else judged(limit + piece.stored(own)[..., real])
         yield row

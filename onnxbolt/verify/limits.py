@@ -6,6 +6,7 @@ u is a type's unit roundoff, the largest relative error of rounding to it.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -72,7 +73,9 @@ class Arithmetic:
     `tf32`: products of fp32 may be multiplied in TF32. `nearest`: they certainly are, with operands
     rounded to nearest: TMA rounds while it loads (data type TFLOAT32), CUTLASS 2.x in registers.
     `published`: the largest error, beyond rounding, of the activations that the kernel
-    approximates. `coarse`: operators of 16 bits may compute in 16 bits (CUDA).
+    approximates. `coarse`: operators of 16 bits may compute in 16 bits (CUDA). `codes`: the type of
+    codes that the kernel multiplies, before it scales their sums; `element` is then that of values.
+    `unrounded`: values of codes are exact, since products read the codes.
     """
 
     element: np.dtype | None = None
@@ -80,6 +83,12 @@ class Arithmetic:
     nearest: bool = False
     published: float = 0.0
     coarse: bool = False
+    codes: DType | None = None
+    unrounded: bool = False
+
+    def of_codes(self) -> Arithmetic:
+        """The arithmetic of what products of codes read."""
+        return dataclasses.replace(self, unrounded=True)
 
     @property
     def kernel(self) -> bool:
@@ -88,6 +97,8 @@ class Arithmetic:
     def rounding(self, dtype: np.dtype) -> float:
         """The relative error of one operator's result. Kernels compute in fp32; functions and
         divisions have at most two units there."""
+        if self.unrounded:
+            return 0.0
         return 4 * 2.0**-24 if self.kernel else unit(dtype)
 
     def function(self, dtype: np.dtype, own: float, op: str = "") -> float:
@@ -117,7 +128,12 @@ class Arithmetic:
         no common sign, and the square root of their number, times 8, bounds all of a model's sums
         with probability 1 - 1e-12 (Higham and Mary 2019, theorem 2.4). cuDNN may take Winograd's
         algorithm.
+
+        Sums of products of integers are exact. Those of E4M3FN keep 14 bits within a tensor core,
+        whose instructions add 32 products; kernels add to fp32 sums after 128.
         """
+        if self.codes is not None:
+            return (min(terms, 128) / 32 + 8) * 2.0**-13 if self.codes is DType.E4M3 else 0.0
         if self.coarse:
             return (terms + 64) * 2.0**-23
         return (

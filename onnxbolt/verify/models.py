@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from onnxbolt.graph.weights import Weights
 from onnxbolt.precision import LOW, rounded_apart
 from onnxbolt.runtime import OnnxboltWarning, session_options
 from onnxbolt.verify import limits, nudges
+from onnxbolt.verify.codes import zero_points
 from onnxbolt.verify.declared import precision_of
 from onnxbolt.verify.feeds import Feeds
 from onnxbolt.verify.result import Row
@@ -95,6 +96,11 @@ class Models:
             candidate=runner(optimized, self.provider, self.notes, self.library),
             inputs_given=True,
         )
+
+    @cached_property
+    def zero_points(self) -> Mapping[str, float]:
+        """The zero points of the original's outputs that are codes."""
+        return zero_points(self.original)
 
     @property
     def provider(self) -> str:

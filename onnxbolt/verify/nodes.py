@@ -67,6 +67,10 @@ class Nodes:
         op = self._ops.get(node.op_type) if node.domain == FUSED_DOMAIN else None
         if op is None:
             return Arithmetic(tf32=self._models.candidate.tf32, coarse=self._models.provider != CPU)
+        if op.element.is_code:
+            out = DType.F32 if op.output.is_code else op.output
+            error = published(out.numpy, op.chain)
+            return Arithmetic(out.numpy, published=error, codes=op.element)
         families = {config.family for config in configs_of_node(node)}
         rounding = [family.tensor_cores for family in families]  # fp32 to TF32
         tf32 = op.element is DType.F32 and any(rounding)

@@ -72,7 +72,7 @@ class OwnErrors:
         if self._analysis.in_fp32:
             return bound
         with np.errstate(invalid="ignore"):  # infinities
-            return np.fmin(bound, np.abs(found.value - values[name]))
+            return np.fmin(bound, np.abs(found.value.astype(np.float64) - values[name]))
 
     def _computed(
         self, name: str, nodes: list[NodeProto], values: Mapping[str, np.ndarray]

@@ -23,13 +23,16 @@ def product(
     x: Bounded, weight: Bounded, multiply: Multiply, terms: int, arithmetic: Arithmetic
 ) -> Bounded:
     """multiply(x, weight) with its errors. Each element is a sum of `terms` products; the caller
-    adds the rounding of the result."""
+    adds the rounding of the result. Kernels of codes scale the sums of the codes, which takes three
+    roundings."""
     if arithmetic.tf32 and x.dtype == np.float32:
         x, weight = (_in_tf32(operand, arithmetic) for operand in (x, weight))
     value = multiply(x.value, weight.value)
     magnitudes = [operand.magnitude for operand in (x, weight)]
     sums = multiply(*magnitudes)
     accumulated = arithmetic.accumulation(terms) * sums
+    if arithmetic.codes is not None:
+        accumulated = accumulated + 3 * 2.0**-24 * np.abs(value)
     found = [
         _propagated(pair, magnitudes, sums, multiply)
         for pair in zip(x.errors, weight.errors, strict=True)

@@ -16,7 +16,9 @@ from onnxbolt import ops
 from onnxbolt.graph.edit import MOVEMENT
 from onnxbolt.ops.base import Piece
 from onnxbolt.ops.functions import DOMAIN
+from onnxbolt.verify import codes
 from onnxbolt.verify.bounds import Bounded, Error, bounded, is_float, is_set
+from onnxbolt.verify.codes import is_code, is_float_code
 from onnxbolt.verify.functions import functions
 from onnxbolt.verify.limits import UNKNOWN, Arithmetic, unit
 from onnxbolt.verify.products import (
@@ -98,12 +100,10 @@ class Call:
                 return [self._function()]
             if op in MOVEMENT:
                 return self._moved()
-            if (
-                op in _MEANS | _LARGEST
-                and len(self.node.output) == 1
-                and is_float(self._input(0).dtype)
-            ):
-                return [self._reduced()]
+            if op in _MEANS | _LARGEST and len(self.node.output) == 1:
+                dtype = self._input(0).dtype
+                if is_float(dtype) or (op in _LARGEST and is_code(dtype)):
+                    return [self._reduced()]
             if (rule := _RULES.get(op)) is not None and (found := rule(self)) is not None:
                 return [found]
         return self._measured()
@@ -152,12 +152,13 @@ class Call:
         return self.arithmetic.element
 
     def _moved(self) -> list[Bounded]:
-        """Values and each kind of error, moved alike; an error that is relative for all values
-        stays relative."""
-        moving = [i for i, x in enumerate(self.inputs) if x is not None and is_float(x.dtype)]
+        """Values or codes and each kind of error, moved alike; an error that is relative for all
+        values stays relative."""
+        moving = [i for i, x in enumerate(self.inputs) if x is not None and _has_errors(x.dtype)]
         if self.node.op_type == "Pad":
             moving = moving[:1]
-        values = self._run({i: self._input(i).value for i in moving})
+        dtype = self._input(moving[0]).dtype if moving else None
+        values = self._run({i: _as_numbers(self._input(i).value) for i in moving})
         kinds: list[list[Error]] = []
         for kind in (0, 1):
             errors = [self._input(i).errors[kind] for i in moving]
@@ -178,8 +179,10 @@ class Call:
                         )
                     )
                 )
+        if dtype is not None and is_float_code(dtype):
+            values = [value.astype(dtype) for value in values]
         return [
-            Bounded(value, self.dtype if moving else value.dtype, *errors)
+            Bounded(value, dtype or value.dtype, *errors)
             for value, *errors in zip(values, *kinds, strict=True)
         ]
 
@@ -199,13 +202,11 @@ class Call:
     def _measured(self) -> list[Bounded]:
         """The results of an operator without a rule: computed in fp32 by ONNX Runtime, with its
         operands' errors tried with random signs."""
-        if all(x.exact or not is_float(x.dtype) for x in self.given):
-            moved = {
-                i: x.value for i, x in enumerate(self.inputs) if x is not None and is_float(x.dtype)
-            }
+        floats = {i: x for i, x in enumerate(self.inputs) if x is not None and _has_errors(x.dtype)}
+        if all(x.exact for x in floats.values()):
+            moved = {i: x.value for i, x in floats.items()}
             return [self._of_exact(value) for value in self._run(moved, np.float32)]
         self.analysis.measured[self.node.op_type] = None
-        floats = {i: x for i, x in enumerate(self.inputs) if x is not None and is_float(x.dtype)}
         values = self._run({i: x.value for i, x in floats.items()}, np.float32)
         spreads = [self._spreads(kind, floats, values) for kind in (0, 1)]
         return [
@@ -239,7 +240,7 @@ class Call:
                 for i, x in floats.items()
             }
             for sign in (1.0, -1.0):
-                moved = {i: x.value + sign * changes[i] for i, x in floats.items()}
+                moved = {i: _moved_by(x, sign * changes[i]) for i, x in floats.items()}
                 yield self._run(moved, np.float32)
 
     def _of_exact(
@@ -329,9 +330,11 @@ class Call:
         env: Env = {
             name: x for name, x in zip(function.input, self.inputs, strict=True) if x is not None
         }
-        stored = set[str]()
+        stored, unscaled = set[str](), _multiplied(nodes) if self.arithmetic.codes else set()
         for node in nodes:
-            self.analysis.run([_bound(node, given)], env, self.arithmetic)
+            codes = not unscaled.isdisjoint(node.output)
+            arithmetic = self.arithmetic.of_codes() if codes else self.arithmetic
+            self.analysis.run([_bound(node, given)], env, arithmetic)
             for name in _read_as_stored(nodes, results).intersection(node.output):
                 env[name] = self._ended_by(node, env[name])
                 stored.add(name)
@@ -401,6 +404,17 @@ def _read_as_stored(nodes: Sequence[NodeProto], results: Sequence[str]) -> set[s
     return {name for node in readers for name in node.input} & set(results)
 
 
+def _multiplied(nodes: Sequence[NodeProto]) -> set[str]:
+    """The tensors of a body that products read, and those that are moved to these."""
+    found = set[str]()
+    for node in reversed(nodes):
+        if node.op_type in _LAYERS:
+            found.update(node.input[:2])
+        elif node.op_type in MOVEMENT and not found.isdisjoint(node.output):
+            found.update(node.input)
+    return found
+
+
 def _bound(node: NodeProto, given: Mapping[str, onnx.AttributeProto]) -> NodeProto:
     """A body's node with the calling node's attributes instead of references to them."""
     if not any(attribute.ref_attr_name for attribute in node.attribute):
@@ -431,8 +445,28 @@ def _spread(value: np.ndarray, other: np.ndarray) -> Error:
     return np.full(value.shape, _MEASURED_FACTOR * float(np.abs(changes).max(initial=0.0)))
 
 
+def _has_errors(dtype: np.dtype) -> bool:
+    """True for the types of values and codes."""
+    return is_float(dtype) or is_code(dtype)
+
+
+def _as_numbers(values: np.ndarray) -> np.ndarray:
+    """Codes of fp8 in a type that ONNX Runtime moves; others as they are."""
+    return values.astype(np.float32) if is_float_code(values.dtype) else values
+
+
+def _moved_by(x: Bounded, change: np.ndarray) -> np.ndarray:
+    """Values or codes with an error; codes stay in their range."""
+    moved = x.value + change
+    return moved if is_float(x.dtype) else codes.nearest(moved, 0.0, x.dtype).astype(x.dtype)
+
+
 def _cast(call: Call) -> Bounded | None:
     x, target = call.given[0], onnx.helper.tensor_dtype_to_np_dtype(int(call.attributes["to"]))
+    if is_float_code(target) and is_float(x.dtype) and call.attributes.get("saturate", 1):
+        return codes.quantized(x, np.ones(()), np.zeros(()), target, 0.0)
+    if is_code(x.dtype) and is_float(target):
+        return Bounded(x.value.astype(np.float64), target, *x.errors)
     if not is_float(target) or not is_float(x.dtype):
         return None if is_float(x.dtype) else Bounded.of(x.value.astype(target))
     rounding = unit(target) if unit(target) > unit(x.dtype) else 0.0
@@ -481,6 +515,48 @@ def _constant(call: Call) -> Bounded:
     return Bounded.of(value, error)
 
 
+def _dequantize(call: Call) -> Bounded | None:
+    x, numbers = call.given[0], _numbers(call)
+    if numbers is None or is_float(x.dtype):
+        return None
+    scale, zero = numbers
+    rounding = call.arithmetic.rounding(scale.dtype)
+    wide = x.dtype.itemsize > 2  # int32, which fp32 rounds
+    return codes.dequantized(x, scale, zero, rounding * (2 if wide else 1))
+
+
+def _quantize(call: Call) -> Bounded | None:
+    x, numbers = call.given[0], _numbers(call)
+    if numbers is None or not is_float(x.dtype) or not call.attributes.get("saturate", 1):
+        return None
+    scale, zero = numbers
+    if len(call.given) > 2:
+        dtype = call.given[2].dtype
+    else:
+        kind = int(call.attributes.get("output_dtype", 0)) or onnx.TensorProto.UINT8
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
+    if not is_code(dtype):
+        return None
+    return codes.quantized(x, scale.value, zero, dtype, call.arithmetic.rounding(x.dtype))
+
+
+def _numbers(call: Call) -> tuple[Bounded, np.ndarray] | None:
+    """The scale and the zero point of a QuantizeLinear or DequantizeLinear, along the axes of its
+    input; None for blocks. They are the model's own numbers, which no stage rounds."""
+    x, scale, *zeros = call.given
+    if call.attributes.get("block_size", 0) or scale.value.ndim > 1 or not is_float(scale.dtype):
+        return None
+    zero = zeros[0].value.astype(np.float64) if zeros else np.zeros(())
+    axis, rank = int(call.attributes.get("axis", 1)), x.value.ndim
+
+    def along(numbers: np.ndarray) -> np.ndarray:
+        if numbers.size == 1:
+            return numbers.reshape(())
+        return numbers.reshape([-1 if place == axis % rank else 1 for place in range(rank)])
+
+    return Bounded(along(scale.value), scale.dtype), along(zero)
+
+
 def _conv(call: Call) -> Bounded | None:
     x, weight, *bias = call.given
     rank = x.value.ndim - 2
@@ -492,14 +568,16 @@ def _conv(call: Call) -> Bounded | None:
     pads = list(call.attributes.get("pads", [0] * (2 * rank)))
     multiply = convolution(int(call.attributes.get("group", 1)), strides, pads, dilations)
     y = product(call.layer_input(x), weight, multiply, terms_of(weight.value), call.arithmetic)
-    return call.biased(
-        y,
-        (
-            dataclasses.replace(bias[0], value=bias[0].value.reshape(-1, *[1] * rank))
-            if bias
-            else None
-        ),
+    return call.biased(y, _along_channels(bias[0], rank) if bias else None)
+
+
+def _along_channels(bias: Bounded, rank: int) -> Bounded:
+    """A vector in front of axes for pixels, with its errors."""
+    errors = (
+        error.reshape(-1, *[1] * rank) if isinstance(error, np.ndarray) else error
+        for error in bias.errors
     )
+    return Bounded(bias.value.reshape(-1, *[1] * rank), bias.dtype, *errors)
 
 
 def _conv_transpose(call: Call) -> Bounded | None:
@@ -523,11 +601,7 @@ def _conv_transpose(call: Call) -> Bounded | None:
     terms = weight.value.shape[0] // group * math.prod(taps)
     return call.biased(
         product(call.layer_input(x), weight, multiply, terms, call.arithmetic),
-        (
-            dataclasses.replace(bias[0], value=bias[0].value.reshape(-1, *[1] * rank))
-            if bias
-            else None
-        ),
+        _along_channels(bias[0], rank) if bias else None,
     )
 
 
@@ -639,9 +713,9 @@ def _resize(call: Call) -> Bounded | None:
     """Nearest neighbours move values; linear interpolation is a weighted mean; cubic weights have
     signs."""
     mode = call.attributes.get("mode", b"nearest")
-    if mode not in (b"nearest", b"linear"):
-        return None
     x = call.given[0]
+    if mode not in (b"nearest", b"linear") or (mode != b"nearest" and not is_float(x.dtype)):
+        return None
     value = call._run({0: x.value}, np.float32)[0]
     found = call.of_both(lambda errors: call._run({0: errors[0]}, np.float32)[0])
     places = 2.0**-21 * max(x.value.shape[2:], default=0)  # they are computed in fp32
@@ -667,9 +741,11 @@ _RULES: dict[str, Callable[[Call], Bounded | None]] = {
     "Constant": _constant,
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
+    "DequantizeLinear": _dequantize,
     "Gemm": _gemm,
     "LayerNormalization": _layer_normalization,
     "MatMul": _matmul,
+    "QuantizeLinear": _quantize,
     "Resize": _resize,
     "Shape": _of_shape,
     "Size": _of_shape,

@@ -1,5 +1,6 @@
 """Compares every graph output of the whole model with the original's on the same inputs, by its
-relative L2 error."""
+relative L2 error. Codes are compared as the values that they stand for: one that differs by a step
+inside of a model changes others."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from onnxbolt.verify.draws import OTHERS
 from onnxbolt.verify.feeds import Feeds, drawn, graph_inputs
 from onnxbolt.verify.models import Models
 from onnxbolt.verify.result import NOT_FINITE, Row
-from onnxbolt.verify.session import RUNTIME_ERRORS, uses
+from onnxbolt.verify.session import RUNTIME_ERRORS, Runner, uses
 from onnxbolt.verify.widen import SIXTEEN_BITS
 
 _KIND = "output"
@@ -42,13 +43,13 @@ def _outputs(models: Models, feeds: Feeds) -> list[Row]:
     """The rows for these inputs."""
     names = [value.name for value in models.original.graph.output]
     try:
-        expected = models.reference.run(feeds, names)
+        expected = _run(models, models.reference, feeds, names)
     except RUNTIME_ERRORS as error:
         raise InputError(
             f"the original model does not run on {models.where} with these inputs: {error}"
         ) from error
     try:
-        got = models.candidate.run(feeds, names)
+        got = _run(models, models.candidate, feeds, names)
     except RUNTIME_ERRORS as error:
         return [
             _failed(models, name, f"the optimized model does not run: {error}").judged()
@@ -69,6 +70,15 @@ def _outputs(models: Models, feeds: Feeds) -> list[Row]:
     ]
 
 
+def _run(models: Models, runner: Runner, feeds: Feeds, names: Sequence[str]) -> Feeds:
+    """The outputs of a model; codes as numbers, less their zero point."""
+    zeros = models.zero_points
+    return {
+        name: values.astype(np.float32) - zeros[name] if name in zeros else values
+        for name, values in runner.run(feeds, names).items()
+    }
+
+
 def _with_own_answers(models: Models, feeds: Feeds, got: Feeds, expected: Feeds) -> Feeds:
     """`expected`, with the 16-bit original's own outputs where they are as right as the reference:
     for indices, and for values that overflow in its type."""
@@ -78,7 +88,7 @@ def _with_own_answers(models: Models, feeds: Feeds, got: Feeds, expected: Feeds)
     if not names or models.rounded is None:
         return expected
     try:
-        own = models.rounded.run(feeds, names)
+        own = _run(models, models.rounded, feeds, names)
     except RUNTIME_ERRORS:
         return expected
     return expected | {
@@ -132,9 +142,9 @@ def _trusted(models: Models, feeds: Feeds, others: Feeds, names: Sequence[str]) 
     """The outputs of the original that rounding changes little, and that other inputs of the same
     kind change by at least DISCERNIBLE limits."""
     try:
-        expected = models.reference.run(feeds, names)
+        expected = _run(models, models.reference, feeds, names)
         names = [name for name in names if not _is_blank(expected[name])]
-        other = models.reference.run(others, names) if names else {}
+        other = _run(models, models.reference, others, names) if names else {}
     except RUNTIME_ERRORS:  # the model does not accept inputs of this kind
         return []
     yardsticks, cap = _yardsticks(models, feeds, names), models.cap
@@ -144,7 +154,11 @@ def _trusted(models: Models, feeds: Feeds, others: Feeds, names: Sequence[str]) 
             expected[name],
             yardsticks.get(name, 0.0 if models.rounded is None else math.inf),
         )
-        limit = tolerances.limit(_limit(models), yardstick) if tolerances.is_float(values) else 0.0
+        limit = (
+            tolerances.limit(_limit(models, name), yardstick)
+            if tolerances.is_float(values)
+            else 0.0
+        )
         distance = (
             tolerances.error(other[name], values) if other[name].shape == values.shape else math.inf
         )
@@ -198,7 +212,7 @@ def _compared(models: Models, name: str, got: np.ndarray, expected: np.ndarray) 
         _KIND,
         models.where,
         found.relative_l2,
-        _limit(models),
+        _limit(models, name),
         found.max_abs,
         found.cosine,
         reason=reason,
@@ -230,13 +244,11 @@ def _judged(models: Models, feeds: Feeds, found: Sequence[Row]) -> list[Row]:
     return [judged(row) for row in found]
 
 
-def _limit(models: Models) -> float:
-    """The table's limit for a row."""
-    return (
-        tolerances.BODIES
-        if models.dtype is DType.F32 and models.library is None
-        else tolerances.MODEL[models.dtype]
-    )
+def _limit(models: Models, name: str) -> float:
+    """The table's limit for an output. That of bodies in fp32 is less than a code in many."""
+    exact = models.dtype is DType.F32 and models.library is None
+    codes = name in models.zero_points
+    return tolerances.BODIES if exact and not codes else tolerances.MODEL[models.dtype]
 
 
 def _blemish(models: Models, got: np.ndarray, expected: np.ndarray) -> str:
@@ -258,24 +270,26 @@ def _yardsticks(models: Models, feeds: Feeds, names: Sequence[str]) -> dict[str,
     if not names or models.rounded is None:
         return {}
     try:
-        got = models.rounded.run(feeds, names)
+        got = _run(models, models.rounded, feeds, names)
     except RUNTIME_ERRORS as error:
         models.notes[
             f"the error of rounding alone is unknown: the original in {models.precision}"
             f" does not run on {models.where}: {error}"
         ] = None
         return {}
-    return _errors(got, models.reference.run(feeds, names))
+    return _errors(got, _run(models, models.reference, feeds, names))
 
 
 def _nudged(models: Models, feeds: Feeds, names: Sequence[str], seed: int) -> dict[str, float]:
     """The errors that rounding causes where weights and inputs have one more rounding error each;
     none where the original does not run on these."""
     try:
-        got = models.nudged(seed).run(nudges.nudged_feeds(feeds, models.unit, seed), names)
+        got = _run(
+            models, models.nudged(seed), nudges.nudged_feeds(feeds, models.unit, seed), names
+        )
     except RUNTIME_ERRORS:
         return {}
-    return _errors(got, models.reference.run(feeds, names))
+    return _errors(got, _run(models, models.reference, feeds, names))
 
 
 def _errors(got: Feeds, expected: Feeds) -> dict[str, float]:

@@ -29,6 +29,17 @@ class Way(enum.Enum):
     IN_BIAS = "zero point in a bias of fp32"
 
 
+class Fault(enum.Enum):
+    """Faults that a kernel might have."""
+
+    ZERO_POINT = "the zero point of x is one more"
+    BORDER = "the zero point counts taps outside of the image, too"
+    PAIR = "the pair within is left out"
+    CHANNEL = "the scale of one channel is a fiftieth too large"
+    TRUNCATED = "codes are not rounded to nearest"
+    SATURATION = "codes beyond the range wrap around"
+
+
 @dataclass(frozen=True)
 class Case:
     """relu(requantized(conv(x) + bias) + residual) as codes of uint8. `one_sided`: codes of x lie
@@ -73,8 +84,8 @@ class Case:
         return math.ceil(self.numbers["sc"] / self.numbers["sy"])
 
     @cached_property
-    def onnxruntime(self) -> np.ndarray:
-        """The codes of the QDQ graph, without ONNX Runtime's own fusions."""
+    def model(self) -> onnx.ModelProto:
+        """The QDQ graph, whose inputs are x and the residual r."""
         nodes: list[tuple[str, str, str, dict[str, Any]]] = [
             ("DequantizeLinear", "x sx zx", "xf", {}),
             ("DequantizeLinear", "w sw", "wf", {"axis": 0}),
@@ -86,23 +97,38 @@ class Case:
             ("Relu", "a", "p", {}),
             ("QuantizeLinear", "p sy zy", "y", {}),
         ]
-        made = [helper.make_node(op, i.split(), [o], **attrs) for op, i, o, attrs in nodes]
+        made = [helper.make_node(op, i.split(), [o], o, **attrs) for op, i, o, attrs in nodes]
+        given = {name: self.numbers[name] for name in ("x", "r")}
         constants = [
             numpy_helper.from_array(np.asarray(values), name)
             for name, values in self.numbers.items()
+            if name not in given
         ]
-        y = helper.make_tensor_value_info("y", TensorProto.UINT8, None)
-        graph = helper.make_graph(made, "case", [], [y], constants)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
-        return _run(model)
+        inputs = [
+            helper.make_tensor_value_info(name, TensorProto.UINT8, values.shape)
+            for name, values in given.items()
+        ]
+        y = helper.make_tensor_value_info("y", TensorProto.UINT8, given["r"].shape)
+        graph = helper.make_graph(made, "case", inputs, [y], constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
 
-    def codes(self, way: Way) -> np.ndarray:
+    @cached_property
+    def onnxruntime(self) -> np.ndarray:
+        """The codes of the QDQ graph, without ONNX Runtime's own fusions."""
+        return _run(self.model, {name: self.numbers[name] for name in ("x", "r")})
+
+    def codes(self, way: Way, fault: Fault | None = None) -> np.ndarray:
         """The codes as a kernel computes them: sums of integers, which begin at what the zero
         point of x adds to the taps inside of the image, then fp32."""
         n, one = self.numbers, np.float32(1)
         raw = _conv(n["x"].astype(np.float64), n["w"])  # as int32: below 2^31
-        offset = int(n["zx"]) * _conv(np.ones(n["x"].shape), n["w"])
+        inside = _conv(np.ones(n["x"].shape), n["w"])
+        if fault is Fault.BORDER:
+            inside = np.broadcast_to(n["w"].sum((1, 2, 3), dtype=float)[:, None, None], raw.shape)
+        offset = (int(n["zx"]) + (fault is Fault.ZERO_POINT)) * inside
         unit = (n["sx"] * n["sw"]).reshape(-1, 1, 1)
+        if fault is Fault.CHANNEL:
+            unit[3] *= np.float32(1.02)
         bias = n["b"].reshape(-1, 1, 1)
         if way is Way.IN_BIAS:
             value = raw.astype(np.float32) * unit + (bias - offset.astype(np.float32) * unit)
@@ -111,12 +137,16 @@ class Case:
 
         def rounded(values: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.ndarray:
             steps = values * (one / scale) if way is Way.RECIPROCAL else values / scale
-            return np.clip(np.rint(steps) + int(zero), 0, 255).astype(np.uint8)
+            whole = (np.trunc if fault is Fault.TRUNCATED else np.rint)(steps) + int(zero)
+            if fault is Fault.SATURATION:
+                return whole.astype(np.int64).astype(np.uint8)
+            return np.clip(whole, 0, 255).astype(np.uint8)
 
         def read(codes: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.ndarray:
             return (codes.astype(np.float32) - np.float32(zero)) * scale
 
-        value = read(rounded(value, n["sc"], n["zc"]), n["sc"], n["zc"])
+        if fault is not Fault.PAIR:
+            value = read(rounded(value, n["sc"], n["zc"]), n["sc"], n["zc"])
         value = np.maximum(value + read(n["r"], n["sr"], n["zr"]), np.float32(0))
         return rounded(value, n["sy"], n["zy"])
 
@@ -134,14 +164,14 @@ def _conv(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return total
 
 
-def _run(model: onnx.ModelProto) -> np.ndarray:
+def _run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray:
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     session = ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    (y,) = session.run(None, {})
+    (y,) = session.run(None, feeds)
     return y
 
 

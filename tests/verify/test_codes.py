@@ -1,0 +1,215 @@
+"""Codes in verification: a code differs where the bound of its value reaches the middle of two, and
+1 of 10,000 at most; what kernels might do wrong is found."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import ml_dtypes
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from onnxbolt import optimize
+from onnxbolt.dtypes import DType
+from onnxbolt.graph.importer import load_model
+from onnxbolt.verify.bounds import Bounded
+from onnxbolt.verify.codes import dequantized, nearest, quantized
+from onnxbolt.verify.elementwise import compared
+from onnxbolt.verify.limits import Arithmetic
+from onnxbolt.verify.models import Models
+from onnxbolt.verify.result import Row
+from onnxbolt.verify.rules import Analysis
+from onnxbolt.verify.standard import Standard
+from tests.quantized import kernels
+from tests.quantized.arithmetic import Case, Fault, Way
+
+U8, E4M3 = np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e4m3fn)
+_MODELS = cast(Models, SimpleNamespace(where="CUDA", element_cap=0.05))
+
+
+@pytest.fixture(autouse=True)
+def _kernels() -> Iterator[None]:
+    with kernels.registered():
+        yield
+
+
+def judged(got: Any, expected: Any, limit: Any, level: str = "node") -> Row:
+    """The row of codes."""
+    got, expected = np.asarray(got), np.asarray(expected)
+    limit = np.broadcast_to(np.float32(limit), expected.shape)
+    return compared(_MODELS, "y", got, expected, limit, level)
+
+
+# --- rules ----------------------------------------------------------------------------------------
+
+
+def test_codes_are_those_of_even_numbers_in_the_middle_and_saturate() -> None:
+    steps = np.array([0.5, 1.5, -0.5, 300.0, -300.0, 2.4])
+    np.testing.assert_array_equal(nearest(steps, 7.0, U8), [7, 9, 7, 255, 0, 9])
+    np.testing.assert_array_equal(nearest(steps, 0.0, np.dtype(np.int8)), [0, 2, 0, 127, -128, 2])
+    # E4M3FN has 16 and 18, and 448 is its last number
+    np.testing.assert_array_equal(
+        nearest(np.array([17.0, 19.0, 1e9, 17.1]), 0.0, E4M3), [16, 20, 448, 18]
+    )
+
+
+@pytest.mark.parametrize(("error", "reached"), [(0.05, [0, 0, 0]), (0.2, [0, 1, 0])])
+def test_a_code_may_differ_where_the_bound_reaches_the_middle(
+    error: float, reached: list[int]
+) -> None:
+    x = np.array([3.0, 3.4, 400.0]) * 0.25
+    values = Bounded(x, np.dtype(np.float32), np.full(3, error * 0.25))
+    found = quantized(values, np.array(0.25), np.array(2.0), U8, 0.0)
+    np.testing.assert_array_equal(found.value, [5, 5, 255])
+    np.testing.assert_array_equal(found.arithmetic, reached)
+    assert found.operands == 0.0
+
+
+def test_errors_of_operands_count_for_themselves() -> None:
+    """A middle that only both kinds of errors together reach counts for the second one."""
+    x = Bounded(np.array([0.42]), np.dtype(np.float32), np.array([0.05]), np.array([0.05]))
+    found = quantized(x, np.array(1.0), np.array(0.0), U8, 0.0)
+    assert (found.arithmetic, found.operands) == (0.0, 1.0)
+
+
+def test_neighbours_in_fp8_lie_apart_as_numbers() -> None:
+    x = Bounded(np.array([16.9, 240.0]), np.dtype(np.float32), np.array([0.2, 9.0]))
+    found = quantized(x, np.array(1.0), np.array(0.0), E4M3, 0.0)
+    np.testing.assert_array_equal(found.value.astype(float), [16, 240])
+    np.testing.assert_array_equal(found.arithmetic, [2, 16])
+
+
+def test_values_of_codes_have_the_errors_of_these() -> None:
+    codes = Bounded(np.array([5, 9], np.uint8), U8, np.array([0.0, 2.0]))
+    scale = Bounded(np.array(0.5), np.dtype(np.float32))
+    found = dequantized(codes, scale, 3.0, 0.0)
+    np.testing.assert_array_equal(found.value, [1.0, 3.0])
+    np.testing.assert_array_equal(found.arithmetic, [0.0, 1.0])
+
+
+def test_any_integer_is_right_for_nan() -> None:
+    x = Bounded(np.array([np.nan, 1.0]), np.dtype(np.float32))
+    found = quantized(x, np.array(1.0), np.array(3.0), U8, 0.0)
+    assert np.isinf(cast(np.ndarray, found.arithmetic)).tolist() == [True, False]
+    assert judged(np.array([0, 4], np.uint8), found.value, found.arithmetic).passed
+
+
+def test_codes_keep_their_errors_when_they_are_moved() -> None:
+    """By what moves values, and by max pooling."""
+    error = np.zeros((1, 2, 2, 2))
+    error[0, 1, 0, 1] = 1.0
+    codes = Bounded(np.arange(8, dtype=np.uint8).reshape(1, 2, 2, 2), U8, error)
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 3, 1]),
+        helper.make_node("MaxPool", ["x"], ["m"], kernel_shape=[2, 2]),
+        helper.make_node("Reshape", ["x", "shape"], ["r"]),
+    ]
+    model = helper.make_model(
+        helper.make_graph([], "g", [], []),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    for dtype in (U8, E4M3):
+        given = Bounded(codes.value.astype(dtype), dtype, codes.arithmetic)
+        env = {"x": given, "shape": Bounded.of(np.array([8]))}
+        last = nodes if dtype == U8 else [nodes[0], nodes[2]]
+        Analysis(Standard(model), {}).run(last, env, Arithmetic())
+        for name in ("t", "r"):
+            assert env[name].dtype == dtype
+            assert env[name].value.dtype == dtype
+        assert env["t"].absolute(env["t"].arithmetic)[0, 0, 1, 1] == 1
+        assert env["r"].absolute(env["r"].arithmetic).tolist() == [0] * 5 + [1] + [0] * 2
+    Analysis(Standard(model), {}).run(nodes, env := {**env, "x": codes}, Arithmetic())
+    assert env["m"].absolute(env["m"].arithmetic).ravel().tolist() == [0, 1]
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def test_one_of_10_000_codes_may_differ() -> None:
+    right = np.zeros(20_000, np.uint8)
+    for differ, passed in ((2, True), (3, False)):
+        got = right.copy()
+        got[:differ] = 1
+        row = judged(got, right, 1.0)
+        assert row.passed is passed
+        assert row.error == differ / 2
+    assert "more than 1 of 10,000" in row.reason
+
+
+def test_no_code_differs_where_the_bound_does_not_reach() -> None:
+    right, got = np.zeros(20_000, np.uint8), np.zeros(20_000, np.uint8)
+    got[77] = 2
+    row = judged(got, right, np.where(np.arange(20_000) == 78, 2.0, 1.0))
+    assert not row.passed
+    assert row.reason.startswith("code (77,) is 2 instead of 0, and may lie 1 apart")
+
+
+def test_codes_of_segments_may_differ_wherever_the_bound_reaches() -> None:
+    """Values may have been rounded to 16 bits before them."""
+    right, got = np.zeros(100, np.int8), np.ones(100, np.int8)
+    assert not judged(got, right, 1.0).passed
+    assert judged(got, right, 1.0, "segment").passed
+    assert not judged(got, right, 0.0, "segment").passed
+
+
+def test_codes_of_fp8_may_differ_wherever_the_bound_reaches() -> None:
+    """Their sums are not exact."""
+    right = np.full(100, 16, E4M3)
+    got = right.copy()
+    got[:10] = np.float32(18)
+    assert judged(got, right, 2.0).passed
+    assert not judged(got, right, 1.0).passed
+    got[0] = np.float32(np.nan)
+    assert not judged(got, right, 2.0).passed
+
+
+# --- kernels in numpy -----------------------------------------------------------------------------
+
+
+@lru_cache
+def _reference(case: Case) -> Bounded:
+    """The fused node's codes by numpy, in NHWC, with the bounds of a kernel."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "out.onnx")
+        optimize(case.model, out, library=False, verify=False, archs=("sm_90a",), fuse="all")
+        model = load_model(out)
+    (node,) = [n for n in model.graph.node if n.op_type.startswith("FusedQuantizedConv")]
+    env = {t.name: Bounded.of(numpy_helper.to_array(t)) for t in model.graph.initializer}
+    read = [name for name in node.input if name not in env]
+    for name, key in zip(read, ("x", "r"), strict=True):
+        env[name] = Bounded.of(case.numbers[key].transpose(0, 2, 3, 1))
+    arithmetic = Arithmetic(np.dtype(np.float32), codes=DType.U8)
+    functions = {f.name: f for f in model.functions}
+    Analysis(Standard(model), functions).run([node], env, arithmetic)
+    return env[node.output[0]]
+
+
+def _row(case: Case, way: Way, fault: Fault | None = None) -> Row:
+    right = _reference(case)
+    got = case.codes(way, fault).transpose(0, 2, 3, 1)
+    return judged(got, right.value, right.absolute(right.arithmetic))
+
+
+@pytest.mark.parametrize("one_sided", [False, True])
+@pytest.mark.parametrize("way", [Way.INTEGERS, Way.RECIPROCAL])
+def test_kernels_of_integers_pass(way: Way, one_sided: bool) -> None:
+    row = _row(Case(64, 32, 3, one_sided, seed=0), way)
+    assert row.passed, row.reason
+
+
+def test_a_zero_point_in_the_bias_is_found() -> None:
+    assert not _row(Case(64, 32, 3, one_sided=True, seed=0), Way.IN_BIAS).passed
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_faults_are_found(fault: Fault) -> None:
+    row = _row(Case(64, 32, 3, one_sided=False, seed=0), Way.RECIPROCAL, fault)
+    assert not row.passed
+    assert "further apart than they may" in row.reason
