@@ -29,7 +29,7 @@ from onnxbolt.graph.capture import obstacle
 from onnxbolt.graph.convolutions import convolutions, poolings
 from onnxbolt.measurements.records import median_and_deviation
 from onnxbolt.runtime import session_options
-from onnxbolt.tune.cuda import Stream
+from onnxbolt.tune.cuda import CudaError, Stream
 from onnxbolt.verify.session import CPU, CUDA, RUNTIME_ERRORS
 
 Arrays = Mapping[str, np.ndarray]
@@ -40,6 +40,7 @@ Measure = Callable[[int], list[float]]
 _WARM_UP = 5
 # the number that tells ONNX Runtime neither to capture a run in a CUDA graph nor to replay one
 _NO_GRAPH = -1
+_FAILURES: tuple[type[Exception], ...] = (*RUNTIME_ERRORS, CudaError)
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _NUMPY = {
     "tensor(float)": np.dtype(np.float32),
@@ -125,7 +126,17 @@ class Source:
 
 class Session:
     """One session on the GPU (or, without a stream, on the CPU), with its feeds bound once.
-    Raises one of RUNTIME_ERRORS."""
+    Raises one of RUNTIME_ERRORS.
+
+    Runs on a stream do not wait for the device, and leave the pinned buffers that they copied from
+    to a later run that waits, or to the end of ONNX Runtime's session. That end frees them by a
+    callback on the stream. If the rest of the session is gone before the callback is over, the
+    callback frees the pinned arena as well, and so calls cudaFreeHost, which CUDA does not permit
+    there (failure 800): the exception ends the process. Hence one more run, which waits, before a
+    session goes. With a CUDA graph the buffers stay in use, and are freed without a callback.
+    """
+
+    _holds_buffers = False  # pinned ones, which ONNX Runtime would free by a callback
 
     def __init__(
         self, source: Source, setting: Setting, feeds: Arrays, stream: Stream | None
@@ -133,6 +144,7 @@ class Session:
         if setting.graph and source.uncapturable:
             raise RuntimeError(f"no CUDA graph, since {source.uncapturable}")
         self._stream, self._device = stream, "cuda" if stream else "cpu"
+        self._frees_by_callback = stream is not None and not setting.graph
         self._most_queued = sys.maxsize  # runs that can be enqueued at a time, as far as is known
         self._session = _session(source, setting, stream)
         self._bind(feeds, 0)
@@ -143,6 +155,19 @@ class Session:
         other = copy.copy(self)
         other._bind(feeds, graph)
         return other
+
+    def __del__(self) -> None:
+        if self._holds_buffers:
+            self._free_buffers()
+
+    def _free_buffers(self) -> None:
+        """A run that waits for the device."""
+        assert self._stream is not None
+        try:
+            self._session.run_with_iobinding(self._binding, ort.RunOptions())
+            self._stream.synchronize()
+        except _FAILURES:
+            _never_freed(self._session)
 
     def _bind(self, feeds: Arrays, graph: int) -> None:
         self._binding = self._session.io_binding()
@@ -216,9 +241,11 @@ class Session:
         try:
             self._session.run_with_iobinding(self._binding, self._run_options)
         except RUNTIME_ERRORS:
+            self._holds_buffers = False
             if self._stream:
                 _never_freed(self._session)
             raise
+        self._holds_buffers = self._frees_by_callback
 
     def _timed(self) -> float:
         start = time.perf_counter()
@@ -245,9 +272,8 @@ def _session(source: Source, setting: Setting, stream: Stream | None) -> ort.Inf
 def _never_freed(session: ort.InferenceSession) -> None:
     """Keeps a session whose run failed on a stream of ours until the process ends.
 
-    ONNX Runtime frees the pinned memory of a failed run only with the session, by a callback on the
-    stream. If that callback is the last owner of the pinned arena, it calls cudaFreeHost, which
-    CUDA does not permit there (failure 800), and the exception ends the process.
+    ONNX Runtime frees the pinned buffers of a failed run only with the session, which may end the
+    process, as `Session` says.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
 

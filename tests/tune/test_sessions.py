@@ -6,13 +6,16 @@ import functools
 import itertools
 import sys
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from onnxbolt.tune import sessions
 from onnxbolt.tune.sessions import Measure, Sample, Session, Setting, Source, interleave, search
 from tests.support import Net
 
@@ -71,27 +74,77 @@ def test_no_graph_is_tried_where_data_decide_sizes() -> None:
     )
 
 
+class Recorder:
+    """A session of ONNX Runtime, and the stream that it runs on: whether each run waits for the
+    device, and when the stream does."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.fails = False
+
+    def run_with_iobinding(self, _: object, options: ort.RunOptions) -> None:
+        if self.fails:
+            raise RuntimeError("refused")
+        try:
+            waits = options.get_run_config_entry("disable_synchronize_execution_providers") == "0"
+        except RuntimeError:  # raised if the entry is not set
+            waits = True
+        self.events.append("run that waits" if waits else "run")
+
+    def synchronize(self) -> None:
+        self.events.append("stream waits")
+
+
+def on_a_stream(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, graph: bool = False
+) -> Session:
+    """A session whose runs, and whose stream, are the recorder."""
+    stream: Any = recorder
+    with monkeypatch.context() as patched:
+        patched.setattr(sessions, "_session", lambda *_: recorder)
+        patched.setattr(Session, "_bind", lambda *_: None)
+        made = Session(Source("fake", b""), Setting(graph=graph), {}, stream)
+    made._binding = stream
+    made._run_options = made._options(-1)
+    return made
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_the_last_run_on_a_stream_waits_before_the_session_goes(
+    graph: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder()
+    made = on_a_stream(recorder, monkeypatch, graph)
+    for _ in range(2):
+        made._run()
+    del made
+    assert recorder.events == ["run"] * 2 + ["run that waits", "stream waits"] * (not graph)
+
+
 def test_a_session_whose_run_fails_on_a_stream_is_never_freed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    net = Net({"x": (4, 8)})
-    made = Session(
-        source(net, net.node("Neg", "x")), Setting(), {"x": np.ones((4, 8), np.float32)}, None
-    )
+    for runs in (0, 1):  # before the failure
+        recorder = Recorder()
+        made = on_a_stream(recorder, monkeypatch)
+        for _ in range(runs):
+            made._run()
+        recorder.fails = True
+        before = sys.getrefcount(recorder)
+        with pytest.raises(RuntimeError, match="refused"):
+            made._run()
+        assert sys.getrefcount(recorder) == before + 1
+        del made
+        assert recorder.events == ["run"] * runs
 
-    class Failing:
-        def run_with_iobinding(self, *_: object) -> None:
-            raise RuntimeError("refused")
 
-    failing = Failing()
-    monkeypatch.setattr(made, "_session", failing)
-    with pytest.raises(RuntimeError, match="refused"):
-        made._run()
-    before = sys.getrefcount(failing)
-    monkeypatch.setattr(made, "_stream", object())
-    with pytest.raises(RuntimeError, match="refused"):
-        made._run()
-    assert sys.getrefcount(failing) == before + 1
+def test_a_session_whose_last_run_fails_is_never_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    made = on_a_stream(recorder, monkeypatch)
+    made._run()
+    recorder.fails = True
+    del made
+    assert sys.getrefcount(recorder) == 3  # this function's, the argument's, and one for ever
 
 
 def test_settings_are_those_that_matter() -> None:
