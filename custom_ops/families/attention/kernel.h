@@ -219,6 +219,7 @@ class Block {
       }
       at = at + 1 == S::kStages ? 0 : at + 1;
     }
+    wait<0>();  // the queries' copies, if there was no tile: results are stored in their place
     __syncthreads();
   }
 

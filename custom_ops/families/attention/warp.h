@@ -177,6 +177,7 @@ class Warp {
   // accesses of 16 bytes of them.
   template <class Rows>
   __device__ void store(const Rows& y, int rows, int columns) {
+    __syncwarp();  // all lanes have read the queries
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < S::kRowTiles * 2; ++i) {
       const int t = i / 2, r = i % 2;

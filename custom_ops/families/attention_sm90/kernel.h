@@ -36,7 +36,8 @@ namespace attention_sm90 {
 template <class K>
 __device__ void Initialize(const Params& params, typename K::Shared& shared) {
   for (int i = 0; i < K::kStages; ++i) {
-    shared.k_full[i].init(1), shared.k_empty[i].init(K::kConsumers * K::kReleases);
+    shared.k_full[i].init(K::kKeyArrivals);
+    shared.k_empty[i].init(K::kConsumers * K::kReleases);
     shared.v_full[i].init(1), shared.v_empty[i].init(K::kConsumers);
   }
   for (int i = 0; i < K::kQueryStages; ++i)

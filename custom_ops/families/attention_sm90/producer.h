@@ -88,12 +88,13 @@ class KeyMask {
 
 // The whole warp runs this; its first lane starts the copies.
 //
-// Phases. A stage's `full` barrier completes once per use, by the producer's arrival and the bytes
-// of its copies. Its `empty` barrier completes once per use, by an arrival of each consumer
-// warpgroup, or of each of its warps if these have read a mask's biases. The producer waits for the
-// parity before its own, which is complete at the start, so that the first round of a ring does not
-// wait. Keys and values alternate: consumers need the next block's keys before they release this
-// block's values, but never the next block's values.
+// Phases. A stage's `full` barrier completes once per use, by the arrival of the producer's first
+// lane and the bytes of its copies, and by those of the other lanes where these write a mask's
+// biases. Its `empty` barrier completes once per use, by an arrival of each consumer warpgroup, or
+// of each of its warps if these have read a mask's biases. The producer waits for the parity before
+// its own, which is complete at the start, so that the first round of a ring does not wait. Keys
+// and values alternate: consumers need the next block's keys before they release this block's
+// values, but never the next block's values.
 template <class K>
 class Producer {
  public:
@@ -231,7 +232,7 @@ class Producer {
     shared_.k_empty[stage].wait(stages_.parity ^ 1);
     if constexpr (K::kHasBiases) {
       for (int i = lane_; i < K::kKeys; i += 32) shared_.bias[stage][i] = mask.bias(key + i);
-      __syncwarp();  // before the first lane arrives
+      if (lane_ != 0) full.arrive();
     }
     if (lane_ == 0) {
       full.arrive_and_expect(K::kKeyBytes);

@@ -96,6 +96,8 @@ struct Shape {
   static constexpr bool kScalesSeldom =
       kValueSize > 64 || kHasBiases || (kConsumers == 4 && kLastKeys < kKeys);
 
+  // arrivals of the producer for a block's keys: of each lane if lanes write biases
+  static constexpr int kKeyArrivals = kHasBiases ? 32 : 1;
   // arrivals of a warpgroup that release a block's keys
   static constexpr int kReleases = kHasBiases ? 4 : 1;
 
