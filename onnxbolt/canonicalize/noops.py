@@ -8,10 +8,8 @@
     x + 0 = 0 + x = x - 0 = x;  x * 1 = 1 * x = x / 1 = x,
     if the constant does not widen x's shape.
 
-The readers of y read x instead. Where y must keep its name (a graph output), the producer of x
-writes y itself, if x's name may go; else the node stays. Results of control flow keep their names,
-by which its bodies are found again. Weights that PyTorch's exporter shares
-through Identity nodes stay shared.
+Graph outputs keep their names (graph/bypass.py). Weights that PyTorch's exporter shares through
+Identity nodes stay shared.
 
 Unused second outputs (Dropout's mask, MaxPool's indices) are removed, because the later stages skip
 nodes that have them, and some exporters name every output.
@@ -24,8 +22,8 @@ from collections.abc import Callable
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.graph.bodies import bodies_in
-from onnxbolt.graph.edit import constant_values, pinned, producer, remove, replace_uses
+from onnxbolt.graph.bypass import bypass
+from onnxbolt.graph.edit import constant_values, pinned, producer
 from onnxbolt.graph.element_types import onnx_dtype
 
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
@@ -52,22 +50,7 @@ def _bypass(graph: gs.Graph, node: gs.Node) -> bool:
         return False
     rule = _RULES.get(node.op)
     source = rule(node) if rule else None
-    if source is None or not source.name:
-        return False
-    result, maker = node.outputs[0], producer(source)
-    if not pinned(graph, result):
-        replace_uses(result, source)
-    elif maker is not None and not pinned(graph, source) and not any(bodies_in(maker)):
-        remove(graph, [node])
-        replace_uses(source, result)
-        maker.outputs[next(i for i, tensor in enumerate(maker.outputs) if tensor is source)] = (
-            result
-        )
-        return True
-    else:
-        return False
-    remove(graph, [node])
-    return True
+    return source is not None and bool(source.name) and bypass(graph, node, source)
 
 
 def _first(node: gs.Node) -> gs.Tensor | None:

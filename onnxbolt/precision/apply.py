@@ -7,7 +7,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.dtypes import DType
-from onnxbolt.graph.edit import Node, add_constant, remove, replace_uses, stand_in
+from onnxbolt.graph.bypass import bypass
+from onnxbolt.graph.edit import Node, add_constant, stand_in
 from onnxbolt.graph.names import fresh
 from onnxbolt.graph.order import in_order
 from onnxbolt.precision.constants import Constants, rounded
@@ -48,7 +49,7 @@ class Conversion:
                     ):
                         self._output(node, index, tensor)
         self.graph.nodes = self.nodes
-        _drop_idle_casts(self.graph, self.low, self.fixed)
+        _drop_idle_casts(self.graph, self.low)
 
     def _constants_read_in_fp32(self) -> set[str]:
         return self.fixed | {
@@ -139,16 +140,9 @@ def _lower(target: gs.Constant, constant: gs.Constant, constants: Constants) -> 
     target.values = constants.converted(constant)
 
 
-def _drop_idle_casts(graph: gs.Graph, low: DType, fixed: set[str]) -> None:
+def _drop_idle_casts(graph: gs.Graph, low: DType) -> None:
     """Remove Casts whose two sides now have the same type: mixed-precision models had them between
     16 and 32 bits."""
-    idle = []
-    for node in graph.nodes:
-        if (
-            node.op == "Cast"
-            and node.inputs[0].dtype == node.outputs[0].dtype == low.numpy
-            and node.outputs[0].name not in fixed
-        ):
-            replace_uses(node.outputs[0], node.inputs[0])
-            idle.append(node)
-    remove(graph, idle)
+    for node in list(graph.nodes):
+        if node.op == "Cast" and node.inputs[0].dtype == node.outputs[0].dtype == low.numpy:
+            bypass(graph, node, node.inputs[0])
