@@ -60,6 +60,12 @@ enum Iterator {
   kFixedChannels = 3,
 };
 
+enum Offsets {
+  kNoOffsets = 0,
+  kByColumn = 1,
+  kByPixel = 2,
+};
+
 // How a resizing samples, by the numbers that a node carries (ONNX, Resize).
 enum class ResizeMode : int {
   kNearest = 0,

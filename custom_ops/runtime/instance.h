@@ -38,6 +38,18 @@ template <>
 struct OnnxType<cutlass::bfloat16_t> {
   static constexpr int value = kTypeBF16;
 };
+template <>
+struct OnnxType<int8_t> {
+  static constexpr int value = kTypeI8;
+};
+template <>
+struct OnnxType<uint8_t> {
+  static constexpr int value = kTypeU8;
+};
+template <>
+struct OnnxType<cutlass::float_e4m3_t> {
+  static constexpr int value = kTypeE4M3;
+};
 
 inline const char* ErrorText(cudaError_t error) {
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);

@@ -1,5 +1,4 @@
-// Parameters of products of 8-bit codes that others have not: the zero point's offsets, and the
-// order of the weights' rows.
+// Parameters of products of 8-bit codes that others have not: the zero point's offsets.
 #pragma once
 #include "ops/quantized/arguments.h"
 #include "sm90/convolution.h"
@@ -18,46 +17,45 @@ inline BorderAxis BorderOf(int pixels, int size, int filter, int stride, int pad
   return first + behind >= pixels ? BorderAxis{pixels, pixels} : BorderAxis{first, pixels - behind};
 }
 
-// Fills in the offsets of a product whose pixels are all of one class.
+inline BorderAxis BorderHeight(const ConvArguments& conv) {
+  return BorderOf(conv.p, conv.h, conv.r, conv.stride_h, conv.pad_top, conv.dilation_h);
+}
+
+inline BorderAxis BorderWidth(const ConvArguments& conv) {
+  return BorderOf(conv.q, conv.w, conv.s, conv.stride_w, conv.pad_left, conv.dilation_w);
+}
+
+// Checks offsets against the kernel's, which are of so many classes of pixels.
 template <class K>
-const char* DescribeOffsets(CodeParams& params, const OffsetArguments& offsets) {
-  params.offsets = offsets.values, params.classes_w = 1;
+const char* CheckOffsets(const OffsetArguments& offsets, int classes) {
   if (K::kOffsets != (offsets.values != nullptr))
     return K::kOffsets ? "the offsets of the zero point of x are missing"
                        : "x has a zero point, and the kernel adds no offsets";
+  if (K::kOffsets && offsets.classes != classes)
+    return "the offsets are of other classes of pixels than the kernel's";
   return IsAligned(offsets.values, 16) ? nullptr : "the offsets are not aligned to 16 bytes";
 }
 
 template <class K>
-const char* DescribeOffsets(CodeParams& params, const QuantizedConvArguments& conv) {
-  if (const char* error = DescribeOffsets<K>(params, conv.offsets)) return error;
-  const BorderAxis h =
-      BorderOf(conv.p, conv.h, conv.r, conv.stride_h, conv.pad_top, conv.dilation_h);
-  const BorderAxis w =
-      BorderOf(conv.q, conv.w, conv.s, conv.stride_w, conv.pad_left, conv.dilation_w);
-  params.border_h = h, params.border_w = w, params.classes_w = w.classes(conv.q);
-  const int classes = K::kBorder ? h.classes(conv.p) * params.classes_w : 1;
-  return !K::kOffsets || conv.offsets.classes == classes
-             ? nullptr
-             : "the offsets are of other classes of pixels than the kernel's";
+const char* CheckOffsets(const QuantizedConvArguments& conv) {
+  const bool padded = conv.pad_top || conv.pad_left || conv.pad_bottom || conv.pad_right;
+  if (K::kOffsets && padded != K::kBorder)
+    return padded ? "the image is padded, and the kernel has the same offsets for all pixels"
+                  : "the image is not padded, and the kernel has offsets for its border";
+  return CheckOffsets<K>(
+      conv.offsets,
+      K::kBorder ? BorderHeight(conv).classes(conv.p) * BorderWidth(conv).classes(conv.q) : 1);
 }
 
-// The tensor map of weights [columns, taps * depth]. Its rows are in the order of sm90/codes.h if
-// results have 8 bits.
-template <class K>
-const char* DescribeCodeWeights(Params& params, const void* weights, int64_t columns, int taps,
-                                int64_t depth, int64_t pitch) {
-  using Element = typename K::Element;
-  if constexpr (K::kPairsColumns)
-    return EncodeTiled(params.b, kOperandType<Element>, 1, weights,
-                       {{taps * depth, 0, K::kBoxK},
-                        {2, pitch, 2},
-                        {4, 4 * pitch, 4},
-                        {2, 2 * pitch, 2},
-                        {columns / kPairedColumns, kPairedColumns * pitch,
-                         K::kTileN / K::kClusterM / kPairedColumns}});
-  else
-    return DescribeWeights<K>(params, weights, columns, taps, depth, pitch);
+// Fills in the offsets of a product whose pixels are all of one class.
+inline void DescribeOffsets(CodeParams& params, const OffsetArguments& offsets) {
+  params.offsets = offsets.values, params.classes_w = 1;
+}
+
+inline void DescribeOffsets(CodeParams& params, const QuantizedConvArguments& conv) {
+  DescribeOffsets(params, conv.offsets);
+  params.border_h = BorderHeight(conv), params.border_w = BorderWidth(conv);
+  params.classes_w = params.border_w.classes(conv.q);
 }
 
 }  // namespace sm90

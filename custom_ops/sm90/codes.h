@@ -7,7 +7,7 @@
 // Results of 8 bits are staged by stmatrix as well, which moves 4 bytes of each thread: four
 // neighbouring columns. A thread's accumulators of 16 columns are two pairs, columns 2 j, 2 j + 1,
 // 2 j + 8 and 2 j + 9 for j = lane % 4. So TMA brings rows of B in another order
-// (DescribeCodeWeights): column 8 h + 2 j + i of the product is column 4 j + 2 h + i of the result,
+// (DescribeWeights): column 8 h + 2 j + i of the product is column 4 j + 2 h + i of the result,
 // for i and h of 0 and 1. Then a thread's four values are columns 4 j to 4 j + 3, and no byte is
 // shuffled.
 //

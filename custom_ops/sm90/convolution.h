@@ -1,7 +1,7 @@
-// A convolution's activations as rows of an implicit GEMM: the shapes that TMA's im2col can gather,
-// and its parameters.
+// Convolutions as implicit GEMMs whose rows are output pixels: the shapes that TMA's im2col can
+// gather, the parameters, and the host's part of their kernels.
 #pragma once
-#include "ops/conv/arguments.h"
+#include "ops/conv/check.h"
 #include "sm90/persistent.h"
 
 namespace onnxbolt {
@@ -51,6 +51,7 @@ template <class K>
 const char* CheckGroups(const ConvArguments& conv) {
   if (conv.groups < 1 || conv.c % conv.groups != 0 || conv.k % conv.groups != 0)
     return "c and k have to be multiples of groups";
+  if (K::kCodes && conv.groups > 1) return "codes are convolved in one group";
   if (conv.groups > 1 && conv.k / conv.groups % (K::kTileN * K::kClusterN) != 0)
     return "a tile's output channels have to belong to one group";
   return nullptr;
@@ -109,6 +110,57 @@ const char* DescribeActivations(Params& params, const ConvArguments& conv) {
   return EncodeIm2col(params.a, kOperandType<Element>, sizeof(Element), conv.x, tensor, K::kBoxK,
                       K::kMean ? kImageRows : K::kTileM / K::kClusterN);
 }
+
+// Checks what convolutions have in common. check_output() is the kernel's own check of y.
+template <class K, class CheckOutput>
+const char* CheckConvolution(const ConvArguments& conv, const CheckOutput& check_output) {
+  const int64_t rows = ProductRows<K>(conv);
+  const int depth = conv.c / conv.groups;
+  if (const char* error = CheckExtents(rows, conv.k, int64_t(conv.r) * conv.s * conv.c))
+    return error;
+  if (const char* error = CheckInputs<K>(conv, depth)) return error;
+  if (const char* error = check_output()) return error;
+  if (const char* error = CheckIm2col(conv)) return error;
+  if (const char* error =
+          CheckOperands<typename K::Chain, typename K::Element>(conv.epilogue, K::Row::at(kAlignC)))
+    return error;
+  return CheckProblem<K>(rows, conv.k, depth, int64_t(conv.r) * conv.s);
+}
+
+// Launches a convolution's kernel; `pitch`: elements from one row of y to the next.
+// describe(params) fills in what the kernel has beside others.
+template <class K, class End, class Describe>
+const char* LaunchConvolution(const ConvArguments& conv, int64_t pitch, const Launch& launch,
+                              const Describe& describe) {
+  if (conv.n == 0 || conv.p == 0 || conv.q == 0 || conv.k == 0) return nullptr;
+  const int taps = conv.r * conv.s, depth = conv.c / conv.groups;
+  typename End::Params params{};
+  if (const char* error = DescribeActivations<K>(params, conv)) return error;
+  if (const char* error = DescribeOutput<K>(params, ProductRows<K>(conv), conv.k, depth, taps,
+                                            conv.rows(), pitch, conv.epilogue, launch.config))
+    return error;
+  if (const char* error =
+          DescribeWeights<K>(params, conv.filter, conv.k, taps, depth, int64_t(taps) * depth))
+    return error;
+  describe(params);
+  if (const char* error = CheckLaunch<K>(params, launch.sm_count)) return error;
+  return LaunchKernel<K, true, End>(params, launch);
+}
+
+// The functions of a family's instances (runtime/kernel.h) that do not depend on the family; K: the
+// kernel's constants (sm90/shape.h).
+template <class K, class End = TileEnd<K>>
+struct ConvolutionFunctions {
+  using Row = typename K::Row;
+  using Element = typename K::Element;
+  using Output = typename K::Output;
+  static constexpr int kSharedMemory = K::kSharedMemory;
+
+  static const char* prepare() {
+    return ReserveSharedMemory(PersistentKernel<K, true, End>, K::kSharedMemory);
+  }
+  static size_t workspace_size(const void*, const int64_t*) { return 0; }
+};
 
 }  // namespace sm90
 }  // namespace onnxbolt

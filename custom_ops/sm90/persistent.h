@@ -206,12 +206,20 @@ const char* DescribeOutput(Params& params, int64_t rows, int64_t columns, int64_
 }
 
 // The tensor map of weights [kFold columns, taps, depth]; `pitch`: elements from one row to the
-// next.
+// next. Rows are in the order of sm90/codes.h if results have 8 bits.
 template <class K>
 const char* DescribeWeights(Params& params, const void* weights, int64_t columns, int taps,
                             int64_t depth, int64_t pitch) {
   using Element = typename K::Element;
   constexpr int64_t kSize = sizeof(Element);
+  if constexpr (K::kPairsColumns)
+    return EncodeTiled(params.b, kOperandType<Element>, kSize, weights,
+                       {{taps * depth, 0, K::kBoxK},
+                        {2, pitch, 2},
+                        {4, 4 * pitch, 4},
+                        {2, 2 * pitch, 2},
+                        {columns / kPairedColumns, kPairedColumns * pitch,
+                         K::kTileN / K::kClusterM / kPairedColumns}});
   return EncodeTiled(params.b, kOperandType<Element>, kSize, weights,
                      {{depth, 0, K::kBoxK},
                       {taps, depth * kSize, 1},

@@ -156,17 +156,24 @@ struct MeanShape : KernelShape<Config, ElementType, OutputType, ChainType> {
                 "images are whole blocks of rows");
 };
 
-// A kernel whose operands are codes of 8 bits. Offsets: it adds those of the zero point of x, by
-// the class of the pixel where Border is true (see CodeParams).
-template <class Config, class ElementType, class OutputType, class ChainType, bool Offsets = false,
-          bool Border = false>
+// A kernel whose operands are codes of 8 bits. It may add offsets for the zero point of x, the same
+// for all pixels or by their classes (see CodeParams).
+template <class Config, class ElementType, class OutputType, class ChainType>
 struct CodesShape : KernelShape<Config, ElementType, OutputType, ChainType> {
   using ProductParams = CodeParams;
   using Epilogue = CodesEpilogue<typename CodesShape::Finish>;
-  static constexpr bool kCodes = true, kOffsets = Offsets, kBorder = Border;
+  static constexpr int kKindOfOffsets = Config::at(Column::kInstructionN);
+  static constexpr bool kCodes = true, kOffsets = kKindOfOffsets != kNoOffsets,
+                        kBorder = kKindOfOffsets == kByPixel;
   static constexpr bool kPairsColumns = sizeof(OutputType) == 1;
   static_assert(sizeof(ElementType) == 1, "codes have 8 bits");
-  static_assert(!Border || Offsets, "classes of pixels have offsets");
+  static_assert(!kOffsets || kBorder || kKindOfOffsets == kByColumn,
+                "a configuration names a kind of offsets");
+  static_assert(!kOffsets || std::is_same_v<typename CodesShape::Sum, int32_t>,
+                "codes of floating point have no zero point");
+  static_assert(Config::at(Column::kAlignA) == 16 && Config::at(Column::kAlignB) == 16 &&
+                    Config::at(Column::kAlignC) * sizeof(OutputType) == 16,
+                "TMA moves rows of 16 bytes");
   static_assert(!CodesShape::kNchw && !CodesShape::kSwapped,
                 "rows of pixels are stored as they are");
   static_assert(!CodesShape::kPromotes || std::is_same_v<typename CodesShape::Sum, float>,

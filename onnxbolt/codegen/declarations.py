@@ -19,6 +19,7 @@ from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.dtypes import DType, IndexType
 from onnxbolt.epilogues import MAX_LAYERS, MAX_PARAMS, MAX_TENSORS, MAX_VECTORS
 from onnxbolt.families.base import Schedule
+from onnxbolt.families.blocks.codes import Offsets
 from onnxbolt.families.blocks.mma_sync import Walk
 from onnxbolt.families.row import SLOTS, WIDTH
 from onnxbolt.problems import MAX_TABLES
@@ -76,6 +77,7 @@ def _configuration() -> Iterable[str]:
     )
     yield _enumeration("enum Schedule", _members(Schedule, none="kNoSchedule"))
     yield _enumeration("enum Iterator", _members(Walk, none="kNoIterator"))
+    yield _enumeration("enum Offsets", _members(Offsets, none="kNoOffsets"))
 
 
 def columns() -> list[str]:

@@ -45,6 +45,8 @@ from onnxbolt.families.layout import Layout
 from onnxbolt.families.norm import Norm
 from onnxbolt.families.pixel_shuffle import PixelShuffle
 from onnxbolt.families.pool import Pool
+from onnxbolt.families.quantized_conv_sm90 import QuantizedConvSm90
+from onnxbolt.families.quantized_gemm_sm90 import QuantizedGemmSm90
 from onnxbolt.families.resize import Resize
 from onnxbolt.families.squeeze_excite import SqueezeExcite
 from onnxbolt.families.stem_sm90 import StemSm90
@@ -120,6 +122,8 @@ FAMILIES: Registry[int, Family[Any]] = _Families(
         Conv3dSm90(),
         PixelShuffle(),
         GridSample(),
+        QuantizedGemmSm90(),
+        QuantizedConvSm90(),
     ),
     "number",
     "name",

@@ -52,6 +52,8 @@ CONSTANTS: dict[Family[Any], tuple[str, tuple[str, ...]]] = {
     named("gemm_sm90"): ("sm90::Params", ("b", "operands.vectors")),
     named("conv_sm90"): ("sm90::Params", ("b", "operands.vectors")),
     named("conv3d_sm90"): ("sm90::VolumeParams", ("b", "operands.vectors")),
+    named("quantized_gemm_sm90"): ("sm90::CodeParams", ("b", "operands.vectors", "offsets")),
+    named("quantized_conv_sm90"): ("sm90::CodeParams", ("b", "operands.vectors", "offsets")),
     named("conv_transpose_sm90"): (
         "sm90::PhasedParams<sm90::PhasedPlaces>",
         ("b", "operands.vectors"),

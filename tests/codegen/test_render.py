@@ -29,6 +29,7 @@ from onnxbolt.families.b2b_halo_sm90 import B2bHaloSm90Config
 from onnxbolt.families.b2b_stem_sm90 import B2bStemSm90Config
 from onnxbolt.families.b2b_stored_sm90 import B2bStoredSm90Config
 from onnxbolt.families.base import Schedule
+from onnxbolt.families.blocks.codes import Offsets
 from onnxbolt.families.blocks.mma_sync import Walk
 from onnxbolt.families.conv3d_sm90 import Conv3dSm90Config
 from onnxbolt.families.conv_2x import Conv2xConfig
@@ -44,6 +45,8 @@ from onnxbolt.families.group_norm import GroupNormConfig
 from onnxbolt.families.halo_sm90 import HaloSm90Config
 from onnxbolt.families.norm import NormConfig
 from onnxbolt.families.pool import PoolConfig
+from onnxbolt.families.quantized_conv_sm90 import QuantizedConvSm90Config
+from onnxbolt.families.quantized_gemm_sm90 import QuantizedGemmSm90Config
 from onnxbolt.families.stem_sm90 import StemSm90Config
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -209,6 +212,16 @@ CONV3D_SM90 = Conv3dSm90Config(
     consumers=2,
     resident=True,
 )
+CODES: dict[str, Any] = {
+    "arch": 90,
+    "rows": 128,
+    "columns": 128,
+    "k": 128,
+    "schedule": Schedule.COOPERATIVE,
+    "consumers": 2,
+    "access_in": 16,
+    "access_out": 16,
+}
 GEMM_SKINNY = GemmSkinnyConfig(
     arch=90,
     rows=8,
@@ -280,6 +293,28 @@ UNITS = {
     "conv3d_sm90": (
         Instance(CONV3D_SM90, DType.F16, DType.F16, ("Bias",)),
         Instance(CONV3D_SM90, DType.BF16, DType.F32, ("Bias", "Add", "LeakyRelu")),
+    ),
+    "quantized_gemm_sm90": (
+        Instance(
+            QuantizedGemmSm90Config(**CODES, promotes=True),
+            DType.E4M3,
+            DType.E4M3,
+            ("Dequantize", "Bias", "GeluErf", "QuantizeE4M3"),
+        ),
+        Instance(
+            QuantizedGemmSm90Config(**{**CODES, "access_out": 8}, offsets=Offsets.BY_COLUMN),
+            DType.U8,
+            DType.F16,
+            ("Dequantize", "Bias"),
+        ),
+    ),
+    "quantized_conv_sm90": (
+        Instance(
+            QuantizedConvSm90Config(**CODES, offsets=Offsets.BY_PIXEL),
+            DType.U8,
+            DType.U8,
+            ("Dequantize", "Bias", "AddCodesU8", "Relu", "QuantizeU8"),
+        ),
     ),
     "gemm_skinny": (
         Instance(GEMM_SKINNY, DType.F16, DType.F16, ("Bias", "GeluErf")),

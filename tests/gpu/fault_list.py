@@ -149,6 +149,37 @@ def _image() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     return _sm90(IMAGE, "to.row == 8 && to.pixel_column == 16")
 
 
+# --- kernels of codes: sums are what may be changed; a thread has two columns of two rows, or four
+# neighbouring ones where results have 8 bits
+
+_SUMS = "    typename Chain::template Operands<kCount> operands;\n    if constexpr (kPairs)\n"
+_READ_CODES = "    if constexpr (kPairs && Shape::kResidual)\n"
+_WRITE_CODES = (
+    "write_codes<kColumns>(buffer, Column, Chain::template pack<Output>(x, operands, params));"
+)
+CODES = Store(
+    "sm90/codes.h",
+    _SUMS,
+    "{code}" + _SUMS,
+    "x[i]",
+    "kCount",
+    "to.row + unit_row + this->first_row() + 8 * row_of(i)",
+    "to.column + tile_column + column_of(i) + place_of(i)",
+    element="float",
+)
+
+
+def _codes() -> Iterator[tuple[str, tuple[Edit, ...]]]:
+    tile = "to.row + unit_row == 128"
+    yield from ((kind, (edit,)) for kind, edit in CODES.faults())
+    swapped = "to.column + tile_column + this->thread_ % 4 == 0"
+    yield SWAP, (_swap(CODES, swapped, ((0, 1), (2, 3))),)
+    cleared = f"    if ({tile}) operands.vectors[1].clear();\n"
+    yield BIAS, (Edit(CODES.file, _READ_CODES, cleared + _READ_CODES),)
+    kept = f"{{ if (!({tile})) {_WRITE_CODES} }}"
+    yield STALE, (Edit(CODES.file, _WRITE_CODES, kept),)
+
+
 _PERSISTENT = (
     "multiply_rows(sums, 0, K::kBlocks, stage_.stage, K::kIsResident ? block : stage_.stage, block"
     " > range_.first);"
@@ -707,6 +738,8 @@ _PRODUCTS_OF_FAMILIES: dict[Family[Any], tuple[tuple[str, tuple[Edit, ...]], ...
     named("gemm_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("conv_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("conv3d_sm90"): ((K_BLOCK, PERSISTENT_K),),
+    named("quantized_gemm_sm90"): ((K_BLOCK, PERSISTENT_K),),
+    named("quantized_conv_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("conv_transpose_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("b2b_conv_sm90"): ((K_BLOCK, PERSISTENT_K),),
     named("b2b_gemm_sm90"): (
@@ -743,6 +776,8 @@ _STORES = {
     named("gemm_sm90"): _matrix,
     named("conv_sm90"): _matrix,
     named("conv3d_sm90"): _matrix,
+    named("quantized_gemm_sm90"): _codes,
+    named("quantized_conv_sm90"): _codes,
     named("conv_transpose_sm90"): _conv_transpose,
     named("b2b_conv_sm90"): _matrix,
     named("b2b_gemm_sm90"): _matrix,

@@ -24,6 +24,7 @@ from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
 from onnxbolt.library import Manifest, make_manifest, metadata_of
+from onnxbolt.match import preparation, quantized
 from onnxbolt.plan.choose import Plan, plan
 from onnxbolt.plan.cost import fused_us
 from onnxbolt.plan.cuts import cover
@@ -54,9 +55,10 @@ def prepare(family: Family[Any], original: onnx.ModelProto | None = None) -> Pre
     original = original or MODELS[family]()
     graph = import_model(original)
     infer(graph)
-    canonicalize(graph)
-    convert(graph, PRECISION)
     with planned(family):
+        canonicalize(graph)
+        preparation.prepare(graph)
+        convert(graph, PRECISION, between=quantized.between_codes(graph))
         chosen = plan(graph, cover(graph, [ARCH])[0], [ARCH], "all")
         configs = _configs(chosen, family)
         rewriter = rewrite(graph, chosen.assignment, configs, [ARCH], chosen.sources)
@@ -241,11 +243,39 @@ def _stored() -> onnx.ModelProto:
     )
 
 
+def _coded(net: Net, x: str, zero: int) -> tuple[str, list[str]]:
+    """The values of uint8 codes of `x`, and the numbers that make them."""
+    numbers = [net.const(0.03), net.const(zero, np.uint8)]
+    return net.node("DequantizeLinear", net.node("QuantizeLinear", x, *numbers), *numbers), numbers
+
+
+def _weight(net: Net, *shape: int, axis: int) -> str:
+    """The values of int8 codes, with a scale for each channel along `axis`."""
+    codes = net.const(net.rng.integers(-127, 128, shape), np.int8)
+    scales = net.const(net.rng.uniform(2e-4, 4e-4, shape[axis]))
+    return net.node("DequantizeLinear", codes, scales, axis=axis)
+
+
+def _quantized_gemm() -> onnx.ModelProto:
+    net = Net({"x": (SIDE * SIDE, 256)})
+    y = net.node("MatMul", _coded(net, "x", 128)[0], _weight(net, 256, 64, axis=1))
+    return net.model(_coded(net, net.node("Relu", net.node("Add", y, net.normal(64))), 0)[0])
+
+
+def _quantized_conv() -> onnx.ModelProto:
+    net = Net({"x": (1, 64, SIDE, SIDE)})
+    weight, bias = _weight(net, 64, 64, 3, 3, axis=0), net.normal(64)
+    y = net.node("Conv", _coded(net, "x", 128)[0], weight, bias, pads=SAME)
+    return net.model(_coded(net, net.node("Relu", y), 0)[0])
+
+
 MODELS: dict[Family[Any], Callable[[], onnx.ModelProto]] = {
     named("gemm_2x"): _gemm,
     named("gemm_3x"): _gemm,
     named("gemm_sm90"): _gemm,
     named("gemm_rows_sm90"): lambda: _gemm(429),
+    named("quantized_gemm_sm90"): _quantized_gemm,
+    named("quantized_conv_sm90"): _quantized_conv,
     named("gemm_skinny"): lambda: _gemm(m=16, n=16384),
     named("conv_2x"): _conv,
     named("conv_sm90"): _conv,

@@ -5,7 +5,6 @@
 // Constraints: rows of x and filter are multiples of 16 bytes, and so are a group's channels of y;
 // a tile's columns belong to one group; padding and the filter's reach fit TMA's im2col window.
 #pragma once
-#include "ops/conv/check.h"
 #include "sm90/convolution.h"
 #include "sm90/phases.h"
 
@@ -13,56 +12,31 @@ namespace onnxbolt {
 
 // See ConvArguments and PhasedPixels. float is multiplied as TF32, rounded by TMA on its way into
 // shared memory.
-template <class Config, class ElementType, class OutputType, class ChainType>
-struct ConvTransposeSm90 {
-  using Shape = sm90::PhasedShape<Config, ElementType, OutputType, ChainType>;
-  using End = sm90::PhasedTileEnd<Shape>;
+template <class Config, class ElementType, class OutputType, class ChainType,
+          class PhasedShape = sm90::PhasedShape<Config, ElementType, OutputType, ChainType>>
+struct ConvTransposeSm90
+    : sm90::ConvolutionFunctions<PhasedShape, sm90::PhasedTileEnd<PhasedShape>> {
+  using Shape = PhasedShape;
   using Row = Config;
   using Element = ElementType;
   using Output = OutputType;
-  static constexpr int kSharedMemory = Shape::kSharedMemory;
-
-  static const char* prepare() {
-    return ReserveSharedMemory(sm90::PersistentKernel<Shape, true, End>, Shape::kSharedMemory);
-  }
 
   static const char* can_implement(const void* arguments) {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
     if (const char* error = CheckLayout(conv, false, false, true)) return error;
     if (const char* error = check_groups(conv)) return error;
-    if (const char* error =
-            CheckExtents(sm90::Rows(conv), conv.k, int64_t(conv.r) * conv.s * conv.c))
-      return error;
-    if (const char* error = sm90::CheckInputs<Shape>(conv, depth(conv))) return error;
-    if (const char* error = check_output(conv)) return error;
-    if (const char* error = sm90::CheckIm2col(conv)) return error;
-    if (const char* error = CheckOperands<ChainType, Element>(conv.epilogue, Row::at(kAlignC)))
-      return error;
-    return sm90::CheckProblem<Shape>(sm90::Rows(conv), conv.k, depth(conv),
-                                     int64_t(conv.r) * conv.s);
+    return sm90::CheckConvolution<Shape>(conv, [&] { return check_output(conv); });
   }
-
-  static size_t workspace_size(const void*, const int64_t*) { return 0; }
 
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& conv = *static_cast<const ConvArguments*>(arguments);
-    if (conv.n == 0 || conv.p == 0 || conv.q == 0 || conv.k == 0) return nullptr;
-    const int taps = conv.r * conv.s;
-    sm90::PhasedParams<typename Shape::Places> params{};
-    if (const char* error = sm90::DescribeActivations<Shape>(params, conv)) return error;
     // the map of y is not used: its rows are described as if they were dense
-    if (const char* error =
-            sm90::DescribeOutput<Shape>(params, sm90::Rows(conv), conv.k, depth(conv), taps, conv.y,
-                                        conv.k, conv.epilogue, launch.config))
-      return error;
-    params.places = typename Shape::Places(conv);
-    params.skips_taps = params.places.skips_taps(), params.taps_h = conv.r;
-    params.y = conv.y, params.y_pitch = conv.y_pitch;
-    if (const char* error = sm90::DescribeWeights<Shape>(params, conv.filter, conv.k, taps,
-                                                         depth(conv), int64_t(taps) * depth(conv)))
-      return error;
-    if (const char* error = sm90::CheckLaunch<Shape>(params, launch.sm_count)) return error;
-    return sm90::LaunchKernel<Shape, true, End>(params, launch);
+    return sm90::LaunchConvolution<Shape, sm90::PhasedTileEnd<Shape>>(
+        conv, conv.k, launch, [&](auto& params) {
+          params.places = typename Shape::Places(conv);
+          params.skips_taps = params.places.skips_taps(), params.taps_h = conv.r;
+          params.y = conv.y, params.y_pitch = conv.y_pitch;
+        });
   }
 
  private:
@@ -70,8 +44,6 @@ struct ConvTransposeSm90 {
                     Row::at(kAlignB) * sizeof(Element) == 16 &&
                     Row::at(kAlignC) * sizeof(Element) == 16,
                 "TMA moves rows of 16 bytes");
-
-  static int depth(const ConvArguments& conv) { return conv.c / conv.groups; }
 
   static const char* check_groups(const ConvArguments& conv) {
     if ((conv.pixels.d > 1) != Shape::kSlices)

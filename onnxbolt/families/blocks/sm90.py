@@ -53,12 +53,13 @@ from onnxbolt.families.blocks.staging import (
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide, round_up
 from onnxbolt.kernel_time import overlapped
-from onnxbolt.problems import Conv3dProblem, ConvProblem, Product
+from onnxbolt.problems import Conv3dProblem, ConvProblem, Product, QuantizedConvProblem
 
 _C, _P = Schedule.COOPERATIVE, Schedule.PINGPONG
 # columns of one wgmma instruction that custom_ops/sm90/wgmma.h declares
 COLUMNS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128, 160, 192, 224, 256)
 _WIDE_COLUMNS = (64, 96, 128, 192, 256)
+_CODES_COLUMNS = 16  # divides the columns of tiles of codes: wgmma of integers has few others
 _WASTE = 0.25  # the part of a tile's columns that may lie outside the output
 _K = (64, 48, 32, 16)  # elements of a k-block, for types of 2 bytes
 _MAX_BOX = 256  # rows of one copy by TMA
@@ -71,7 +72,7 @@ _WIDE = 16  # the least bytes that TMA moves
 _MAX_STAGES, _MIN_STAGES = 16, 3
 FIXED_BYTES = 2048  # barriers, and the padding for alignment
 # the most per thread without spills, by consumer warpgroups
-_MAX_ACCUMULATORS = {1: 128, 2: 128, 3: 96}
+MAX_ACCUMULATORS = {1: 128, 2: 128, 3: 96}
 # the first of TMA's im2col corners that is too far, by the number of spatial axes, and the most of
 # a stride
 _FAR, _MAX_STRIDE = {2: 128, 3: 16}, 8
@@ -104,6 +105,9 @@ _STAGING_OPERATIONS = 1.8  # for each output, besides its epilogue's
 # pixels that a warp stores at once in each of eight channels of NCHW output; clocks of an SM per
 # value
 _PLANE_PIXELS, _PLANE_VALUE = 8, 0.25
+# additions of sums that an SM makes in a clock, where kernels of codes add those of k-blocks in
+# fp32, and the part of them that no products hide: estimates
+_ADDITIONS, _EXPOSED = 128.0, 0.5
 _SPLIT_US = 0.7  # for the barriers of a cluster
 _REMOTE = 8.6  # bytes per clock that one SM receives from others
 # the part of cooperative epilogues that is not hidden when a block has several tiles
@@ -123,6 +127,7 @@ class ProductConfig(KernelConfig):
     cluster: ClassVar[tuple[int, int]] = (1, 1)
     swapped: ClassVar[bool] = False
     split_k: ClassVar[int] = 1
+    promotes: ClassVar[bool] = False  # sums of k-blocks are added in registers of their own
 
     rows: int = at("tile_m", sound=tile_size)
     columns: int = at("tile_n", sound=tile_size)
@@ -217,11 +222,16 @@ def supports(problem: Product, arch: Arch) -> bool:
     im2col's limits as well."""
     if not arch.supports(problem.dtype) or not _tile_columns(problem):
         return False
-    wide_out = max(problem.dtype.alignment, _WIDE // problem.out.bytes)
+    wide_out = max(_access_out(problem), _WIDE // problem.out.bytes)
     return not (problem.depth % problem.dtype.alignment or problem.columns % wide_out)
 
 
-def im2col_reaches(problem: ConvProblem | Conv3dProblem) -> bool:
+def _access_out(problem: Product) -> int:
+    """Elements of one access to y, and to what the epilogue reads."""
+    return (_WIDE // problem.out.bytes) if problem.dtype.is_code else problem.dtype.alignment
+
+
+def im2col_reaches(problem: ConvProblem | Conv3dProblem | QuantizedConvProblem) -> bool:
     """True if the filter's corners, its reach and the strides are within im2col's limits, or no
     im2col is needed."""
     if problem.is_matrix:
@@ -281,9 +291,9 @@ def _tile_columns(problem: Product) -> list[int]:
     if problem.groups > 1:
         widths = [width for width in COLUMNS if problem.columns // problem.groups % width == 0]
         return [width for width in widths if 2 * width >= widths[-1]]
-    count = problem.product_columns
+    count, step = problem.product_columns, _CODES_COLUMNS if problem.dtype.is_code else 1
     # the narrowest tile that holds all columns, and wide ones with little waste
-    narrow = [width for width in COLUMNS if width >= count][:1]
+    narrow = [width for width in COLUMNS if width >= count and width % step == 0][:1]
     return narrow + [
         width
         for width in _WIDE_COLUMNS
@@ -306,7 +316,7 @@ def _config(
         cluster=tile.cluster,
         schedule=tile.schedule,
         access_in=wide,
-        access_out=wide,
+        access_out=_access_out(problem),
         consumers=tile.consumers,
         resident=tile.resident,
     )
@@ -316,7 +326,7 @@ def _swapped(kind: type[S], k: int, problem: Product, arch: Arch, swizzle: int) 
     """The swapped kernel that divides few tiles best among the SMs, if it does so better than tiles
     of 64 or 128 rows."""
     across = tensor_operands(problem.chain) or gates(problem.chain) or rotates(problem.chain)
-    if across or problem.out.bytes != 2:
+    if across or problem.out.bytes != 2 or problem.dtype.is_code:
         return
     if _SWAPPED_COLUMNS not in _tile_columns(problem):
         return
@@ -384,7 +394,7 @@ def fits(config: Sm90Config, problem: Product, arch: Arch) -> bool:
     """True if registers, shared memory and resident weights allow the kernel to compile without
     spills and to run `problem`."""
     rows, columns, (m, n) = config.rows, config.columns, config.cluster
-    if config.group_rows // 64 * config.product[1] // 2 > _MAX_ACCUMULATORS[config.consumers]:
+    if accumulators(config) > MAX_ACCUMULATORS[config.consumers]:
         return False
     if columns % (8 * m) or rows % (8 * n):
         return False  # the blocks of a cluster load whole groups of eight swizzled rows
@@ -397,6 +407,11 @@ def fits(config: Sm90Config, problem: Product, arch: Arch) -> bool:
     if weights > _free_bytes(config, problem, arch) - ring:
         return False
     return ceil_divide(problem.product_columns, columns) <= arch.sm_count < tiles(config, problem)
+
+
+def accumulators(config: ProductConfig) -> int:
+    """Sums of the product that a thread holds."""
+    return config.group_rows // 64 * config.product[1] // 2
 
 
 def stages(config: ProductConfig, kernel: Typed, arch: Arch) -> int:
@@ -540,6 +555,8 @@ def block_clocks(problem: Product, config: ProductConfig, arch: Arch) -> float:
     rows, columns, k, dtype = config.rows, config.columns, config.k, problem.dtype
     size = dtype.bytes
     products = 2 * rows * columns * k / (_PRODUCTS * 2 / size)
+    if config.promotes:
+        products += _EXPOSED * rows * columns / _ADDITIONS
     a, b = rows * k * size, 0 if config.resident else columns * k * size
     product_rows, product_columns = config.product
     shared = (product_rows // 64 * (64 + product_columns) * k * size + a + b) / _SHARED
