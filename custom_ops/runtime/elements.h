@@ -15,6 +15,14 @@ constexpr int64_t BytesOf(int type) {
   return type == kTypeBool ? 1 : type == kTypeI32 ? 4 : type == kTypeI64 ? 8 : 0;
 }
 
+// The type of the weights by which a type is multiplied.
+constexpr int WeightOf(int type) {
+  for (const ElementFacts& element : kElements) {
+    if (element.type == type) return element.weight;
+  }
+  return type;
+}
+
 // "f16", or "type 7" for one that no kernel has.
 inline std::string TypeName(int type) {
   for (const ElementFacts& element : kElements) {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/declarations.h"
+#include "runtime/elements.h"
 #include "runtime/fused_kernel.h"
 #include "runtime/ort_objects.h"
 #include "runtime/shape_inference.h"
@@ -33,9 +33,11 @@ int InputType(const OrtCustomOp* self, size_t index) {
   const Op& op = Of(self);
   const size_t first = op.first_operand;
   if (index == 0) return TypeOfX(op);
+  if (index < first) return WeightOf(op.element);
   if (index == WrittenInto(op)) return op.output;
-  const char letter = index >= first ? op.operands[index - first] : 't';
+  const char letter = op.operands[index - first];
   if (letter == 'b') return kTypeBool;
+  if (letter == 'o') return kTypeI32;
   if (letter == 'n') return op.indices;
   if (letter == 's') return kTypeI64;
   return letter == 'v' || letter == 'f' ? kTypeF32 : op.element;

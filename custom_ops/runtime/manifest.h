@@ -18,8 +18,8 @@ struct Op {
                          // result, 'w' the weight of a further layer, 'r' the table of a rotation,
                          // 'y' the output as earlier nodes left it, which this one writes into; of
                          // the op itself 't', 'i' (a vector for each image) of type `element`, 'f'
-                         // a float32 tensor, 'b' a tensor of booleans, 'n' one of indices, 's' a
-                         // list of sizes in the host's memory
+                         // a float32 tensor, 'b' a tensor of booleans, 'n' one of indices, 'o' one
+                         // of int32, 's' a list of sizes in the host's memory
   int nchw_input = 0;    // the type of x if it is NCHW while y is NHWC, else 0
   bool stores = false;   // true if the first layer's result is a second output
   bool to_nchw = false;  // true if a convolution writes y as NCHW

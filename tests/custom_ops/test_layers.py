@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from onnxbolt.canonicalize.quantized import has_kernels
 from onnxbolt.codegen import declarations
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.families import FAMILIES
 from onnxbolt.library import runtime_sources
 from onnxbolt.ops import kinds
-from onnxbolt.ops.quantized import QuantizedConv, QuantizedGemm
 
 KINDS = kinds()
 ROOT = resource_dir("custom_ops")
@@ -27,14 +25,12 @@ def _code(path: Path) -> str:
 
 
 def test_each_kind_registers_itself() -> None:
-    """But for products of codes as long as no family computes them."""
-    without = set() if has_kernels() else {*QuantizedConv.kinds, *QuantizedGemm.kinds}
     found = [
         name
         for path in ROOT.glob("ops/*/*.cc")
         for name in re.findall(r'const RegisteredKind<.*> k\w+\("(\w+)"', path.read_text())
     ]
-    assert sorted(found) == sorted(KINDS - without)
+    assert sorted(found) == sorted(KINDS)
 
 
 def test_every_library_has_all_kinds() -> None:

@@ -454,10 +454,9 @@ def test_wrong_attributes_are_found(
 @pytest.mark.parametrize(
     ("name", "widths"),
     [
-        # 6 layers of the encoder have q and k of one input, to which computed positions are added;
-        # 5 of the decoder q, k and v, since their constant positions become summands of q and k;
-        # its first one has constant probabilities. All 6 read keys and values of the encoder.
-        ("detr_r50.dynamo", {2: 6, 3: 5, 6: 2}),
+        # 6 layers of encoder and 5 of decoder have q and k of one input; the first of the decoder
+        # has constant probabilities. All 6 read keys of the encoder, and values of the encoder.
+        ("detr_r50.dynamo", {2: 11, 6: 2}),
         ("bert_base.ts", {3: 12}),
         ("bert_base.dynamo", {3: 12}),
         ("timm_vit_base_patch16_224.ts", {}),
