@@ -7,7 +7,10 @@ compared by identity.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -42,9 +45,7 @@ class Node(gs.Node):  # type: ignore[misc]
         super().__init__(op, name, dict(attrs or {}), list(inputs), list(outputs), domain)
         self.origin, self.position, self.provenance, self.expansion = None, None, provenance, ()
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
+    __eq__ = object.__eq__  # without a call of Python for each node of a list that is searched
     __hash__ = object.__hash__
 
 
@@ -267,6 +268,10 @@ def insert(
     )
     base = sources[0].name if sources and sources[0].name else outputs[0].name
     node = Node(op, fresh(graph, f"{base}/{op}"), attrs, inputs, outputs, domain, provenance)
+    changes: _Changes | None = getattr(graph, "changes", None)
+    if changes is not None:
+        changes.before[at].append(node)
+        return node
     index = next((i for i, other in enumerate(graph.nodes) if other is at), len(graph.nodes))
     graph.nodes.insert(index, node)
     return node
@@ -287,12 +292,48 @@ def disconnect(node: gs.Node) -> None:
     node.outputs.clear()
 
 
+@dataclass(frozen=True)
+class _Changes:
+    """Nodes to insert, by the node that they stand before (None: behind all), and to remove."""
+
+    before: defaultdict[gs.Node | None, list[gs.Node]]
+    removed: set[gs.Node]
+
+    def applied(self, nodes: Iterable[gs.Node]) -> list[gs.Node]:
+        """The nodes with these changes; others may be inserted before one that was inserted."""
+        result = list[gs.Node]()
+        left = [*reversed([*nodes, *self.before.pop(None, ())])]
+        while left:
+            node = left.pop()
+            if node in self.before:
+                left += [node, *reversed(self.before.pop(node))]
+            elif node not in self.removed:
+                result.append(node)
+        return result
+
+
+@contextmanager
+def together(graph: gs.Graph) -> Iterator[None]:
+    """Within it `insert` and `remove` leave the list of nodes as it was, and all their changes are
+    made at its end. Each of them reads the whole list otherwise, which is quadratic for a pass that
+    rewrites every node."""
+    graph.changes = changes = _Changes(defaultdict(list), set())
+    try:
+        yield
+    finally:
+        graph.changes = None
+        graph.nodes = changes.applied(graph.nodes)
+
+
 def remove(graph: gs.Graph, nodes: Iterable[gs.Node]) -> None:
     """Take nodes out of the graph and disconnect them."""
     doomed = dict.fromkeys(nodes)
     for node in doomed:
         disconnect(node)
-    if doomed:
+    changes: _Changes | None = getattr(graph, "changes", None)
+    if changes is not None:
+        changes.removed.update(doomed)
+    elif doomed:
         graph.nodes = [node for node in graph.nodes if node not in doomed]
 
 

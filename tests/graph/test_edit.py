@@ -17,6 +17,7 @@ from onnxbolt.graph.edit import (
     sole_use,
     stand_alone,
     stand_in,
+    together,
 )
 from onnxbolt.graph.exporter import export_model
 from onnxbolt.graph.importer import import_model
@@ -72,6 +73,24 @@ def test_insert_records_what_it_stands_for() -> None:
     assert made.provenance == ("b", "c")
     assert [node.op for node in graph.nodes] == ["Relu", "Neg", "Abs", "Mul", "Exp"]
     onnx.checker.check_model(export_model(graph))
+
+
+def test_changes_together_are_those_one_by_one() -> None:
+    """Also before a node that is new, and before one that is removed."""
+    graph = import_model(diamond())
+    *_, add, dead = graph.nodes
+    before, (b, c), y = list(graph.nodes), add.inputs, add.outputs[0]
+    doubled, halved = gs.Variable("doubled"), gs.Variable("halved")
+    with together(graph):
+        remove(graph, [add, dead])
+        product = insert(graph, "Mul", [doubled, halved], [y], [add], at=add)
+        insert(graph, "Div", [c, c], [halved], [add], at=product)
+        insert(graph, "Add", [b, b], [doubled], [add], at=product)
+        insert(graph, "Sin", [y], [gs.Variable("behind")], [add])
+        assert graph.nodes == before
+    assert [node.op for node in graph.nodes] == ["Relu", "Neg", "Abs", "Div", "Add", "Mul", "Sin"]
+    remove(graph, graph.nodes[-1:])
+    assert [node.op for node in graph.nodes] == ["Relu", "Neg", "Abs", "Div", "Add", "Mul"]
 
 
 def test_unnamed_twins_are_two_nodes() -> None:

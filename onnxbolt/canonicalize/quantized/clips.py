@@ -19,13 +19,23 @@ from onnxbolt.canonicalize.quantized.scaling import (
     new_tensor,
     scaling_of,
 )
-from onnxbolt.graph.edit import add_constant, insert, optional, producer, remove, scalar, sole_use
+from onnxbolt.graph.edit import (
+    add_constant,
+    insert,
+    optional,
+    producer,
+    remove,
+    scalar,
+    sole_use,
+    together,
+)
 
 
 def run(graph: gs.Graph) -> int:
     """Move or remove all such Clips; returns how many."""
     clips = [node for node in graph.nodes if node.op == "Clip" and not node.domain]
-    return sum(_rewrite(graph, clip) for clip in clips)
+    with together(graph):
+        return sum(_rewrite(graph, clip) for clip in clips)
 
 
 def _rewrite(graph: gs.Graph, clip: gs.Node) -> bool:

@@ -31,6 +31,7 @@ from onnxbolt.graph.edit import (
     pinned,
     remove,
     replace_uses,
+    together,
 )
 
 _BIASES = (*INTEGERS, np.dtype(np.int32))
@@ -39,14 +40,15 @@ _SIGN = 0x80
 
 def run(graph: gs.Graph) -> int:
     """Rewrite all such nodes; returns how many."""
-    replaced = [
-        node
-        for node in list(graph.nodes)
-        if node.inputs
-        and isinstance(node.inputs[0], gs.Constant)
-        and (_quantize(graph, node) or _vector(graph, node) or _signed(graph, node))
-    ]
-    remove(graph, replaced)
+    with together(graph):
+        replaced = [
+            node
+            for node in list(graph.nodes)
+            if node.inputs
+            and isinstance(node.inputs[0], gs.Constant)
+            and (_quantize(graph, node) or _vector(graph, node) or _signed(graph, node))
+        ]
+        remove(graph, replaced)
     return len(replaced)
 
 

@@ -12,14 +12,15 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from onnxbolt.canonicalize.quantized.scaling import is_dequantize, new_tensor, scaling_of
-from onnxbolt.graph.edit import insert, optional, producer, remove
+from onnxbolt.graph.edit import insert, optional, producer, remove, together
 
 
 def run(graph: gs.Graph) -> int:
     """Rewrite all such Gemms; returns how many."""
     gemms = [node for node in graph.nodes if node.op == "Gemm" and _fits(node)]
-    for node in gemms:
-        _rewrite(graph, node)
+    with together(graph):
+        for node in gemms:
+            _rewrite(graph, node)
     return len(gemms)
 
 

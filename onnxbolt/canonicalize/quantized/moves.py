@@ -36,6 +36,7 @@ from onnxbolt.graph.edit import (
     remove,
     scalar,
     sole_use,
+    together,
 )
 
 # the first input of these is moved; ONNX Runtime's CPU provider has them for int8 and uint8
@@ -64,9 +65,12 @@ _ALL_INPUTS = "Concat"
 def run(graph: gs.Graph) -> int:
     """Move all nodes as far as they go; returns how many operators they passed."""
     nodes = list(graph.nodes)
-    down = sum(_down(graph, node) for node in nodes if _moves(node))
+    with together(graph):
+        following = zip(nodes, [*nodes[1:], None], strict=True)
+        down = sum(_down(graph, node, behind) for node, behind in following if _moves(node))
     prune(graph)  # DequantizeLinears that nobody reads any more
-    return down + sum(_up(graph, node) for node in reversed(nodes) if _moves(node))
+    with together(graph):
+        return down + sum(_up(graph, node) for node in reversed(nodes) if _moves(node))
 
 
 def _moves(node: gs.Node) -> bool:
@@ -128,8 +132,8 @@ def _appends(node: gs.Node) -> bool:
     return node.op == "Pad" and node.attrs.get("mode", "constant") == "constant"
 
 
-def _down(graph: gs.Graph, node: gs.Node) -> bool:
-    """Move the DequantizeLinears in front of `node` behind it."""
+def _down(graph: gs.Graph, node: gs.Node, following: gs.Node | None) -> bool:
+    """Move the DequantizeLinears in front of `node` behind it, where `following` stands."""
     sources = [producer(tensor) for tensor in _data(node)]
     found = [source for source in sources if source is not None and is_dequantize(source)]
     if not sources or len(found) != len(sources):
@@ -147,7 +151,6 @@ def _down(graph: gs.Graph, node: gs.Node) -> bool:
     _give(graph, node, [source.inputs[0] for source in found], first)
     node.outputs = [new_tensor(graph, f"{t.name}_codes", first.code, t.shape) for t in results]
     axis = None if first.axis is None else list(node.attrs["perm"]).index(first.axis)
-    following = next(iter(graph.nodes[graph.nodes.index(node) + 1 :]), None)
     for codes, result in zip(node.outputs, results, strict=True):
         repeated(graph, like, codes, result, following, axis)
     return True

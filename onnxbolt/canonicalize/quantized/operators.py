@@ -32,12 +32,20 @@ from onnxbolt.canonicalize.quantized.scaling import (
     numbers_of,
 )
 from onnxbolt.domains import CONTRIB
-from onnxbolt.graph.edit import add_constant, constant_values, insert, optional, remove
+from onnxbolt.graph.edit import (
+    add_constant,
+    constant_values,
+    insert,
+    optional,
+    remove,
+    together,
+)
 
 
 def run(graph: gs.Graph) -> int:
     """Rewrite all such operators; returns how many."""
-    return sum(_rewrite(graph, node) for node in list(graph.nodes))
+    with together(graph):
+        return sum(_rewrite(graph, node) for node in list(graph.nodes))
 
 
 def _rewrite(graph: gs.Graph, node: gs.Node) -> bool:

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, SupportsIndex
 
 import numpy as np
 import onnx
@@ -241,3 +242,36 @@ def test_others_stay(nodes: Sequence[tuple[Any, ...]]) -> None:
         "z": np.uint8(3),
     }
     unchanged(model(nodes, inputs, ["y"], constants), run)
+
+
+class _Counted(list[Any]):
+    """A list that counts how often it is read or changed."""
+
+    reads = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.reads += 1
+        return super().__iter__()
+
+    def insert(self, index: SupportsIndex, value: Any) -> None:
+        self.reads += 1
+        super().insert(index, value)
+
+
+@pytest.mark.parametrize("length", [1, 50])
+def test_the_list_of_nodes_is_read_as_often_for_many_nodes(length: int) -> None:
+    """So that the time is linear in their number."""
+    tensors = ["x", *(f"t{i}" for i in range(1, length)), "y"]
+    nodes: list[tuple[Any, ...]] = [
+        (".QLinearAdd", f"{read} s z {read} s z s z", written, {})
+        for read, written in itertools.pairwise(tensors)
+    ]
+    numbers = {"s": np.float32(1), "z": np.uint8(3)}
+    graph = graph_of(model(nodes, {"x": codes(np.uint8, 0, 4)}, ["y"], numbers))
+    graph.nodes = counted = _Counted(graph.nodes)
+    assert run(graph) == length
+    assert (
+        operators(graph)
+        == ["DequantizeLinear", "DequantizeLinear", "Add", "QuantizeLinear"] * length
+    )
+    assert counted.reads <= 3
