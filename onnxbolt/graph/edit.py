@@ -268,7 +268,7 @@ def insert(
     )
     base = sources[0].name if sources and sources[0].name else outputs[0].name
     node = Node(op, fresh(graph, f"{base}/{op}"), attrs, inputs, outputs, domain, provenance)
-    changes: _Changes | None = getattr(graph, "changes", None)
+    changes = _changes(graph)
     if changes is not None:
         changes.before[at].append(node)
         return node
@@ -312,6 +312,12 @@ class _Changes:
         return result
 
 
+def _changes(graph: gs.Graph) -> _Changes | None:
+    """The changes that are not made yet. Graphsurgeon takes unknown attributes of a graph for
+    functions, and logs an error."""
+    return vars(graph).get("changes")
+
+
 @contextmanager
 def together(graph: gs.Graph) -> Iterator[None]:
     """Within it `insert` and `remove` leave the list of nodes as it was, and all their changes are
@@ -330,7 +336,7 @@ def remove(graph: gs.Graph, nodes: Iterable[gs.Node]) -> None:
     doomed = dict.fromkeys(nodes)
     for node in doomed:
         disconnect(node)
-    changes: _Changes | None = getattr(graph, "changes", None)
+    changes = _changes(graph)
     if changes is not None:
         changes.removed.update(doomed)
     elif doomed:
