@@ -27,6 +27,9 @@ MIRRORS = {
     "PhasedPixels": device.PhasedPixels,
     "DepthAxis": device.DepthAxis,
     "ConvArguments": device.Conv,
+    "OffsetArguments": device.Offsets,
+    "QuantizedGemmArguments": device.QuantizedGemm,
+    "QuantizedConvArguments": device.QuantizedConv,
     "PoolArguments": device.Pool,
     "LayoutArguments": device.Layout,
     "ResizeArguments": device.Resize,
@@ -53,6 +56,7 @@ _PROGRAM = """
 #include "ops/layout/arguments.h"
 #include "ops/norm/arguments.h"
 #include "ops/pool/arguments.h"
+#include "ops/quantized/arguments.h"
 #include "ops/grid_sample/arguments.h"
 #include "ops/pixel_shuffle/arguments.h"
 #include "ops/resize/arguments.h"

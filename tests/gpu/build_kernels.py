@@ -27,6 +27,8 @@ SLOW = (
     named("conv_sm90"),
     named("conv3d_sm90"),
     named("conv_transpose_sm90"),
+    named("quantized_gemm_sm90"),
+    named("quantized_conv_sm90"),
     named("halo_sm90"),
     named("stem_sm90"),
     named("b2b_gemm_sm90"),

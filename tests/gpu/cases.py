@@ -41,6 +41,7 @@ from tests.gpu import (
     gemm_skinny_cases,
     group_norm_cases,
     norm_cases,
+    quantized_cases,
     sm90_cases,
     stored_chain_cases,
     wide_chain_cases,
@@ -322,6 +323,7 @@ def instances(arch: int) -> list[Instance]:
     found += conv_transpose_cases.instances(arch, types)
     found += conv3d_cases.instances(arch, types)
     found += group_norm_cases.instances(arch, types)
+    found += quantized_cases.instances(arch)
     found += _first_convolutions(arch)
     found += [
         *_chains(arch),

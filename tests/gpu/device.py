@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class Gemm(ctypes.Structure):
     ]
 
     @classmethod
-    def of(cls, a: Tensor, b: Tensor, d: Tensor, epilogue: Epilogue) -> Gemm:
+    def of(cls, a: Tensor, b: Tensor, d: Tensor, epilogue: Epilogue) -> Self:
         """D [m, n] of A [m, k] and B, as these lie."""
         pointers, pitches = (a.pointer, b.pointer, d.pointer), (a.pitch, b.pitch, d.pitch)
         return cls(*d.shape, a.shape[-1], *pointers, *pitches, epilogue)
@@ -87,6 +87,24 @@ class Conv(ctypes.Structure):
         ("pixels", PhasedPixels),
         ("depth", DepthAxis),
     ]
+
+
+class Offsets(ctypes.Structure):
+    """OffsetArguments."""
+
+    _fields_ = [("values", _P), ("classes", _I)]
+
+
+class QuantizedGemm(Gemm):
+    """QuantizedGemmArguments."""
+
+    _fields_ = [("offsets", Offsets)]
+
+
+class QuantizedConv(Conv):
+    """QuantizedConvArguments."""
+
+    _fields_ = [("offsets", Offsets)]
 
 
 class Pool(ctypes.Structure):

@@ -19,6 +19,7 @@ from onnxbolt.families import Family, named
 from onnxbolt.families.attention import AttentionConfig
 from onnxbolt.families.attention_sm90 import AttentionSm90Config
 from onnxbolt.families.b2b_stored_sm90 import B2bStoredSm90Config
+from onnxbolt.families.blocks.codes import CodesConfig
 from onnxbolt.families.blocks.sm90 import Sm90Config
 from onnxbolt.families.blocks.stem import StemConfig
 from onnxbolt.families.conv_sm90 import ConvSm90Config
@@ -37,6 +38,7 @@ from tests.gpu import (
     gemm_rows,
     group_norms,
     norms,
+    quantized,
 )
 from tests.gpu import gemm_skinny_cases as skinny
 from tests.gpu.cases import GEMMS, ConvShape, GemmShape, convolutions
@@ -508,6 +510,8 @@ BUILDERS: dict[Family[Any], Builder] = {
     named("conv3d_sm90"): conv3ds.problems,
     named("conv_transpose_sm90"): conv_transposes.problems,
     named("group_norm"): group_norms.problems,
+    named("quantized_gemm_sm90"): quantized.problems,
+    named("quantized_conv_sm90"): quantized.problems,
     named("elementwise"): _each(elementwise_problem, (1, 1, 0), (777, 10, 2), (70001, 64, 0)),
 }
 
@@ -554,6 +558,9 @@ def _form(instance: Instance) -> str:
         "TOKENS": isinstance(config, NormConfig) and config.tokens and not config.tables,
         "EMBEDDINGS": isinstance(config, NormConfig) and config.tables > 0,
         "DIVIDED": isinstance(config, AttentionConfig) and config.splits > 1,
+        "PROMOTES": isinstance(config, CodesConfig) and config.promotes,
+        "OFFSETS": isinstance(config, CodesConfig) and config.offsets > 0,
+        "VALUES": isinstance(config, CodesConfig) and not instance.out.is_code,
         "NOT_STORED": isinstance(config, B2bStoredSm90Config) and STORE not in chain,
     }
     return "-".join([config.family.name, *(name for name, is_form in is_forms.items() if is_form)])

@@ -1,0 +1,95 @@
+"""Kernel instances of products of codes, for the GPU tests."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from onnxbolt.archs import get
+from onnxbolt.codegen.render import Instance
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import ADD_CODES, DEQUANTIZE, QUANTIZE, REQUANTIZE
+from onnxbolt.families import named
+from onnxbolt.families.blocks.codes import CodesConfig
+from onnxbolt.problems import QuantizedConvProblem, QuantizedGemmProblem
+
+FAMILIES = (named("quantized_gemm_sm90"), named("quantized_conv_sm90"))
+_I8, _U8, _E4M3, _F16, _BF16, _F32 = (
+    DType.I8,
+    DType.U8,
+    DType.E4M3,
+    DType.F16,
+    DType.BF16,
+    DType.F32,
+)
+_TYPES = ((_U8, _U8), (_I8, _I8), (_E4M3, _E4M3))
+_OTHERS = ((_U8, _I8), (_U8, _F16), (_I8, _F32), (_E4M3, _F16), (_I8, _BF16), (_E4M3, _F32))
+# steps between `Dequantize` and the codes of the result
+_CHAINS = (
+    (),
+    ("Bias", "Relu"),
+    ("Bias", "add", "Relu"),
+    ("Bias", "pair", "add", "Relu"),
+    ("Bias", "GeluErf"),
+    ("Scale", "Clip"),
+)
+# columns of nominal problems, which decide the widths of the tiles
+_COLUMNS = (256, 64, 128, 48, 192, 80, 16, 512, 112)
+_ROWS, _DEPTH = 20_000, 512
+_IMAGES, _SIZE, _CHANNELS = 48, 28, 128
+
+
+def instances(arch: int) -> Iterator[Instance]:
+    """Each chain in each type, tiles and offsets in turn, and with results of other types; none
+    where the families do not run."""
+    turns = itertools.count()
+    forms = [*itertools.product(_TYPES, _CHAINS), *zip(_OTHERS, itertools.cycle(_CHAINS[1:4]))]
+    for is_conv, ((dtype, out), steps) in itertools.product((False, True), forms):
+        turn = next(turns)
+        problem = _problem(is_conv, turn, dtype, out, chain_of(dtype, out, steps))
+        configs = _configs(problem, arch)
+        if configs:
+            yield _instance(problem, configs[5 * turn % len(configs)])
+    for problem in (
+        _problem(is_conv, 0, _I8, _I8, chain_of(_I8, _I8, ())) for is_conv in (False, True)
+    ):
+        # clusters whose blocks share rows of A, which the planner does not offer
+        shared = [config for config in _configs(problem, arch) if config.cluster == (2, 1)][:1]
+        yield from (_instance(problem, replace(config, cluster=(1, 2))) for config in shared)
+
+
+def chain_of(dtype: DType, out: DType, steps: tuple[str, ...]) -> tuple[str, ...]:
+    """The chain's steps for these types; "add" reads codes, "pair" rounds to those of the
+    result."""
+    named_steps = {"add": ADD_CODES[dtype], "pair": REQUANTIZE[out if out.is_code else dtype]}
+    ends = (QUANTIZE[out],) if out.is_code else ()
+    return (DEQUANTIZE, *(named_steps.get(step, step) for step in steps), *ends)
+
+
+def _problem(
+    is_conv: bool, turn: int, dtype: DType, out: DType, chain: tuple[str, ...]
+) -> QuantizedGemmProblem | QuantizedConvProblem:
+    """A large one; offsets in turn, of integers alone."""
+    columns, kind = _COLUMNS[turn % len(_COLUMNS)], turn % 3 if dtype is not _E4M3 else 0
+    if not is_conv:
+        return QuantizedGemmProblem(_ROWS, columns, _DEPTH, dtype, out, chain, kind > 0)
+    pads = (0, 0, 0, 0) if kind == 1 else (1, 1, 1, 1)
+    size = _SIZE - 2 if kind == 1 else _SIZE
+    return QuantizedConvProblem(
+        *(_IMAGES, _SIZE, _SIZE, _CHANNELS, columns, 3, 3, size, size, pads),
+        *((1, 1), (1, 1), 1, dtype, out, chain, kind > 0, kind == 2),
+    )
+
+
+def _configs(problem: QuantizedGemmProblem | QuantizedConvProblem, arch: int) -> list[CodesConfig]:
+    (family,) = (family for family in FAMILIES if isinstance(problem, family.problems))
+    if not family.runs_on(get(arch)):
+        return []
+    return list(dict.fromkeys(each.instance() for each in family.candidates(problem, get(arch))))
+
+
+def _instance(
+    problem: QuantizedGemmProblem | QuantizedConvProblem, config: CodesConfig
+) -> Instance:
+    return Instance(config, problem.dtype, problem.out, problem.chain)
