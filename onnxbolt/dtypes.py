@@ -86,6 +86,11 @@ class DType(enum.Enum):
         return next((one for one in cls if not one.is_code and one.numpy == numpy_dtype), None)
 
     @classmethod
+    def stored(cls, numpy_dtype: object) -> DType | None:
+        """The type of values or codes stored as `numpy_dtype`, None if kernels have none."""
+        return cls.of(numpy_dtype) or cls.of_codes(numpy_dtype)
+
+    @classmethod
     def of_codes(cls, numpy_dtype: object) -> DType | None:
         """The type of codes stored as `numpy_dtype`, None if kernels have none."""
         return next((one for one in cls if one.is_code and one.numpy == numpy_dtype), None)
@@ -120,4 +125,5 @@ _TABLE = {
     DType.E4M3: _Row(17, "float8_e4m3fn", "cutlass::float_e4m3_t", "cutlass::float_e4m3_t", 1),
 }
 _WEIGHTS = {DType.I8: DType.I8, DType.U8: DType.I8, DType.E4M3: DType.E4M3}
+INTEGERS = (DType.I8, DType.U8)  # codes that ONNX's operators move, which do not take fp8
 VALUES, CODES = (tuple(d for d in DType if d.is_code is code) for code in (False, True))

@@ -50,7 +50,7 @@ from onnxbolt.families.quantized_gemm_sm90 import QuantizedGemmSm90
 from onnxbolt.families.resize import Resize
 from onnxbolt.families.squeeze_excite import SqueezeExcite
 from onnxbolt.families.stem_sm90 import StemSm90
-from onnxbolt.problems import Problem
+from onnxbolt.problems import Problem, QuantizedConvProblem, QuantizedGemmProblem
 from onnxbolt.registry import EXTENSIONS_FROM, NotInstalledError, Registry
 
 __all__ = [
@@ -169,6 +169,22 @@ def kinds() -> frozenset[str]:
 def serves(kind: str) -> bool:
     """True if a kind of op that is not planned has kernels that have run on a GPU."""
     return any(family.measured for family in of_kind(kind))
+
+
+def takes_codes(kind: str, dtype: DType) -> bool:
+    """True if a kind of op that is not planned has such kernels for codes of a type, and others
+    multiply codes: without these, codes stay where they are."""
+    served = any(
+        family.measured and family.codes_measured and dtype in family.codes
+        for family in of_kind(kind)
+    )
+    return served and multiplies_codes()
+
+
+def multiplies_codes() -> bool:
+    """True if planning may choose kernels that multiply codes."""
+    products = {QuantizedConvProblem, QuantizedGemmProblem}
+    return not products.isdisjoint(problem_types().values())
 
 
 def problem_types() -> dict[str, type[Problem]]:

@@ -143,6 +143,9 @@ class Family(Generic[C]):
     measured: bool = True
     # classes of its problems for which this holds of kernels that are measured otherwise
     unmeasured: tuple[type[Problem], ...] = ()
+    # types of codes that its kernels take in place of values, by themselves
+    codes: tuple[DType, ...] = ()
+    codes_measured: bool = True  # False: its kernels of codes have not run on a GPU yet
     generation: int = 2  # the tuner tries few of a problem's families of earlier generations
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
-from onnxbolt import ops
+from onnxbolt import families, ops
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, Step
 from onnxbolt.families import only
@@ -51,17 +51,26 @@ def appended(tensor: gs.Tensor, have: Form, want: Form) -> int | None:
     padding = channels.count(-1)
     count = len(channels) - padding
     simple = first.channels is None and channels == tuple(range(count)) + (-1,) * padding
-    return padding if simple and DType.of(tensor.dtype) is not None else None
+    return padding if simple and _has_kernel(tensor, want) else None
+
+
+def _has_kernel(tensor: gs.Tensor, want: Form) -> bool:
+    """True if one kernel brings the tensor into the form `want`."""
+    dtype = DType.stored(tensor.dtype)
+    if dtype is None or not dtype.is_code:
+        return dtype is not None
+    return families.takes_codes(ops.conversion(want.last).name, dtype)
 
 
 def _one_kernel(
     writer: Writer, tensor: gs.Tensor, stored: gs.Tensor, want: Form, padding: int
 ) -> gs.Tensor:
     """Write our layout conversion, which includes the Cast that computes its input, if any."""
-    source, made = writer.before_cast(stored), DType.of(tensor.dtype)
-    read = DType.of(source.dtype)
-    assert read is not None  # `before_cast` has looked,
-    assert made is not None  # and so has `appended`
+    made = DType.stored(tensor.dtype)
+    assert made is not None  # `appended` has looked
+    source = stored if made.is_code else writer.before_cast(stored)
+    read = DType.stored(source.dtype)
+    assert read is not None  # `before_cast` has looked
     steps = () if read is made else (Step(CASTS[made]),)
     op = ops.conversion(want.last)
     signature = Signature(op, read, len(tensor.shape), steps, padding)

@@ -312,6 +312,10 @@ class FusedOp:
         """Its node in the place of one of `operators`; None where its kernels cannot do that."""
         return None
 
+    def selects(self, node: gs.Node) -> bool:
+        """True if each value of such a replacement is one of x, so that it takes codes, too."""
+        return False
+
     def forms_of(self, node: gs.Node, form: Form) -> tuple[Form, Form]:
         """The forms in which it reads x, which lies in `form`, and writes the result: by default
         that one."""

@@ -44,7 +44,7 @@ def conversion_us(tensor: gs.Tensor, form: Form, region: Region) -> float:
     pixel per channel and for one channel, where the bytes stay as they are."""
     arch = ARCHS[region.arch]
     shape, have = region.at.sizes(tensor), region.assignment.form(tensor)
-    elements, dtype = math.prod(shape), DType.of(tensor.dtype) or DType.F32
+    elements, dtype = math.prod(shape), DType.stored(tensor.dtype) or DType.F32
     single = shape[1] == 1 or all(size == 1 for size in shape[2:])
     if form.channels is have.channels is None and single:
         return 0.0

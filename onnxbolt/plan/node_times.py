@@ -57,7 +57,7 @@ def node_us(node: gs.Node, arch: Arch, at: Point) -> float:
 def _pooling_us(node: gs.Node, arch: Arch, at: Point) -> float:
     x, y = at.sizes(node.inputs[0]), at.sizes(node.outputs[0])
     window = x[2:] if node.op.startswith("Global") else node.attrs["kernel_shape"]
-    dtype = DType.of(node.inputs[0].dtype) or DType.F32
+    dtype = DType.stored(node.inputs[0].dtype) or DType.F32
     read, written = math.prod(x), math.prod(y)
     if len(x) != 3:
         return pool_us(read, written, dtype, arch)

@@ -13,6 +13,7 @@ from onnx import ModelProto
 from onnxbolt.graph import weights
 from onnxbolt.graph.edit import SELECTING
 from onnxbolt.verify.bounds import Bounded, Error, bounded, is_set
+from onnxbolt.verify.limits import unit
 
 INTEGERS = (np.dtype(np.int8), np.dtype(np.uint8))
 _FLOATS = {  # the largest number of each type
@@ -68,21 +69,25 @@ def quantized(
 ) -> Bounded:
     """The codes of values; `rounding` is the relative error of a value's division by its scale.
 
-    What errors of operands alone change is counted as theirs. NaN has no integer, so that
-    any is right.
+    What errors of operands alone change is counted as theirs. So is what one rounding of the scale
+    changes, which is an operand: scales with a simple ratio, such as 1/500, make many values that
+    lie in the middle of two codes. NaN has no integer, so that any is right.
     """
     with np.errstate(all="ignore"):
         steps = x.value / scale
-        local = rounding * np.where(np.isfinite(steps), np.abs(steps), 0.0)
+        sizes = np.where(np.isfinite(steps), np.abs(steps), 0.0)
         code = nearest(steps, zero, dtype)
-        sizes = [x.absolute(error) / np.abs(scale) for error in x.errors]
-        arithmetic = _distance(steps, code, sizes[0] + local, zero, dtype)
-        both = arithmetic
-        if is_set(x.operands):
-            both = _distance(steps, code, sizes[0] + sizes[1] + local, zero, dtype)
-        operands: Error = np.maximum(both - arithmetic, 0.0) if is_set(x.operands) else 0.0
+        ours, theirs = (x.absolute(error) / np.abs(scale) for error in x.errors)
+        ours = ours + rounding * sizes
+        tied = _distance(steps, code, unit(np.dtype(np.float32)) * sizes, zero, dtype) > 0
+        own = _distance(steps, code, ours, zero, dtype)
+        both = _distance(steps, code, ours + theirs, zero, dtype) if is_set(x.operands) else own
+        arithmetic = np.where(tied, 0.0, own)
     if dtype in INTEGERS and (nan := np.isnan(code)).any():
         code, arithmetic = np.where(nan, zero, code), np.where(nan, np.inf, arithmetic)
+    operands: Error = np.where(tied, both, np.maximum(both - own, 0.0))
+    if not np.any(operands):
+        operands = 0.0
     return Bounded(code.astype(dtype), dtype, arithmetic, operands)
 
 

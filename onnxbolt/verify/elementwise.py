@@ -29,9 +29,11 @@ def compared(
     level: str,
     node: str = "",
     stored: np.dtype | None = None,
+    given: np.ndarray | None = None,
 ) -> Row:
     """The row of a tensor: the largest |got - expected| divided by `limit`, an array of the same
-    shape. Of codes it is the number of those that differ, divided by how many may.
+    shape. Of codes it is the number of those that differ, divided by how many may, but for those
+    that have a limit by `given`: the errors of what the tensor is computed from.
 
     Elements whose limit exceeds the range of `stored` are not judged. Limits follow from the tensor
     that is judged and may become too wide: if an element is within its limit, but deviates by more
@@ -40,7 +42,7 @@ def compared(
     if got.shape != expected.shape:
         return failed(models, name, f"shape {got.shape} instead of {expected.shape}", level, node)
     if is_code(expected.dtype):
-        return _codes(models, name, got, expected, limit, level, node)
+        return _codes(models, name, got, expected, limit, level, node, given)
     if not tolerances.is_float(expected):
         error = float(np.mean(got != expected)) if got.size else 0.0
         return Row(
@@ -75,6 +77,7 @@ def _codes(
     limit: np.ndarray,
     level: str,
     node: str,
+    given: np.ndarray | None,
 ) -> Row:
     """The row of a tensor of codes. They differ where `limit` lets them. Of those that one node
     makes at most 1 of 10,000 does, if they are integers: sums of their products are exact. In a
@@ -86,7 +89,8 @@ def _codes(
     beyond = ~(apart <= limit) & (limit < np.inf)
     few = level == "node" and expected.dtype in INTEGERS
     allowed = max(1, expected.size // ONE_OF if few else expected.size)
-    error, reason = np.count_nonzero(apart > 0) / allowed, ""
+    differ = apart > 0 if given is None else (apart > 0) & (given == 0)
+    error, reason = np.count_nonzero(differ) / allowed, ""
     if beyond.any():
         place = np.unravel_index(int(np.nanargmax(np.where(beyond, apart, -1.0))), apart.shape)
         reason = (
@@ -95,7 +99,7 @@ def _codes(
             " further apart than they may"
         )
     elif error > 1:
-        reason = f"{float(np.mean(apart > 0)):.2%} of all codes differ, more than 1 of {ONE_OF:,}"
+        reason = f"{float(np.mean(differ)):.2%} of all codes differ, more than 1 of {ONE_OF:,}"
     largest = float(np.nanmax(apart, initial=0.0))
     kind, where = KINDS[level], models.where
     return Row(

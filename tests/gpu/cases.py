@@ -15,7 +15,7 @@ from typing import Any
 
 from onnxbolt.archs import by_name, get
 from onnxbolt.codegen.render import Instance
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import INTEGERS, DType
 from onnxbolt.epilogues import MEAN, PRODUCT
 from onnxbolt.families import Family, gemm_3x, named
 from onnxbolt.families.blocks.mma_sync import MmaConfig, Tile, Walk
@@ -283,6 +283,11 @@ def instances(arch: int) -> list[Instance]:
         Instance(PoolConfig(arch=arch), dtype, out)
         for dtype in types
         for out in dict.fromkeys((dtype, DType.F32))
+    ]
+    found += [
+        Instance(config(arch=arch), dtype, dtype)
+        for config in (PoolConfig, ResizeConfig, LayoutConfig)
+        for dtype in INTEGERS
     ]
     found += [
         Instance(ElementwiseConfig(arch=arch), dtype, dtype, chain)

@@ -30,6 +30,15 @@ def rounded(values: np.ndarray, dtype: DType) -> np.ndarray:
     return values.astype(dtype.numpy)
 
 
+def drawn(rng: np.random.Generator, sizes: Sequence[int], dtype: DType) -> np.ndarray:
+    """Normal values, or codes of the whole range."""
+    values = rng.normal(0, 1, sizes)
+    if dtype.is_code:
+        limits = np.iinfo(dtype.numpy)
+        values = np.clip(np.rint(values * 100), limits.min, limits.max)
+    return values.astype(dtype.numpy)
+
+
 def epilogue(
     accumulator: np.ndarray,
     chain: Sequence[str],

@@ -13,7 +13,7 @@ from onnxbolt.codegen.render import Instance
 from onnxbolt.sampling import COORDINATES, ROUNDINGS, Sampling
 from tests.gpu.device import Library, Resize, Tensor
 from tests.gpu.operands import Operands, Problem, random_of
-from tests.gpu.reference import epilogue
+from tests.gpu.reference import drawn, epilogue
 
 _HALF = np.float32(0.5)
 
@@ -91,11 +91,8 @@ BROADCAST = tuple(
 
 def resize_problem(library: Library, instance: Instance, shape: ResizeShape) -> Problem:
     """An image in another height and width, on the device."""
-    x = (
-        random_of(instance, shape)
-        .normal(0, 1, (shape.n, shape.h, shape.w, shape.c))
-        .astype(instance.dtype.numpy)
-    )
+    sizes = (shape.n, shape.h, shape.w, shape.c)
+    x = drawn(random_of(instance, shape), sizes, instance.dtype)
     (p, q), (y_h, y_w) = shape.extent, shape.y_extent
     h, w = shape.tensor or shape.extent
     y = np.zeros((shape.n, y_h, y_w, shape.c), instance.out.numpy)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from onnxbolt.codegen.render import Instance
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import INTEGERS, DType
 from onnxbolt.families import named
 from tests.gpu.cases import ALL, TYPES
 from tests.gpu.device import KernelError, Library, Pool, Tensor
@@ -116,15 +116,49 @@ def test_pool(library: Library, shape: PoolShape, dtype: DType, kind: int) -> No
     )
     source, (p, q) = Tensor(library, x, shape.gap), shape.extent
     output = Tensor(library, np.zeros((shape.n, p, q, shape.c), dtype.numpy), shape.gap, empty=True)
+    arguments = _arguments(shape, kind, source, output)
+    kernel = library.kernel(_instance(dtype))
+    kernel.check(arguments)
+    for captured in (False, True):
+        kernel.launch(arguments, captured)
+        actual, expected = output.read(), _reference(x, shape, kind)
+        assert (
+            np.array_equal(actual.astype(np.float64), expected)
+            if kind == MAX
+            else relative_error(actual, expected) <= LIMITS[dtype]
+        )
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda dtype: dtype.value)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_max_of_codes(library: Library, shape: PoolShape, dtype: DType) -> None:
+    """All of them, and images of the least one alone, around which nothing is larger."""
+    limits = np.iinfo(dtype.numpy)
+    sizes = (shape.n, shape.h, shape.w, shape.c)
+    rng = np.random.default_rng(shape.h * shape.c)
+    for x in (
+        rng.integers(limits.min, limits.max + 1, sizes).astype(dtype.numpy),
+        np.full(sizes, limits.min, dtype.numpy),
+    ):
+        source, (p, q) = Tensor(library, x, shape.gap), shape.extent
+        codes = np.zeros((shape.n, p, q, shape.c), dtype.numpy)
+        output = Tensor(library, codes, shape.gap, empty=True)
+        arguments = _arguments(shape, MAX, source, output)
+        kernel = library.kernel(_instance(dtype))
+        kernel.check(arguments)
+        kernel.launch(arguments)
+        np.testing.assert_array_equal(output.read(), _reference(x, shape, MAX))
+
+
+def _arguments(shape: PoolShape, kind: int, source: Tensor, output: Tensor) -> Pool:
     top, left, bottom, right = shape.pads
-    arguments = Pool(
+    return Pool(
         kind,
         shape.n,
         shape.h,
         shape.w,
         shape.c,
-        p,
-        q,
+        *shape.extent,
         *shape.window,
         top,
         left,
@@ -138,16 +172,6 @@ def test_pool(library: Library, shape: PoolShape, dtype: DType, kind: int) -> No
         source.pitch,
         output.pitch,
     )
-    kernel = library.kernel(_instance(dtype))
-    kernel.check(arguments)
-    for captured in (False, True):
-        kernel.launch(arguments, captured)
-        actual, expected = output.read(), _reference(x, shape, kind)
-        assert (
-            np.array_equal(actual.astype(np.float64), expected)
-            if kind == MAX
-            else relative_error(actual, expected) <= LIMITS[dtype]
-        )
 
 
 def test_max_keeps_nan(library: Library) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from onnxbolt.codegen.render import Instance, instance_name
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import INTEGERS, DType
 from onnxbolt.families import named
 from tests.gpu.cases import ALL, TYPES
 from tests.gpu.device import KernelError, Library, Resize
@@ -33,6 +33,15 @@ def test_resize(library: Library, shape: ResizeShape, dtype: DType) -> None:
         else:
             assert problem.expected is not None
             assert relative_error(actual, problem.expected) <= LIMITS[dtype]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda dtype: dtype.value)
+@pytest.mark.parametrize("shape", [s for s in SHAPES if s.sampling.mode == "nearest"], ids=str)
+def test_codes_of_the_nearest_pixel(library: Library, shape: ResizeShape, dtype: DType) -> None:
+    problem = resize_problem(library, _instance(dtype), shape)
+    library.kernel(_instance(dtype)).launch(problem.arguments)
+    assert problem.expected is not None
+    np.testing.assert_array_equal(problem.output.read(), problem.expected)
 
 
 @pytest.mark.parametrize("instance", [i for i in KERNELS if i.chain], ids=instance_name)

@@ -1,4 +1,5 @@
-"""A family that solves products of codes, so that they are fused; its kernels are not compiled."""
+"""A family that solves products of codes, so that they are fused; its kernels are not compiled.
+Kernels that move codes are taken as if they had run on a GPU."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from onnxbolt import extensions
 from onnxbolt.archs import Arch
 from onnxbolt.extensions import Extension
+from onnxbolt.families import FAMILIES
 from onnxbolt.families.base import Family, KernelConfig
 from onnxbolt.problems import Problem, QuantizedConvProblem, QuantizedGemmProblem
 
@@ -43,3 +45,16 @@ def registered() -> Iterator[None]:
         yield
     finally:
         extensions.unregister(EXTENSION)
+
+
+@contextmanager
+def moving() -> Iterator[None]:
+    """With kernels that take codes in place of values, whether these have run on a GPU or not."""
+    waiting = [f for f in FAMILIES.values() if f.codes and not f.codes_measured]
+    for family in waiting:
+        family.codes_measured = True
+    try:
+        yield
+    finally:
+        for family in waiting:
+            family.codes_measured = False

@@ -28,7 +28,8 @@ template <int Channels, int Pixels, int PixelBytes>
 struct Tile {
   static constexpr int kChannels = Channels, kPixels = Pixels;
   template <class Element>
-  static constexpr int kPixelWidth = std::max<int>(PixelBytes / sizeof(Element), 1);
+  static constexpr int kPixelWidth =
+      std::clamp<int>(static_cast<int>(PixelBytes / sizeof(Element)), 1, kGroup);
   template <class Element>
   static constexpr int kChannelWidth = std::min<int>(16 / sizeof(Element), Channels);
 };

@@ -1,5 +1,5 @@
 // Max and average pooling in NHWC with ONNX's semantics, for every architecture: accesses of up to
-// 16 bytes of channels, arithmetic in fp32.
+// 16 bytes of channels, arithmetic in fp32, in which codes of 8 bits are exact.
 //
 // Three kernels: usually a thread computes one vector of channels of one output pixel; where
 // windows are large and outputs few, as in global pooling, the threads of a block share a window
@@ -9,6 +9,8 @@
 // positive.
 #pragma once
 #include <algorithm>
+#include <limits>
+#include <type_traits>
 
 #include "cutlass/array.h"
 #include "cutlass/fast_math.h"
@@ -83,6 +85,14 @@ struct Accumulator {
 
   __device__ static float identity() { return Kind == PoolKind::kMax ? -INFINITY : 0.f; }
 
+  // The value of pixels outside of the image. Codes have no infinity; none is below the least one.
+  __device__ static Element outside() {
+    if constexpr (Kind == PoolKind::kMax && std::is_integral_v<Element>)
+      return std::numeric_limits<Element>::lowest();
+    else
+      return Element(identity());
+  }
+
   __device__ static float combine(float value, float x) {
     if constexpr (Kind == PoolKind::kAverage)
       return value + x;
@@ -102,7 +112,7 @@ struct Accumulator {
                               int s, bool wanted = true) {
     int h = window.top + r * pool.dilation_h, w = window.left + s * pool.dilation_w;
     Access access;
-    access.fill(Element(identity()));
+    access.fill(outside());
     if (wanted && h >= 0 && h < pool.h && w >= 0 && w < pool.w)
       access = *reinterpret_cast<const Access*>(x + (int64_t(h) * pool.w + w) * pool.x_pitch);
     return access;

@@ -19,7 +19,6 @@ from onnxbolt.graph import promises
 from onnxbolt.graph.edit import prune
 from onnxbolt.graph.promises import stage
 from onnxbolt.graph.shapes import infer
-from onnxbolt.problems import QuantizedConvProblem, QuantizedGemmProblem
 
 PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (operators.run, "operators on codes written between DequantizeLinear and QuantizeLinear"),
@@ -36,10 +35,7 @@ _MOST_ROUNDS = 10
 
 def has_kernels() -> bool:
     """True if planning may choose kernels that read codes."""
-    known = families.problem_types().keys()
-    return not known.isdisjoint(
-        kind.__name__ for kind in (QuantizedConvProblem, QuantizedGemmProblem)
-    )
+    return families.multiplies_codes()
 
 
 def run(graph: gs.Graph) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onnxbolt.dtypes import INTEGERS
 from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks.one_kernel import ANY_ACCESS, OneKernelConfig
 
@@ -20,6 +21,7 @@ class Layout(Family[LayoutConfig]):
     takes = ("element", "output")
     kinds, fixed = frozenset({"to_nhwc", "to_nchw"}), ANY_ACCESS
     tensor_cores = False
+    codes, codes_measured = INTEGERS, False
 
     def shared_memory(self, kernel: Compiled) -> int:
         return 0

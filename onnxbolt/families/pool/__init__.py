@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
+from onnxbolt.dtypes import INTEGERS
 from onnxbolt.families.base import Compiled, Family, KernelConfig, access, tile_size
 from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.row import at
@@ -31,6 +32,7 @@ class Pool(Family[PoolConfig]):
     problems = (PoolProblem, VolumePoolProblem)
     kinds = frozenset({"max_pool", "average_pool", "global_average_pool"})
     tensor_cores = False
+    codes, codes_measured = INTEGERS, False
 
     def candidates(
         self, problem: PoolProblem | VolumePoolProblem, arch: Arch

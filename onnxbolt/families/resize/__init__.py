@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onnxbolt.dtypes import INTEGERS
 from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks.one_kernel import ANY_ACCESS, OneKernelConfig
 
@@ -21,6 +22,7 @@ class Resize(Family[ResizeConfig]):
     takes = ("element", "output", "epilogue")
     kinds, fixed = frozenset({"resize"}), ANY_ACCESS
     tensor_cores = False
+    codes, codes_measured = INTEGERS, False
 
     def shared_memory(self, kernel: Compiled) -> int:
         return 0

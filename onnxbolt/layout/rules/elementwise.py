@@ -8,6 +8,7 @@ import math
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt import families, ops
 from onnxbolt.canonicalize.quantized import has_kernels
 from onnxbolt.canonicalize.quantized.scaling import (
     DEQUANTIZE,
@@ -121,10 +122,11 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
 
 
 def _as_read(codes: gs.Tensor, state: Assignment) -> Form:
-    """The form in which a convolution reads codes, so that values and not codes are converted: one
-    kernel of ours does that."""
+    """The form in which a convolution reads codes, where kernels of ours convert values alone."""
     dtype = DType.of_codes(codes.dtype)
-    if dtype is None or not state.reads_last(codes) or not isinstance(codes.shape[1], int):
+    if dtype is None or families.takes_codes(ops.conversion(to_last=True).name, dtype):
+        return PLAIN
+    if not state.reads_last(codes) or not isinstance(codes.shape[1], int):
         return PLAIN
     return Form(True, padded_channels(codes.shape[1], dtype.alignment))
 

@@ -31,10 +31,10 @@ def takes(op: str) -> bool:
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
     x = node.inputs[0]
-    if not channels_last(x, state) or DType.of(x.dtype) is None:
+    dtype, op = DType.stored(x.dtype), replacing(node)
+    if not channels_last(x, state) or dtype is None or op is None:
         return None
-    op = replacing(node)
-    if op is None:
+    if dtype.is_code and not (op.selects(node) and families.takes_codes(op.name, dtype)):
         return None
     reads, writes = op.forms_of(node, state.form(x))
     return Carry((reads, *(None for _ in node.inputs[1:])), (writes,), _emit, ours=True)
@@ -58,7 +58,7 @@ def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
     (reads, *_), (form,) = carry.reads, carry.writes
     x, y = node.inputs[0], node.outputs[0]
     assert reads is not None  # the rule has set it
-    dtype, op = DType.of(x.dtype), replacing(node)
+    dtype, op = DType.stored(x.dtype), replacing(node)
     assert dtype is not None  # the rule has looked,
     assert op is not None  # at both
     configs = op.configs(_sizes(x, reads), _sizes(y, form), dtype, writer.archs)

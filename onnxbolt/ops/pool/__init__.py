@@ -103,6 +103,10 @@ class MaxPool(Pooling):
         "ceil_mode": AttributeProto.INT,
     }
 
+    def selects(self, node: gs.Node) -> bool:
+        """True."""
+        return True
+
 
 class AveragePool(Pooling):
     """The mean of each window."""

@@ -45,6 +45,11 @@ class Resize(FusedOp):
         sizes = given_sizes(node) if sampling.by == "given" else None
         return Replacement(attributes, sampling, () if sizes is None else (sizes,))
 
+    def selects(self, node: gs.Node) -> bool:
+        """True for the nearest pixel."""
+        sampling = sampling_of(node)
+        return sampling is not None and sampling.mode == "nearest"
+
     def accepts(self, operand: gs.Tensor, tensor: gs.Tensor) -> bool:
         """True if both have the same images and channels; the library compares the rest."""
         ours, theirs = tensor.shape, operand.shape

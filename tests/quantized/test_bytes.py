@@ -1,0 +1,129 @@
+"""Nodes between products that move codes: poolings, resizing and conversions of layouts read and
+write bytes in NHWC, where kernels for bytes have run on a GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto
+
+from onnxbolt import families, optimize
+from onnxbolt.dtypes import INTEGERS, DType
+from onnxbolt.graph.importer import load_model
+from onnxbolt.verify import verify
+from onnxbolt.verify.session import CPU
+from tests.quantized import kernels, stored
+from tests.support import Net
+
+
+@pytest.fixture(autouse=True)
+def _kernels() -> Iterator[None]:
+    with kernels.registered():
+        yield
+
+
+def _fused(model: ModelProto, folder: Path) -> ModelProto:
+    out = folder / "out.onnx"
+    optimize(
+        model, out, library=False, verify=False, archs=("sm_90a",), fuse="all", precision="keep"
+    )
+    return load_model(out)
+
+
+def _types(model: ModelProto) -> Counter[str]:
+    return Counter(node.op_type for node in model.graph.node)
+
+
+def _net(dtype: DType, op: str, zero: int, **attributes: Any) -> ModelProto:
+    """A convolution of codes on each side of a node that moves these."""
+    net = Net({"x": (2, 16, 8, 8)}, opset=17)
+    numbers = net.const(0.05), net.const(zero, dtype.numpy)
+
+    def pair(x: str) -> str:
+        return net.node("DequantizeLinear", net.node("QuantizeLinear", x, *numbers), *numbers)
+
+    def conv(x: str) -> str:
+        weight = net.const(net.rng.integers(-127, 128, (16, 16, 1, 1)), np.int8)
+        return net.node("Conv", x, net.node("DequantizeLinear", weight, net.const(0.002)))
+
+    codes = pair(conv(pair("x")))
+    scales = [net.const([1, 1, 2, 2])] if op == "Resize" else []
+    moved = net.node(op, codes, *([""] if scales else []), *scales, **attributes)
+    return net.model(pair(conv(pair(moved))))
+
+
+MOVES: list[tuple[str, dict[str, object]]] = [
+    ("MaxPool", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2]}),
+    ("Resize", {"mode": "nearest", "nearest_mode": "floor"}),
+]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda dtype: dtype.value)
+@pytest.mark.parametrize(("op", "attributes"), MOVES, ids=[op for op, _ in MOVES])
+def test_what_moves_codes_reads_bytes_in_nhwc(
+    op: str, attributes: dict[str, object], dtype: DType, tmp_path: Path
+) -> None:
+    model = _net(dtype, op, 3, **attributes)
+    with kernels.moving():
+        fused = _fused(model, tmp_path)
+        result = verify(model, fused, providers=[CPU])
+    types = _types(fused)
+    (moved,) = [name for name in types if name.startswith(f"{op}_nhwc")]
+    assert f"_{dtype.value}" in moved
+    assert types[f"NchwToNhwc_{dtype.value}"] == 1
+    assert types["Transpose"] == types[op] == 0
+    assert types["QuantizeLinear"] == types["DequantizeLinear"] == 1  # those of input and output
+    assert result.passed, result.text()
+
+
+@pytest.mark.parametrize(("op", "attributes"), MOVES, ids=[op for op, _ in MOVES])
+def test_they_stay_until_kernels_have_run_on_a_gpu(
+    op: str, attributes: dict[str, object], tmp_path: Path
+) -> None:
+    types = _types(_fused(_net(DType.U8, op, 3, **attributes), tmp_path))
+    assert types[op] == 1
+    assert not [name for name in types if name.startswith(("Nchw", "Nhwc")) and "u8" in name]
+
+
+def test_means_and_interpolations_stay(tmp_path: Path) -> None:
+    """They compute values; codes are no values."""
+    with kernels.moving():
+        fused = _fused(_net(DType.U8, "Resize", 3, mode="linear"), tmp_path)
+    assert not [name for name in _types(fused) if name.startswith("Resize_nhwc") and "u8" in name]
+
+
+@pytest.mark.parametrize("name", [n for n in stored.names() if n.startswith("cnn")])
+def test_stored_graphs_pass(name: str, tmp_path: Path) -> None:
+    model = stored.graph(name)
+    with kernels.moving():
+        fused = _fused(model, tmp_path)
+        result = verify(model, fused, providers=[CPU])
+    assert result.passed, result.text()
+    if ".ort." in name and "u8u8" not in name:
+        assert not {"MaxPool", "Transpose"} & _types(fused).keys()
+        assert any(op.startswith("MaxPool_nhwc") for op in _types(fused))
+
+
+def test_a_wrong_pooling_of_codes_is_found(tmp_path: Path) -> None:
+    model = stored.graph("cnn.ort.qdq.u8s8.channel")
+    with kernels.moving():
+        fused = _fused(model, tmp_path)
+    node = next(n for n in fused.graph.node if n.op_type.startswith("MaxPool_nhwc"))
+    pads = next(a for a in node.attribute if a.name == "pads")
+    pads.ints[:] = [0, 1, 2, 1]
+    onnx.checker.check_model(fused)
+    assert not verify(model, fused, providers=[CPU]).passed
+
+
+def test_codes_are_moved_where_others_multiply_them() -> None:
+    assert not families.takes_codes("max_pool", DType.U8)
+    with kernels.moving():
+        assert families.takes_codes("max_pool", DType.U8)
+        assert not families.takes_codes("max_pool", DType.E4M3)
+        assert not families.takes_codes("attention", DType.U8)
