@@ -7,6 +7,7 @@
 
 #include "ops/conv/arguments.h"
 #include "ops/gemm_chain/arguments.h"
+#include "runtime/elements.h"
 #include "runtime/integers.h"
 
 namespace onnxbolt {
@@ -29,6 +30,33 @@ Answer MeansOf(const ConvArguments& conv, const Answer& values, float accumulati
   Answer means = AnswerOf(size_t(conv.n) * conv.k);
   ComputeMeans(conv, values, accumulation, means);
   return means;
+}
+
+}  // namespace
+
+namespace {
+
+// The first output of each class along an axis: outputs whose first taps lie in front of the image,
+// those whose last taps lie behind it, each a class, and all between them; each output a class
+// where these meet (docs/decisions/quantized.md).
+std::vector<int> FirstOutputs(int outputs, int size, int taps, int stride, int pad, int dilation) {
+  int in_front = 0, behind = 0;
+  for (int output = 0; output < outputs; ++output) {
+    const int first = output * stride - pad;
+    in_front += first < 0, behind += first + dilation * (taps - 1) >= size;
+  }
+  std::vector<int> firsts;
+  const bool meet = in_front + behind >= outputs;
+  for (int output = 0; output < outputs; ++output) {
+    if (meet || output <= in_front || output >= outputs - behind) firsts.push_back(output);
+  }
+  return firsts;
+}
+
+BorderClasses ClassesOf(const ConvArguments& conv) {
+  if (!conv.pad_top && !conv.pad_left && !conv.pad_bottom && !conv.pad_right) return {};
+  return {FirstOutputs(conv.p, conv.h, conv.r, conv.stride_h, conv.pad_top, conv.dilation_h),
+          FirstOutputs(conv.q, conv.w, conv.s, conv.stride_w, conv.pad_left, conv.dilation_w)};
 }
 
 }  // namespace
@@ -73,6 +101,7 @@ Products::Products(const Description& description, size_t l2_bytes) : descriptio
   const size_t bytes = describe_operands();
   sets_ = SetsOf(bytes, l2_bytes);
   fill();
+  fill_offsets();
   clear_taps();
   pad_filter();
   reference_ = compute_reference();
@@ -115,13 +144,19 @@ size_t Products::describe_operands() {
                    .stride;
   }
   if (description_.both()) bytes += (rows_ = Describe(rows * first.k, description_.element)).stride;
+  if (description_.zero() != 0) {
+    classes_ = ClassesOf(first);
+    bytes += (offsets_ = Describe(size_t(classes_.count()) * first.k, kTypeI32)).stride;
+  }
   return bytes;
 }
 
 // A sum of products has deviation 1 where its rows have; vectors scale or shift it by about as
-// much.
+// much. Codes of integers have a third of their range as deviation, and what scales their sums
+// gives these the deviation of some 20 codes of the result.
 void Products::fill() {
   uint32_t seed = 0;
+  if (description_.of_codes()) return fill_codes();
   Fill(x_, description_.conv.x_nchw ? description_.conv.x_nchw : description_.element, sets_,
        ++seed, 0.f, 1.f);
   for (int layer = 0; layer < description_.layers.count; ++layer) {
@@ -139,8 +174,32 @@ void Products::fill() {
   if (description_.both()) Allocate(rows_, sets_);
 }
 
-// The first filter of GEMMs as kernels take it that read rows of any length: rows of 16 bytes,
-// zeros at their ends.
+void Products::fill_codes() {
+  uint32_t seed = 0;
+  const int element = description_.element;
+  const Chain& chain = description_.layers.chains[0];
+  LayerOperands& operands = layers_[0];
+  const bool floats = element == kTypeE4M3;
+  const float middle = element == kTypeU8 ? 128.f : 0.f, spread = floats ? 1.f : 48.f,
+              sums = spread * spread * std::sqrt(static_cast<float>(Depth(description_.conv)));
+  Fill(x_, element, sets_, ++seed, middle, spread);
+  Fill(operands.filter, WeightOf(element), sets_, ++seed, 0.f, spread);
+  for (int i = 0; i < chain.tensors; ++i)
+    Fill(operands.tensors[i], element, sets_, ++seed, middle, spread);
+  for (int i = 0; i < chain.vectors; ++i)
+    Fill(operands.vectors[i], kTypeF32, sets_, ++seed, i == 0 ? 20.f / sums : 0.4f,
+         i == 0 ? 5.f / sums : 0.7f);
+  Allocate(operands.y, sets_);
+}
+
+void Products::fill_offsets() {
+  if (offsets_.elements == 0) return;
+  Allocate(offsets_, sets_);
+  for (int set = 0; set < sets_; ++set)
+    ComputeOffsets(conv(0, set), description_.element, description_.zero(), classes_,
+                   offsets_.at(set));
+}
+
 // Writes the zeros that the last phases of a transposed convolution meet at the first tap.
 void Products::clear_taps() {
   const ConvArguments& conv = description_.conv;
@@ -163,6 +222,8 @@ void Products::clear_taps() {
   }
 }
 
+// The first filter of GEMMs as kernels take it that read rows of any length: rows of 16 bytes,
+// zeros at their ends.
 void Products::pad_filter() {
   const size_t size = ElementSize(description_.element), row = Depth(description_.conv) * size,
                pitch = RoundUp(row, 16);
@@ -223,14 +284,22 @@ Arguments Products::arguments(int set, int first, int last) const {
                       conv.y, conv.c, conv.c, conv.k, conv.epilogue};
     if (first == 0 && padded_filter_.elements > 0)
       arguments.gemm.b = padded_filter_.at(set), arguments.gemm.ldb = padded_pitch();
+    if (description_.of_codes())
+      arguments.quantized_gemm = {GemmArguments(arguments.gemm), offsets(set)};
   } else if (several) {
     arguments.conv_chain = {conv, chain(set, first, last)};
     arguments.conv_chain.conv.y = arguments.conv_chain.chain.d,
     arguments.conv_chain.conv.y_pitch = arguments.conv_chain.chain.ldd;
+  } else if (description_.of_codes()) {
+    arguments.quantized_conv = {conv, offsets(set)};
   } else {
     arguments.conv = conv;
   }
   return arguments;
+}
+
+OffsetArguments Products::offsets(int set) const {
+  return {static_cast<const int32_t*>(offsets_.at(set)), classes_.count()};
 }
 
 void Products::poison(cudaStream_t stream) const {

@@ -8,11 +8,13 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "ops/attention/arguments.h"
 #include "ops/conv_chain/arguments.h"
 #include "ops/gemm/arguments.h"
 #include "ops/norm/arguments.h"
+#include "ops/quantized/arguments.h"
 #include "profiler/steps.h"
 #include "runtime/kernel.h"
 
@@ -71,6 +73,7 @@ struct Chain {
       first_param = 0;   // the last one among the parameters of all layers
   bool gated = false;    // true if the filter has two rows for each column, 8 of each in turns
   bool rotated = false;  // true if pairs of neighbouring columns are rotated
+  float zero = 0;        // the zero point of x, which is subtracted from its codes
   Step steps[kMaxSteps];
   float accumulation;        // error of the product's sums in parts of the sum of magnitudes
   float relative, absolute;  // error of an approximate activation at its end
@@ -118,6 +121,11 @@ struct Description {
   Limits limits;
   RotationArguments rotation;  // the only layer has it; no pointer
 
+  // True if x are codes.
+  bool of_codes() const {
+    return layers.chains[0].size > 0 && layers.chains[0].steps[0].code == kDequantize;
+  }
+  float zero() const { return layers.chains[0].zero; }
   int64_t rows() const { return int64_t(conv.n) * conv.p * conv.q; }
   int64_t written_rows() const { return layers.means ? conv.n : rows(); }
   int last() const { return layers.count - 1; }
@@ -149,6 +157,8 @@ struct AttentionDescription {
 // The arguments of a problem's kernels: chains are several layers.
 union Arguments {
   GemmArguments gemm;
+  QuantizedGemmArguments quantized_gemm;
+  QuantizedConvArguments quantized_conv;
   NormArguments norm;
   AttentionArguments attention;
   ConvArguments conv;
@@ -181,6 +191,14 @@ class Problem {
   virtual Distance error() const = 0;  // the worse of two outputs, of the first set
 };
 
+// The classes of output pixels by the taps that meet the image: the first pixel of each along
+// height and width.
+struct BorderClasses {
+  std::vector<int> h = {0}, w = {0};
+
+  int count() const { return static_cast<int>(h.size() * w.size()); }
+};
+
 // GEMMs or convolutions, one behind the other.
 class Products : public Problem {
  public:
@@ -201,12 +219,15 @@ class Products : public Problem {
 
   size_t describe_operands();  // the bytes of a set
   void fill();
+  void fill_codes();
+  void fill_offsets();
   void clear_taps();
   void pad_filter();
   Answer compute_reference();
   Answer compute_layer(const ConvArguments& conv, int layer, const float* errors) const;
   EpilogueArguments epilogue(int layer, int set) const;
   ConvArguments conv(int layer, int set) const;
+  OffsetArguments offsets(int set) const;
   ChainArguments chain(int set, int first, int last) const;
   int64_t padded_pitch() const {
     return static_cast<int64_t>(padded_filter_.elements / description_.columns[0]);
@@ -219,6 +240,8 @@ class Products : public Problem {
   int sets_ = 1;
   Operand x_, padded_filter_, rows_;  // the latter: y with its channels last, beside NCHW
   LayerOperands layers_[kMaxProducts];
+  Operand offsets_;  // for the zero point of x: int32 [classes, columns]
+  BorderClasses classes_;
   Answer reference_;         // float [written rows, columns of the last layer]
   Answer stored_reference_;  // the answer of the first layer if its result is an output, or of the
                              // NHWC layout
@@ -281,6 +304,9 @@ void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean
 // `x_errors`: of x, float [rows, c]; nullptr where it is exact.
 void ComputeReference(const ConvArguments& conv, int element, const Chain& chain, float rounding,
                       const float* x_errors, const Answer& answer);
+// What sums of codes begin with, for the zero point of x: int32 [classes, k].
+void ComputeOffsets(const ConvArguments& conv, int element, float zero,
+                    const BorderClasses& classes, void* offsets);
 void ComputeMeans(const ConvArguments& conv, const Answer& values, float accumulation,
                   const Answer& means);  // the means of an output [n, p, q, k]
 // `pixels`: what the results of a convolution that makes all phases are at their pixels.

@@ -30,7 +30,15 @@ constexpr int kMaxNodes = 2048;
 constexpr float kEpsilon = 1e-5f;  // normalizations have it
 
 // Kinds of problems (Computed in onnxbolt/problems/base.py).
-enum class Computed { kConvolutions, kGemms, kNorm, kAttention, kConvTranspose };
+enum class Computed {
+  kConvolutions,
+  kGemms,
+  kNorm,
+  kAttention,
+  kConvTranspose,
+  kQuantizedGemms,
+  kQuantizedConvolutions
+};
 
 struct DeviceFacts {
   char name[256];
@@ -285,7 +293,8 @@ Limits ReadLimits(const float* from, Layers& layers) {
   return all;
 }
 
-constexpr int kConvolutionExtents = 21;  // numbers that describe a convolution
+constexpr int kConvolutionExtents = 21,
+              kGemmExtents = 3;  // numbers that describe a convolution, or a GEMM
 
 // `extents`, of the first layer: m, n, k of a GEMM, and behind them the rotated columns, and the
 // rows and columns of their table; of a convolution the int fields of ConvArguments, in their
@@ -326,6 +335,13 @@ Description DescribePhases(Description description, const int* extents) {
                   &pixels.zeros_h, &pixels.zeros_w, &pixels.d})
     *to = *from++;
   description.conv.y_pitch = description.conv.k / pixels.count();
+  return description;
+}
+
+// `extents`: behind those of the product, the zero point of x.
+Description DescribeCodes(Description description, const int* extents) {
+  description.layers.chains[0].zero =
+      static_cast<float>(extents[description.is_gemm ? kGemmExtents : kConvolutionExtents]);
   return description;
 }
 
@@ -386,11 +402,13 @@ EXPORT const char* profiler_set_problem(const char* name, int computed, int elem
         return std::make_unique<Norm>(DescribeNorm(element, epilogue, extents, limits), l2_bytes);
       if (Computed(computed) == Computed::kAttention)
         return std::make_unique<Attention>(DescribeAttention(element, extents, limits), l2_bytes);
-      const bool is_gemm = Computed(computed) == Computed::kGemms;
+      const bool is_gemm =
+          Computed(computed) == Computed::kGemms || Computed(computed) == Computed::kQuantizedGemms;
       Description description =
           Describe(is_gemm, element, output, epilogue, extents, columns, params, limits);
       if (Computed(computed) == Computed::kConvTranspose)
         description = DescribePhases(std::move(description), extents);
+      if (description.of_codes()) description = DescribeCodes(std::move(description), extents);
       return std::make_unique<Products>(description, l2_bytes);
     });
     return nullptr;

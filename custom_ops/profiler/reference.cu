@@ -3,15 +3,18 @@
 // by the limits of onnxbolt/verify (docs/accuracy.md).
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <iterator>
 #include <string>
+#include <type_traits>
 
 #include "ops/conv/arguments.h"
 #include "profiler/problem.h"
+#include "runtime/elements.h"
 
 namespace onnxbolt {
 namespace profiler {
@@ -31,12 +34,31 @@ void WithType(int type, const Function& function) {
   }
 }
 
+// Codes as well, which are multiplied, filled in and compared.
+template <class Function>
+void WithAnyType(int type, const Function& function) {
+  switch (type) {
+    case kTypeI8:
+      return function(int8_t{});
+    case kTypeU8:
+      return function(uint8_t{});
+    case kTypeE4M3:
+      return function(__nv_fp8_e4m3{});
+    default:
+      return WithType(type, function);
+  }
+}
+
+// The type of the weights by which a type is multiplied.
+template <class Element>
+using WeightType = std::conditional_t<std::is_same_v<Element, uint8_t>, int8_t, Element>;
+
 constexpr int kTile = 32, kThreadRows = 8, kPerThread = kTile / kThreadRows;
 
-// x at output pixel `row` and `k`, which counts filter positions and within them channels; zero
-// outside of the image.
+// x at output pixel `row` and `k`, which counts filter positions and within them channels; of codes
+// the difference from the `zero` point; zero outside of the image.
 template <class Element>
-__device__ float Activation(const ConvArguments& conv, int64_t row, int64_t k) {
+__device__ float Activation(const ConvArguments& conv, float zero, int64_t row, int64_t k) {
   if (row >= int64_t(conv.n) * conv.p * conv.q || k >= int64_t(conv.r) * conv.s * conv.c)
     return 0.f;
   const int channel = k % conv.c, tap = k / conv.c, q = row % conv.q;
@@ -49,7 +71,7 @@ __device__ float Activation(const ConvArguments& conv, int64_t row, int64_t k) {
     return float(Element(static_cast<const float*>(conv.x)[(plane * conv.h + h) * conv.w + w]));
   }
   const int64_t pixel = (pq / conv.p * conv.h + h) * conv.w + w;
-  return float(static_cast<const Element*>(conv.x)[pixel * conv.x_pitch + channel]);
+  return float(static_cast<const Element*>(conv.x)[pixel * conv.x_pitch + channel]) - zero;
 }
 
 // The error of a value of x, for a layer behind others, which is a product of rows.
@@ -71,7 +93,7 @@ __device__ float Weight(const ConvArguments& conv, int channel, int64_t k, bool 
   const int64_t row =
       gated ? channel / 8 * 16 + (second == Second::kHalf) * 8 + channel % 8 : channel;
   return channel < conv.k && k < depth
-             ? float(static_cast<const Element*>(conv.filter)[row * depth + k])
+             ? float(static_cast<const WeightType<Element>*>(conv.filter)[row * depth + k])
              : 0.f;
 }
 
@@ -169,7 +191,8 @@ __global__ void __launch_bounds__(kTile* kThreadRows)
   Sums sums[kProducts][kPerThread];
   for (int64_t k = 0; k < depth; k += kTile) {
     for (int i = threadIdx.y; i < kTile; i += kThreadRows) {
-      pixels[i][threadIdx.x] = Activation<Element>(conv, first_row + i, k + threadIdx.x);
+      pixels[i][threadIdx.x] =
+          Activation<Element>(conv, chain.zero, first_row + i, k + threadIdx.x);
       for (int product = 0; product < kProducts; ++product)
         filters[product][i][threadIdx.x] = Weight<Element>(conv, first_channel + i, k + threadIdx.x,
                                                            kGated, product ? Other : Second::kNone);
@@ -209,9 +232,37 @@ __global__ void GroupedReferenceKernel(const __grid_constant__ ConvArguments con
     Sums sums;
     for (int k = 0; k < depth; ++k) {
       const int64_t input = int64_t(k / per_group) * conv.c + first + k % per_group;
-      sums.Add(Activation<Element>(conv, row, input), Weight<Element>(conv, channel, k), 0.f);
+      sums.Add(Activation<Element>(conv, chain.zero, row, input), Weight<Element>(conv, channel, k),
+               0.f);
     }
     output.Store(i, ApplyChain<Element>(chain, conv.epilogue, sums, sums, rounding, row, channel));
+  }
+}
+
+// The places of the first pixels of all classes along an axis.
+struct FirstPixels {
+  const int* at;
+  int count;
+};
+
+// A thread makes the offset of one class of pixels and one channel.
+template <class Element>
+__global__ void OffsetKernel(const __grid_constant__ ConvArguments conv, float zero, FirstPixels h,
+                             FirstPixels w, int32_t* offsets) {
+  const int64_t count = int64_t(h.count) * w.count * conv.k;
+  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += int64_t(gridDim.x) * blockDim.x) {
+    const int channel = i % conv.k, at = i / conv.k;
+    const int top = h.at[at / w.count] * conv.stride_h - conv.pad_top,
+              left = w.at[at % w.count] * conv.stride_w - conv.pad_left;
+    int64_t sum = 0;
+    for (int tap = 0; tap < conv.r * conv.s; ++tap) {
+      const int y = top + tap / conv.s * conv.dilation_h, x = left + tap % conv.s * conv.dilation_w;
+      if (y < 0 || y >= conv.h || x < 0 || x >= conv.w) continue;
+      for (int c = 0; c < conv.c; ++c)
+        sum += int64_t(Weight<Element>(conv, channel, int64_t(tap) * conv.c + c));
+    }
+    offsets[i] = int32_t(-int64_t(zero) * sum);
   }
 }
 
@@ -452,7 +503,12 @@ __device__ void Store(float value, float* to) {
 }
 template <class Element>
 __device__ void Store(float value, Element* to) {
-  *to = Element(value);
+  if constexpr (std::is_integral_v<Element>) {
+    constexpr float kLeast = std::is_signed_v<Element> ? -128 : 0, kMost = kLeast + 255;
+    *to = Element(rintf(fminf(fmaxf(value, kLeast), kMost)));
+  } else {
+    *to = Element(value);
+  }
 }
 
 template <class Element>
@@ -483,8 +539,9 @@ Output OutputOf(const Answer& answer) {
 
 size_t ElementSize(int type) {
   if (type == kTypeBool) return sizeof(bool);
+  if (type == kTypeI32) return sizeof(int32_t);
   size_t size = 0;
-  WithType(type, [&](auto element) { size = sizeof element; });
+  WithAnyType(type, [&](auto element) { size = sizeof element; });
   return size;
 }
 
@@ -537,7 +594,7 @@ Layers ParseLayers(const char* epilogue) {
 }
 
 void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean, float deviation) {
-  WithType(element, [&](auto zero) {
+  WithAnyType(element, [&](auto zero) {
     NormalKernel<<<kBlocks, kThreads>>>(static_cast<decltype(zero)*>(data), count, seed, mean,
                                         deviation);
   });
@@ -549,22 +606,47 @@ void ComputeReference(const ConvArguments& conv, int element, const Chain& chain
   const int64_t rows = int64_t(conv.n) * conv.p * conv.q;
   const dim3 grid(unsigned((rows + kTile - 1) / kTile), (conv.k + kTile - 1) / kTile),
       block(kTile, kThreadRows);
-  WithType(element, [&](auto zero) {
-    if (conv.groups > 1)
-      GroupedReferenceKernel<decltype(zero)>
-          <<<kBlocks, kThreads>>>(conv, chain, rounding, OutputOf(answer));
-    else if (chain.gated)
-      ReferenceKernel<decltype(zero), Second::kHalf>
-          <<<grid, block>>>(conv, chain, rounding, x_errors, OutputOf(answer));
-    else if (chain.rotated)
-      ReferenceKernel<decltype(zero), Second::kNeighbour>
-          <<<grid, block>>>(conv, chain, rounding, x_errors, OutputOf(answer));
-    else
-      ReferenceKernel<decltype(zero), Second::kNone>
-          <<<grid, block>>>(conv, chain, rounding, x_errors, OutputOf(answer));
-  });
+  const auto plain = [&](auto zero) {
+    ReferenceKernel<decltype(zero), Second::kNone>
+        <<<grid, block>>>(conv, chain, rounding, x_errors, OutputOf(answer));
+  };
+  if (IsCode(element))
+    WithAnyType(element, plain);
+  else
+    WithType(element, [&](auto zero) {
+      if (conv.groups > 1)
+        GroupedReferenceKernel<decltype(zero)>
+            <<<kBlocks, kThreads>>>(conv, chain, rounding, OutputOf(answer));
+      else if (chain.gated)
+        ReferenceKernel<decltype(zero), Second::kHalf>
+            <<<grid, block>>>(conv, chain, rounding, x_errors, OutputOf(answer));
+      else if (chain.rotated)
+        ReferenceKernel<decltype(zero), Second::kNeighbour>
+            <<<grid, block>>>(conv, chain, rounding, x_errors, OutputOf(answer));
+      else
+        plain(zero);
+    });
   Check(cudaGetLastError(), "launching the reference");
   Check(cudaDeviceSynchronize(), "the reference");
+}
+
+void ComputeOffsets(const ConvArguments& conv, int element, float zero,
+                    const BorderClasses& classes, void* offsets) {
+  const size_t bytes = sizeof(int) * (classes.h.size() + classes.w.size());
+  const Buffer firsts(bytes);
+  int* const h = static_cast<int*>(firsts.get());
+  int* const w = h + classes.h.size();
+  Check(cudaMemcpy(h, classes.h.data(), sizeof(int) * classes.h.size(), cudaMemcpyDefault),
+        "cudaMemcpy");
+  Check(cudaMemcpy(w, classes.w.data(), sizeof(int) * classes.w.size(), cudaMemcpyDefault),
+        "cudaMemcpy");
+  WithAnyType(element, [&](auto type) {
+    OffsetKernel<decltype(type)><<<kBlocks, kThreads>>>(
+        conv, zero, {h, static_cast<int>(classes.h.size())},
+        {w, static_cast<int>(classes.w.size())}, static_cast<int32_t*>(offsets));
+  });
+  Check(cudaGetLastError(), "launching the offsets");
+  Check(cudaDeviceSynchronize(), "the offsets");
 }
 
 void ComputeMeans(const ConvArguments& conv, const Answer& values, float accumulation,
@@ -621,7 +703,7 @@ Distance DistanceFrom(const Answer& reference, const void* y, int output, float 
   Found* const on_device = static_cast<Found*>(buffer.get());
   Found found;
   Check(cudaMemset(on_device, 0, sizeof found), "cudaMemset");
-  WithType(output, [&](auto zero) {
+  WithAnyType(output, [&](auto zero) {
     DistanceKernel<<<kBlocks, kThreads>>>(static_cast<const decltype(zero)*>(y),
                                           OutputOf(reference), unit, floor, count, on_device);
   });

@@ -33,7 +33,17 @@
   X(HardSigmoid, kNone, 2, Between(p[0] * x + p[1], 0, 1))                                       \
   X(Softplus, kNone, 0, LogOfOnePlusExp(x))                                                      \
   X(Elu, kNone, 1, x < 0 ? p[0] * expm1(x) : x)                                                  \
-  X(Mish, kNone, 0, x * tanh(LogOfOnePlusExp(x)))
+  X(Mish, kNone, 0, x * tanh(LogOfOnePlusExp(x)))                                                \
+  X(Dequantize, kVector, 1, x * (p[0] * v))                                                      \
+  X(AddCodesI8, kTensor, 2, x + (v - p[1]) * p[0])                                               \
+  X(AddCodesU8, kTensor, 2, x + (v - p[1]) * p[0])                                               \
+  X(AddCodesE4M3, kTensor, 2, x + (v - p[1]) * p[0])                                             \
+  X(RequantizeI8, kNone, 2, (NearestI8(x, p) - p[1]) * p[0])                                     \
+  X(RequantizeU8, kNone, 2, (NearestU8(x, p) - p[1]) * p[0])                                     \
+  X(RequantizeE4M3, kNone, 2, NearestE4M3(x, p) * p[0])                                          \
+  X(QuantizeI8, kNone, 2, NearestI8(x, p))                                                       \
+  X(QuantizeU8, kNone, 2, NearestU8(x, p))                                                       \
+  X(QuantizeE4M3, kNone, 2, NearestE4M3(x, p))
 // clang-format on
 #ifndef ONNXBOLT_EXTENSION_STEPS
 #define ONNXBOLT_EXTENSION_STEPS(X)
@@ -65,6 +75,24 @@ __host__ __device__ inline double Between(double x, double low, double high) {
   return x < low ? low : x > high ? high : x;
 }
 __host__ __device__ inline double Logistic(double x) { return 1 / (1 + exp(-x)); }
+// Codes of values: p[0] is the scale, p[1] the zero point.
+__host__ __device__ inline double NearestI8(double x, const float* p) {
+  return Between(rint(x / p[0]) + p[1], -128, 127);
+}
+__host__ __device__ inline double NearestU8(double x, const float* p) {
+  return Between(rint(x / p[0]) + p[1], 0, 255);
+}
+// E4M3FN has three bits behind the first one, exponents from -6 on, and ends at 448.
+__host__ __device__ inline double NearestE4M3(double x, const float* p) {
+  const double code = Between(x / p[0], -448, 448);
+  if (!(fabs(code) > 0)) return code;
+  const double step = ldexp(1.0, (fabs(code) < 0x1p-6 ? -6 : ilogb(code)) - 3);
+  return rint(code / step) * step;
+}
+// True for steps that round to codes.
+__host__ __device__ inline bool RoundsToCodes(int code) {
+  return code >= kRequantizeI8 && code <= kQuantizeE4M3;
+}
 __host__ __device__ inline double LogOfOnePlusExp(double x) {
   return (x < 0 ? 0 : x) + log1p(exp(-fabs(x)));
 }
@@ -88,9 +116,10 @@ struct Bounded {
 // The result of a step, and its error. The error is taken at both ends of the argument's (a step
 // that turns between them, as GELU does, adds one of second order). The kernel adds `rounding` in
 // parts of the result, and `own` of its implementation in parts of argument and result, of 1 at the
-// least.
+// least. Codes are other ones where the error of the quotient reaches the middle of two.
 __host__ __device__ inline Bounded BoundedStep(int code, Bounded x, double v, const float* p,
                                                double rounding, double own) {
+  if (RoundsToCodes(code)) x.error += rounding * fabs(x.value);
   const double y = ReferenceStep(code, x.value, v, p);
   const double above = fabs(ReferenceStep(code, x.value + x.error, v, p) - y);
   const double below = fabs(ReferenceStep(code, x.value - x.error, v, p) - y);

@@ -15,6 +15,9 @@ constexpr int64_t BytesOf(int type) {
   return type == kTypeBool ? 1 : type == kTypeI32 ? 4 : type == kTypeI64 ? 8 : 0;
 }
 
+// True for a type of codes, whose values are scaled.
+constexpr bool IsCode(int type) { return type == kTypeI8 || type == kTypeU8 || type == kTypeE4M3; }
+
 // The type of the weights by which a type is multiplied.
 constexpr int WeightOf(int type) {
   for (const ElementFacts& element : kElements) {

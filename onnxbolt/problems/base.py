@@ -20,6 +20,8 @@ class Computed(enum.IntEnum):
     NORM = 2
     ATTENTION = 3
     CONV_TRANSPOSE = 4
+    QUANTIZED_GEMMS = 5
+    QUANTIZED_CONVOLUTIONS = 6
 
 
 @dataclass(frozen=True)

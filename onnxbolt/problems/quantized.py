@@ -8,11 +8,13 @@ from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import ADD, ADD_CODES, DEQUANTIZE, EPILOGUES
 from onnxbolt.onnxruntime_time import elementwise_us
+from onnxbolt.problems.base import Computed, Reference
 from onnxbolt.problems.conv import ConvProblem, ImageProduct
 from onnxbolt.problems.gemm import GemmProblem, MatrixProduct
 from onnxbolt.problems.product import Product
 
 _PAIR = 1 + DType.F32.bytes  # bytes of a code and its value
+_ZERO = 5  # the zero point of x, where it has one, with which the profiler checks kernels
 
 
 def _float_chain(chain: tuple[str, ...]) -> tuple[str, ...]:
@@ -52,6 +54,11 @@ class QuantizedGemmProblem(MatrixProduct):
     def shape(self) -> str:
         """m, n and k."""
         return f"quantized gemm {self.m}x{self.n}x{self.k}"
+
+    @property
+    def reference(self) -> Reference:
+        extents = (self.m, self.n, self.k, _ZERO * self.offsets)
+        return Reference(Computed.QUANTIZED_GEMMS, extents, (), self.terms)
 
     def onnxruntime_us(self, arch: Arch) -> float:
         size, f32 = (self.m, self.n, self.k), DType.F32
@@ -93,6 +100,14 @@ class QuantizedConvProblem(ImageProduct):
     def shape(self) -> str:
         """As that of a convolution of values."""
         return f"quantized {super().shape}"
+
+    @property
+    def reference(self) -> Reference:
+        sizes = (self.n, self.h, self.w, self.c, self.k, self.r, self.s, self.p, self.q)
+        window = (*self.pads, *self.strides, *self.dilations, self.groups)
+        forms = (0, 0, 0)  # x and y in NHWC, no padding
+        extents = (*sizes, *window, *forms, _ZERO * self.offsets)
+        return Reference(Computed.QUANTIZED_CONVOLUTIONS, extents, (), self.terms)
 
     def onnxruntime_us(self, arch: Arch) -> float:
         sizes = (self.n, self.h, self.w, self.c, self.k, self.r, self.s, self.p, self.q)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, MEAN, layers
 from onnxbolt.problems import Problem, Reference
 from onnxbolt.verify.limits import FLOOR, TANH, TF32, Arithmetic, published, unit
@@ -18,6 +19,8 @@ from onnxbolt.verify.limits import FLOOR, TANH, TF32, Arithmetic, published, uni
 
 def limits_of(problem: Problem, reference: Reference) -> list[float]:
     """The numbers for `problem`, in the order in which Describe in profiler.cu reads them."""
+    if problem.dtype.is_code:
+        return _limits_of_codes(problem, reference)
     element = np.dtype(problem.dtype.numpy)
     arithmetic, inner = Arithmetic(element), reference.averaged_pixels or reference.scored
     # operands of a score are multiplied as TF32; the weights of keys are rounded
@@ -37,6 +40,21 @@ def limits_of(problem: Problem, reference: Reference) -> list[float]:
         steps = tuple(step for step in chain if step != MEAN)
         found += _layer(count, steps, element, behind=scored or i > 0)
     return found
+
+
+def _limits_of_codes(problem: Problem, reference: Reference) -> list[float]:
+    """The same for a product of codes: its steps are computed in fp32, but for what a kernel
+    approximates whose result has 16 bits. Codes of the result are compared exactly: they may differ
+    where the bound of a value reaches the middle between two."""
+    values = np.dtype((DType.F32 if problem.out.is_code else problem.out).numpy)
+    steps = published(values, problem.chain) if not problem.out.is_code else 0.0
+    arithmetic = Arithmetic(values, published=steps, codes=problem.dtype)
+    absolute, relative = arithmetic.approximation
+    output = unit(values)
+    (terms,) = reference.terms
+    found = [arithmetic.rounding(values), FLOOR, 0.0, output, output]
+    found += [arithmetic.accumulation(terms), relative, absolute]
+    return found + [EPILOGUES[step].accuracy.own for step in problem.chain]
 
 
 def _layer(terms: int, chain: tuple[str, ...], element: np.dtype, behind: bool) -> Iterator[float]:

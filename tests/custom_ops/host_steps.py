@@ -23,18 +23,29 @@ from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.epilogues import EPILOGUES, MEAN, ROTATE, codes
 
 HOST = Path(__file__).with_name("host")
-HEADERS = ("limits.h", "approximations.h", "pairs.h", "steps.h")  # each includes those before it
+# each includes those before it
+HEADERS = ("limits.h", "approximations.h", "pairs.h", "steps.h", "codes.h")
 WHOLE = {MEAN, ROTATE}  # no functions of single values
-# the tuner's reference does not have those of codes
-_CODES = {step.name for step in codes.STEPS}
-STEPS = tuple(
-    name for name, row in EPILOGUES.items() if row.functor and name not in (*WHOLE, *_CODES)
+CODES = tuple(step.name for step in codes.STEPS)
+STEPS = tuple(  # those of values
+    name for name, row in EPILOGUES.items() if row.functor and name not in (*WHOLE, *CODES)
 )
-PARAMS = {"LeakyRelu": (0.125,), "Clip": (-0.75, 6.0), "HardSigmoid": (0.2, 0.5), "Elu": (1.25,)}
+PARAMS: dict[str, tuple[float, ...]] = {
+    "LeakyRelu": (0.125,),
+    "Clip": (-0.75, 6.0),
+    "HardSigmoid": (0.2, 0.5),
+    "Elu": (1.25,),
+    "Dequantize": (0.03,),
+    **{
+        step.name: (0.07, 0.0 if step.name.endswith("E4M3") else 5.0)
+        for step in codes.STEPS
+        if step.given
+    },
+}
 ALL_FP16 = np.arange(2**16, dtype=np.uint16).view(np.float16)
 
 _PTX = re.compile(r'asm\("([\w.]+)[^"]*"\s*:\s*([^;]*)\);')
-_OPERAND = re.compile(r'"=?\w"\((\w+)\)')
+_OPERAND = re.compile(r'"=?\w"\(([^()]+)\)')
 _INCLUDE = re.compile(r'^#(include "epilogue/.*|pragma once)$', re.MULTILINE)
 
 
@@ -81,6 +92,16 @@ class HostSteps:
         assert self._library.host_reference(
             step.encode(), *pointers, len(x), ctypes.c_void_p(y.ctypes.data)
         ), f"no reference for {step}"
+        return y
+
+    def packed(self, step: str, x: np.ndarray) -> np.ndarray:
+        """The codes that a chain's last step makes of values, four at a time."""
+        y, params = np.empty(len(x), np.uint8), np.array(PARAMS[step], np.float32)
+        arrays = (x.astype(np.float32), params)
+        pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
+        assert self._library.host_pack(
+            step.encode(), *pointers, len(x), ctypes.c_void_p(y.ctypes.data)
+        )
         return y
 
     def bounded(
@@ -155,7 +176,7 @@ def build(directory: Path) -> HostSteps:
     """Compile the functors (cached) into a library in `directory`."""
     root = resource_dir("custom_ops") / "epilogue"
     headers = "".join(transcribe((root / name).read_text()) for name in HEADERS)
-    names = " ".join(f"X({EPILOGUES[step].functor})" for step in STEPS)
+    names = " ".join(f"X({EPILOGUES[step].functor})" for step in (*STEPS, *CODES))
     text = (HOST / "steps.cc").read_text()
     for line, replaced in (
         ('#include "intrinsics.h"', (HOST / "intrinsics.h").read_text()),

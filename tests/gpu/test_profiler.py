@@ -15,8 +15,8 @@ from onnxbolt.archs import get
 from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, PRODUCT, STORE
-from onnxbolt.families import KernelConfig
+from onnxbolt.epilogues import ADD_CODES, EPILOGUES, PRODUCT, QUANTIZE, STORE
+from onnxbolt.families import FAMILIES, KernelConfig
 from onnxbolt.families.blocks.mma_sync import Walk
 from onnxbolt.families.conv_2x import Conv2xConfig
 from onnxbolt.families.gemm_2x import Gemm2xConfig
@@ -30,6 +30,8 @@ from onnxbolt.problems import (
     GemmProblem,
     GluProblem,
     NormProblem,
+    QuantizedConvProblem,
+    QuantizedGemmProblem,
     RotaryProblem,
 )
 from onnxbolt.problems.attention import BAND_LEAST
@@ -38,6 +40,7 @@ from onnxbolt.tune.library import build, host_units, link_library, profiling_too
 from onnxbolt.tune.profiler import Profiler
 from onnxbolt.tune.tasks import instance_of
 from tests.gpu.cases import ARCH, config_3x, mma
+from tests.support import planned
 
 pytestmark = pytest.mark.gpu
 
@@ -74,6 +77,27 @@ ATTENTIONS = [
     dataclasses.replace(VIT, batch=1, heads=8, key_heads=2, band=(BAND_LEAST, 0, 0)),
     dataclasses.replace(VIT, mask=("dropped",), mask_shape=(197, 197), size=80, value_size=80),
 ]
+CODES: list[QuantizedGemmProblem | QuantizedConvProblem] = [
+    problem
+    for dtype in (DType.I8, DType.U8, DType.E4M3)
+    for problem in (
+        QuantizedGemmProblem(
+            1280,
+            768,
+            3072,
+            dtype,
+            dtype,
+            ("Dequantize", "Bias", "GeluErf", QUANTIZE[dtype]),
+            dtype is DType.U8,
+        ),
+        QuantizedGemmProblem(517, 200, 256, dtype, DType.F16, ("Dequantize", "Bias", "Silu")),
+        QuantizedConvProblem(
+            *(8, 28, 28, 64, 128, 3, 3, 14, 14, (1, 1, 1, 1), (2, 2), (1, 1), 1, dtype, dtype),
+            ("Dequantize", "Bias", ADD_CODES[dtype], "Relu", QUANTIZE[dtype]),
+            *(dtype is DType.U8, dtype is DType.U8),
+        ),
+    )
+] * (ARCH == 90)
 PEAK = 2.3e9  # FLOP in a microsecond: more than any GPU of these architectures does
 
 
@@ -218,6 +242,34 @@ def test_attention(profiler: Profiler, problem: AttentionProblem, dtype: DType) 
         assert measurement.status is Status.OK, measurement
         assert measurement.error <= KERNEL[dtype]
         assert 0.5 < measurement.us < 1000
+
+
+@pytest.mark.parametrize("problem", CODES, ids=lambda problem: problem.description)
+def test_products_of_codes(
+    profiler: Profiler, problem: QuantizedGemmProblem | QuantizedConvProblem
+) -> None:
+    """Three kernels of each, with the splits and swizzles that the tuner tries."""
+    (family,) = (each for each in FAMILIES.values() if isinstance(problem, each.problems))
+    with planned(family):
+        configs = {instance_of(problem, c): c for _, c in ranked(problem, get(ARCH))[:3]}
+    built = [
+        (configs[instance], library)
+        for instance, library in build(configs)
+        if isinstance(library, Path)
+    ]
+    measured = profiler.measure(problem, built)
+    assert len(measured) >= 3
+    for measurement in measured:
+        if "split_k" not in measurement.detail:
+            check_codes(measurement, problem)
+
+
+def check_codes(
+    measurement: Measurement, problem: QuantizedGemmProblem | QuantizedConvProblem
+) -> None:
+    assert measurement.status is Status.OK, measurement
+    assert measurement.error <= max(KERNEL[problem.dtype], KERNEL[problem.out])
+    assert problem.flops / PEAK < measurement.us < 1000
 
 
 def test_one_wrong_value_of_a_norm_is_found(

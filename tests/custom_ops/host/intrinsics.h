@@ -9,6 +9,7 @@
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -70,6 +71,27 @@ inline void ptx_cvt_rn_satfinite_f16x2_f32(uint32_t& pair, float upper, float lo
   const auto finite = [](float x) { return std::isnan(x) ? x : std::clamp(x, -65504.f, 65504.f); };
   const __half2 values{__float2half_rn(finite(lower)), __float2half_rn(finite(upper))};
   std::memcpy(&pair, &values, sizeof pair);
+}
+
+// Half way between two integers goes to the even one; the ends of the range are kept, NaN gives 0.
+inline void ptx_cvt_rni_s16_f32(int16_t& y, float x) {
+  y = std::isnan(x) ? 0 : static_cast<int16_t>(std::rint(std::clamp(x, -32768.f, 32767.f)));
+}
+// The first operand is the upper byte of two, in front of which are the lower two of `above`.
+template <int Low, int High>
+inline uint32_t packed_bytes(int upper, int lower, uint32_t above) {
+  const auto byte = [](int x) { return static_cast<uint8_t>(std::clamp(x, Low, High)); };
+  return above << 16 | static_cast<uint32_t>(byte(upper)) << 8 | byte(lower);
+}
+inline void ptx_cvt_pack_sat_s8_s32_b32(uint32_t& y, int upper, int lower, uint32_t above) {
+  y = packed_bytes<-128, 127>(upper, lower, above);
+}
+inline void ptx_cvt_pack_sat_u8_s32_b32(uint32_t& y, int upper, int lower, uint32_t above) {
+  y = packed_bytes<0, 255>(upper, lower, above);
+}
+inline void ptx_cvt_rn_satfinite_e4m3x2_f32(uint16_t& pair, float upper, float lower) {
+  const auto code = [](float x) { return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3); };
+  pair = static_cast<uint16_t>(code(upper) << 8 | code(lower));
 }
 
 inline __half fma_of_halves(__half a, __half b, __half c) {

@@ -52,6 +52,21 @@ EXPORT bool host_step(const char* name, int form, const float* x, const float* o
   return false;
 }
 
+// The codes of values, four in each word; false if the step does not end a chain.
+EXPORT bool host_pack(const char* name, const float* x, const float* params, int count,
+                      uint32_t* y) {
+#define PACK(Name)                                                                           \
+  if (!std::strcmp(name, #Name)) {                                                           \
+    for (int i = 0; i + 3 < count; i += 4)                                                   \
+      y[i / 4] = onnxbolt::epilogue::Name::pack(x[i], x[i + 1], x[i + 2], x[i + 3], params); \
+    return true;                                                                             \
+  }
+  PACK(QuantizeI8)
+  PACK(QuantizeU8)
+  PACK(QuantizeE4M3)
+  return false;
+}
+
 // 0: none, 1: a vector, 2: a tensor; -1: no such step.
 EXPORT int host_operand(const char* name) {
 #define OPERAND(Name) \
