@@ -172,6 +172,15 @@ def work(task: Task, digest: str, threads: int, until: float, results: Connectio
                 )
 
 
+def share_cores(jobs: int) -> int:
+    """The number of threads of each of `jobs` processes that share the cores. numpy reads it from
+    the environment when a process starts, and multiplies with a thread for each core otherwise,
+    which spin."""
+    threads = max(len(os.sched_getaffinity(0)) // jobs, 1)
+    os.environ["OPENBLAS_NUM_THREADS"] = str(threads)
+    return threads
+
+
 def limit_threads(count: int) -> None:
     """Let each session of this process have `count` threads: ONNX Runtime starts one per core,
     which spin."""
@@ -261,15 +270,11 @@ def main() -> int:
     options = _arguments()
     # not killed at once: the processes end with this one
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    until, digest, threads = (
-        time.time() + 60 * options.minutes,
-        code(),
-        max(len(os.sched_getaffinity(0)) // options.jobs, 1),
-    )
+    until, digest = time.time() + 60 * options.minutes, code()
+    threads = share_cores(options.jobs)
     table: Table = json.loads(options.into.read_text()) if options.into.exists() else {}
     counted = None if options.keep_old else digest
     names = [name for name in sources() if fnmatch.fnmatch(name, options.only)]
-    os.environ["OPENBLAS_NUM_THREADS"] = str(threads)  # read by numpy when a process starts
 
     def start(task: Task, results: Connection) -> multiprocessing.process.BaseProcess:
         process = multiprocessing.get_context("spawn").Process(

@@ -4,12 +4,17 @@ and what it counts as a fault."""
 from __future__ import annotations
 
 import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import ModelProto
 
+from tests import false_alarms
 from tests.false_alarms import PRECISIONS, Task
 from tests.test_verify import drawn, model_of
 from tests.zoo import coverage, verified
@@ -17,6 +22,7 @@ from tests.zoo.coverage import Studied
 from tests.zoo.recognition import OVERLOOKED
 from tests.zoo.stored import names
 
+THREADS = "OPENBLAS_NUM_THREADS"
 RIGHT: dict[str, Any] = {
     "fused": 1.0,
     "left": [],
@@ -118,3 +124,16 @@ def test_the_table_names_stored_models_alone() -> None:
     keys = {f"{name} {precision}" for name in names() for precision in PRECISIONS}
     assert table.keys() <= keys
     assert all({"code", "faults"} <= found.keys() for found in table.values())
+
+
+@pytest.mark.parametrize("program", [verified, false_alarms])
+def test_runs_side_by_side_multiply_with_their_share_of_threads(
+    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a thread for each core in each run, small products take ten times as long."""
+    found: list[str] = []
+    monkeypatch.setattr(program, "run", lambda *_: found.append(os.environ[THREADS]))
+    monkeypatch.setattr(sys, "argv", ["", "--jobs", "999", "--into", str(tmp_path / "table")])
+    monkeypatch.setenv(THREADS, "4")
+    program.main()
+    assert found == ["1"]

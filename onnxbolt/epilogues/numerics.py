@@ -9,25 +9,30 @@ import numpy as np
 Array = np.ndarray
 
 
-def _erf_table() -> tuple[Array, Array]:
+def _erf_table() -> Array:
+    """For each of 6,145 places from -6 to 6 the coefficients of Taylor's series around it."""
     places = np.linspace(-6.0, 6.0, 6145)
-    return places, np.array([math.erf(place) for place in places])
+    slopes = 2 / math.sqrt(math.pi) * np.exp(-places * places)
+    values = np.array([math.erf(place) for place in places])
+    return np.stack([values, slopes, -places * slopes, (2 * places * places - 1) / 3 * slopes])
 
 
-_PLACES, _ERF = _erf_table()
+_ERF = _erf_table()
 
 
 def erf(x: Array) -> Array:
     """By Taylor's series around the nearest of 6,145 exact values: terms up to the third leave
     an error below 2e-13."""
-    clipped = np.clip(np.nan_to_num(x), -6.0, 6.0)
-    index = np.rint((clipped + 6.0) * 512).astype(np.int64)
-    a = _PLACES[index]
-    h = clipped - a
-    series = h - a * h * h + (2 * a * a - 1) / 1.5 * 0.5 * h**3
-    return np.where(
-        np.isnan(x), np.nan, _ERF[index] + 2 / math.sqrt(math.pi) * np.exp(-a * a) * series
-    ).astype(x.dtype)
+    units = (np.clip(x.astype(np.float64), -6.0, 6.0) + 6.0) * 512  # NaN stays
+    nearest = np.rint(units)
+    h = (units - nearest) / 512
+    with np.errstate(invalid="ignore"):  # NaN as an index
+        index = np.clip(nearest.astype(np.intp), 0, 6144)
+    result = _ERF[3][index]
+    for coefficients in _ERF[2::-1]:
+        result *= h
+        result += coefficients[index]
+    return result.astype(x.dtype)
 
 
 def sigmoid(x: Array) -> Array:

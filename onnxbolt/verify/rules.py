@@ -330,12 +330,13 @@ class Call:
         env: Env = {
             name: x for name, x in zip(function.input, self.inputs, strict=True) if x is not None
         }
-        stored, unscaled = set[str](), _multiplied(nodes) if self.arithmetic.codes else set()
+        stored, read = set[str](), _read_as_stored(nodes, results)
+        unscaled = _multiplied(nodes) if self.arithmetic.codes else set()
         for node in nodes:
             codes = not unscaled.isdisjoint(node.output)
             arithmetic = self.arithmetic.of_codes() if codes else self.arithmetic
             self.analysis.run([_bound(node, given)], env, arithmetic)
-            for name in _read_as_stored(nodes, results).intersection(node.output):
+            for name in read.intersection(node.output):
                 env[name] = self._ended_by(node, env[name])
                 stored.add(name)
         makers = {name: node for node in nodes for name in node.output}

@@ -51,6 +51,11 @@ def test_erf() -> None:
     x = np.concatenate([np.linspace(-7, 7, 3001), [np.inf, -np.inf]])
     np.testing.assert_allclose(erf(x), [math.erf(value) for value in x], atol=2e-13)
     assert np.isnan(erf(np.array([np.nan]))).all()
+    assert erf(np.array([-np.inf, np.inf])).tolist() == [-1, 1]
+    single = x.astype(np.float32)
+    np.testing.assert_array_equal(
+        erf(single), erf(single.astype(float)).astype(np.float32), strict=True
+    )
 
 
 @pytest.mark.parametrize("op", sorted(FUNCTIONS))

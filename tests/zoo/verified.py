@@ -23,7 +23,6 @@ import fnmatch
 import json
 import math
 import multiprocessing
-import os
 import sys
 import time
 from collections import Counter
@@ -36,7 +35,7 @@ from onnxbolt.verify import whole
 from onnxbolt.verify.feeds import drawn
 from onnxbolt.verify.models import MEMORY_LIMIT, Models, reference, runner
 from onnxbolt.verify.session import CPU, RUNTIME_ERRORS
-from tests.false_alarms import PRECISIONS, Table, Task, code, limit_threads, run
+from tests.false_alarms import PRECISIONS, Table, Task, code, limit_threads, run, share_cores
 from tests.zoo.coverage import Studied
 from tests.zoo.recognition import OVERLOOKED, reasons
 from tests.zoo.stored import doubled, names, weights
@@ -210,7 +209,7 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     options, digest = _arguments(), code()
-    threads = max(1, len(os.sched_getaffinity(0)) // options.jobs)
+    threads = share_cores(options.jobs)
     table: Table = json.loads(options.into.read_text()) if options.into.exists() else {}
     counted = None if options.keep_old else digest
     chosen = [
