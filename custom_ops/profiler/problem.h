@@ -304,7 +304,7 @@ void FillNormal(void* data, int element, size_t count, uint32_t seed, float mean
 // `x_errors`: of x, float [rows, c]; nullptr where it is exact.
 void ComputeReference(const ConvArguments& conv, int element, const Chain& chain, float rounding,
                       const float* x_errors, const Answer& answer);
-// What sums of codes begin with, for the zero point of x: int32 [classes, k].
+// Computes the offsets of sums of codes for the zero point of x: int32 [classes, k].
 void ComputeOffsets(const ConvArguments& conv, int element, float zero,
                     const BorderClasses& classes, void* offsets);
 void ComputeMeans(const ConvArguments& conv, const Answer& values, float accumulation,

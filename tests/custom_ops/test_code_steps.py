@@ -86,7 +86,7 @@ def test_packed_codes_are_those_of_the_reference(steps: HostSteps, dtype: DType)
 
 @pytest.mark.parametrize("step", ROUNDING)
 def test_the_tuners_bounds_hold_what_errors_become(steps: HostSteps, step: str) -> None:
-    """Of a code as well, where an error reaches the middle between two."""
+    """The code changes where an error reaches the middle between two."""
     x, errors = FINITE[np.abs(FINITE) <= 40], 1e-3
     found = steps.bounded(step, x, np.zeros_like(x), np.full(len(x), errors), 0.0, 0.0)
     for part in np.linspace(-1, 1, 9):

@@ -14,14 +14,17 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxbolt import optimize
+from onnxbolt.candidates import Refusal
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
 from onnxbolt.ops import OPS, FusedOp
 from onnxbolt.ops.quantized import pattern
 from tests.quantized import kernels, stored
+from tests.support import Net
 
 # relative to the largest output: with scales of fp16 the original rounds values to fp16
 _FP8_STEP = 0.08
+DTYPES = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
 _PRODUCTS = {"Conv", "Gemm", "MatMul"}
 
 
@@ -197,6 +200,30 @@ def test_offsets_are_what_the_zero_point_adds_to_each_pixel(stride: int, size: i
             row = of_output[p] * len(firsts) + of_output[q]
             expected = -113 * np.einsum("rs,kcrs->k", window, weight.astype(np.int64))
             np.testing.assert_array_equal(table[row], expected)
+
+
+@pytest.mark.parametrize(
+    ("code", "zero", "terms"), [("uint8", 0, 65_793), ("int8", 0, 131_071), ("int8", -100, 73_908)]
+)
+def test_sums_that_int32_does_not_hold_are_refused(code: str, zero: int, terms: int) -> None:
+    """The last length that is taken, and the first that is not."""
+    for depth in (terms, terms + 1):
+        net = Net({"x": (1, depth)}, types={"x": DTYPES[code]})
+        numbers = [net.const(0.1), net.const(zero, code)]
+        weight = net.const(np.ones((depth, 16)), np.int8)
+        values = net.node("DequantizeLinear", weight, net.const(0.1))
+        graph = import_model(
+            net.model(net.node("MatMul", net.node("DequantizeLinear", "x", *numbers), values))
+        )
+        infer(graph)
+        (found,) = pattern.anchor_pattern(OPS["quantized_gemm"], "MatMul")
+        node = next(node for node in graph.nodes if node.op == "MatMul")
+        match = found.match(node)
+        if depth == terms:
+            assert isinstance(match, tuple)
+        else:
+            assert isinstance(match, Refusal)
+            assert f"{terms:,} of them" in match.reason
 
 
 def _conv_op() -> FusedOp:

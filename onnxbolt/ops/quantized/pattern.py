@@ -8,6 +8,7 @@ else reads the codes, it is a step that rounds.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -34,6 +35,7 @@ from onnxbolt.graph.names import fresh
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import AnchorPattern, StepPattern
 
+_LARGEST_WEIGHT = 128  # magnitude of an int8
 RUN_TIME = "its scale is computed at run time, or given for blocks"
 _CHANNELS_OF_X = "its quantized input has a scale for each channel"
 
@@ -142,7 +144,7 @@ def _match(op: FusedOp, node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refu
         reason = _window(node, anchor)
     else:
         reason = "" if len(codes.shape) == 2 and len(q.shape) > 1 else "its weight is no matrix"
-    if reason:
+    if reason := reason or _overflow(anchor):
         return because(reason, q.name)
     scales = _scales(anchor)
     first = Link(Step(SCALE_SUMS, (float(scaling.scale),)), scales, (node,), node.outputs[0])
@@ -167,6 +169,21 @@ def _window(node: gs.Node, anchor: QuantizedAnchor) -> str:
     if anchor.zero and any(node.attrs.get("pads", ())) and not sized:
         return "its zero point is not 0, and the size of its padded image is unknown"
     return ""
+
+
+def _overflow(anchor: QuantizedAnchor) -> str:
+    """The reason for which int32 may not hold the sums of codes, with and without the zero point of
+    x; empty if it does."""
+    if anchor.dtype is DType.E4M3:
+        return ""
+    terms = math.prod(int(size) for size in anchor.weight.shape) // anchor.channels
+    limits, zero = np.iinfo(anchor.dtype.numpy), anchor.zero
+    ends = (int(limits.min), int(limits.max))
+    largest = max(abs(number) for end in ends for number in (end, end - zero))
+    most = (2**31 - 1) // (largest * _LARGEST_WEIGHT)
+    if terms <= most:
+        return ""
+    return f"it adds up {terms:,} products of codes, and int32 surely holds {most:,} of them"
 
 
 def _scales(anchor: QuantizedAnchor) -> gs.Constant:
