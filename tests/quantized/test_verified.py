@@ -140,13 +140,12 @@ def channel(model: ModelProto) -> None:
 def truncation(model: ModelProto) -> None:
     """Codes are rounded down."""
     last = _makers(model, "QuantizeLinear")[-1]
-    scale = last.input[1]
     _insert(
         model,
         last,
-        helper.make_node("Div", [last.input[0], scale], ["steps"]),
-        helper.make_node("Floor", ["steps"], ["whole"]),
-        helper.make_node("Mul", ["whole", scale], ["down"]),
+        _constant("half", np.array(0.5, np.float32)),
+        helper.make_node("Mul", ["half", last.input[1]], ["half_a_step"]),
+        helper.make_node("Sub", [last.input[0], "half_a_step"], ["less"]),
     )
 
 

@@ -166,10 +166,18 @@ def test_no_code_differs_where_the_bound_does_not_reach() -> None:
 
 def test_codes_of_segments_may_differ_wherever_the_bound_reaches() -> None:
     """Values may have been rounded to 16 bits before them."""
-    right, got = np.zeros(100, np.int8), np.ones(100, np.int8)
+    right = np.zeros(100, np.int8)
+    got = np.where(np.arange(100) < 20, 1, 0).astype(np.int8)
     assert not judged(got, right, 1.0).passed
     assert judged(got, right, 1.0, "segment").passed
-    assert not judged(got, right, 0.0, "segment").passed
+    assert judged(got, right, 0.0, "segment").failed
+
+
+def test_limits_that_let_many_codes_differ_do_not_judge() -> None:
+    """A model's own operators may widen them: Floor in front of a rounding."""
+    row = judged(np.ones(100, np.int8), np.zeros(100, np.int8), 1.0, "segment")
+    assert not row.failed
+    assert row.unjudged == "rounding may change more than 25% of its codes"
 
 
 def test_codes_of_fp8_may_differ_wherever_the_bound_reaches() -> None:
