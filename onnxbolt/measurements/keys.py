@@ -18,6 +18,8 @@ from onnxbolt.dtypes import DType
 from onnxbolt.measurements.records import Machine
 from onnxbolt.problems import Problem
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
 
 def kernel_key(problem: Problem, machine: Machine) -> str:
     """The key of a kernel's time for `problem` on `machine`."""
@@ -28,7 +30,7 @@ def kernel_key(problem: Problem, machine: Machine) -> str:
 
 def canonical(value: object) -> str:
     """JSON with sorted keys and no optional spaces, so that equal values have equal texts."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return _CANONICAL.encode(value)
 
 
 def plain(value: object) -> object:

@@ -28,9 +28,11 @@ from onnxbolt.measurements.keys import canonical
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.options import cache_directory
 from onnxbolt.registry import NotInstalledError
-from onnxbolt.tune.merging import HEADER, rows_of_file
+from onnxbolt.tune.merging import HEADER, checked_rows
 from onnxbolt.tune.rows import COLUMNS, Row, identity, measurement_of, values_of
 from onnxbolt.tune.schema import connect, migrate, transaction
+
+_PAGES = 65536  # KiB of pages in memory: merging a million rows writes fewer of them twice
 
 
 def default_path() -> Path:
@@ -57,6 +59,7 @@ class Database:
                 self._connection = connect(str(self.path))
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 self._connection.execute("PRAGMA synchronous = NORMAL")
+                self._connection.execute(f"PRAGMA cache_size = -{_PAGES}")
                 migrate(self._connection, self.path)
 
     def close(self) -> None:
@@ -72,7 +75,8 @@ class Database:
         """Remember measurements, all of them or none, stamped with the time."""
         now = time.time_ns()
         self._insert(
-            [
+            (identity(row), *row)
+            for row in [
                 (*values_of(measurement), now + i, self._origin)
                 for i, measurement in enumerate(measurements)
             ]
@@ -136,7 +140,8 @@ class Database:
         configuration of a problem ends up in models.
         """
         before = len(self)
-        self._insert(rows_of_file(path))
+        with self._errors(), checked_rows(path) as rows:
+            self._insert(rows)
         return len(self) - before
 
     def clear(self, gpu: str | None = None, before: datetime | None = None) -> int:
@@ -161,9 +166,9 @@ class Database:
                 f"SELECT {', '.join(COLUMNS)} FROM measurements {rest}", values
             ).fetchall()
 
-    def _insert(self, rows: Iterable[Row]) -> None:
+    def _insert(self, identified: Iterable[Row]) -> None:
+        """Add rows, each behind its identity."""
         places = ", ".join("?" * (len(COLUMNS) + 1))
-        identified = [(identity(row), *row) for row in rows]
         with self._errors(), self._writing, transaction(self._connection):
             self._connection.executemany(
                 f"INSERT OR IGNORE INTO measurements (id, {', '.join(COLUMNS)}) VALUES ({places})",

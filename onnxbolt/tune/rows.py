@@ -13,6 +13,7 @@ from onnxbolt.families.row import WIDTH
 from onnxbolt.measurements.keys import canonical
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.problems import UNBOUNDED
+from onnxbolt.registry import cached
 
 COLUMNS = (
     "key",
@@ -28,6 +29,7 @@ COLUMNS = (
     "origin",
 )
 Row = tuple[Any, ...]  # values in the order of COLUMNS
+_CONFIGS = 16384  # that are held: the problems of a file have many in common
 _STATUSES = frozenset(status.value for status in Status)
 
 
@@ -37,7 +39,7 @@ def values_of(m: Measurement) -> Row:
     us, mad, error = (
         float(value) if math.isfinite(value) else None for value in (m.us, m.mad, m.error)
     )
-    config = canonical(m.config.row()) if m.config else None
+    config = _text(m.config) if m.config else None
     return m.key, config, m.status.value, us, mad, m.runs, error, m.clock_mhz, m.detail
 
 
@@ -71,6 +73,12 @@ def identity(row: Row) -> str:
     return hashlib.sha256(canonical(list(row)).encode()).hexdigest()
 
 
+@cached(maxsize=_CONFIGS)
+def _text(config: KernelConfig) -> str:
+    return canonical(config.row())
+
+
+@cached(maxsize=_CONFIGS)
 def _config(text: object) -> KernelConfig:
     """The configuration in a row. Rows of earlier versions lack the columns that were added since;
     their default is 0."""

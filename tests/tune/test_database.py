@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -251,6 +252,36 @@ def test_merge_of_a_time_of_nothing_is_one_clear_error(tmp_path: Path, database:
     other = Database(tmp_path / "other.sqlite")
     other.add(ok(2, 0.0))
     with pytest.raises(InputError, match="a measured time of 0"):
+        database.merge(other.path)
+
+
+@pytest.mark.parametrize("is_export", [True, False])
+def test_merge_takes_no_more_memory_for_more_rows(tmp_path: Path, is_export: bool) -> None:
+    def peak(rows: int) -> int:
+        with Database(tmp_path / f"{rows}.sqlite") as other:
+            other.add(*(ok(2 + i % 3, 1.0 + i) for i in range(rows)))
+            exported(other)
+        source = other.path.with_suffix(".jsonl") if is_export else other.path
+        with Database(tmp_path / f"merged {rows}.sqlite") as database:
+            tracemalloc.start()
+            assert database.merge(source) == rows
+            _, most = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+        return most
+
+    assert peak(6000) < peak(2000) + 2**20
+
+
+def test_merge_of_a_problem_that_equals_a_sound_one_is_one_clear_error(
+    tmp_path: Path, database: Database
+) -> None:
+    """A size of true equals a size of 1, whose checks must not count for it."""
+    sound = kernel_key(dataclasses.replace(PROBLEM, m=1), MACHINE)
+    other = Database(tmp_path / "other.sqlite")
+    other.add(ok(2, 5.0, key=sound))
+    assert database.merge(other.path) == 1
+    other.add(ok(2, 5.0, key=sound.replace('"m":1,', '"m":true,')))
+    with pytest.raises(InputError, match="m is True"):
         database.merge(other.path)
 
 
