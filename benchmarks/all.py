@@ -134,6 +134,7 @@ TASKS = (
     Task("norms", 120, "--append"),
     Task("conv_transpose", 90, "--append"),
     Task("conv3d", 90, "--append"),
+    Task("quantized", 240, "--trials 14 --budget 150s --append"),
     Task("nnunet", 240, "--tune --budget 60s --append"),
     Task("b2b_gemm", 60, "--trials 16 --budget 32s --append"),
     Task("epilogue", 65, "--trials 14 --budget 40s --append"),

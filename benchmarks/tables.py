@@ -35,6 +35,7 @@ _TITLES = {
     "conv": "convolutions with epilogue against cuDNN's bare ones",
     "conv_transpose": "transposed convolutions with epilogue against cuDNN's bare ones",
     "conv3d": "convolutions of volumes with bias against cuDNN's bare ones",
+    "quantized": "products of codes of 8 bits against our own in fp16",
     "epilogue": "fused epilogue against the library's bare product and PyTorch's activation",
     "padding": "padded channels against cuDNN",
     "b2b_gemm": "GEMMs in one kernel against a kernel for each",
