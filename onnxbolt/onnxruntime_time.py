@@ -123,6 +123,7 @@ class Product(Protocol):
     def input_elements(self) -> int: ...
     @property
     def dtype(self) -> DType: ...
+    def row_tiles(self, height: int) -> int: ...
 
 
 def elementwise_us(size: int, arch: Arch) -> float:
@@ -220,7 +221,7 @@ def _tile_us(product: Product, m: int, n: int, split: int, arch: Arch) -> float:
     steps = ceil_divide(_steps(product, k), split)
     partial = m * n * 8 * (split - 1) / split / l2 * US  # fp32, written and read again
     store = EPILOGUE_US + m * n * size / (bandwidth(arch) / arch.sm_count) * US + partial
-    tiles = ceil_divide(rows, m) * ceil_divide(columns, n) * split
+    tiles = product.row_tiles(m) * ceil_divide(columns, n) * split
     time = TileTime(PROLOGUE_US + steps * step, store)
     compute = sm_us(ceil_divide(tiles, arch.sm_count), 2, time)
     memory = (product.input_elements + rows * columns) * size / bandwidth(arch) * US

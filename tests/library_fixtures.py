@@ -170,6 +170,7 @@ class Fused:
 GEMM = Fused("gemm", Step("Bias"), Step("Relu"), family=named("gemm_2x"))
 GEMM_ROWS = Fused("gemm", Step("Bias"), Step("Relu"), family=named("gemm_rows_sm90"), padding=3)
 GLU = Fused("glu", Step("Bias"), Step("Relu"), Step("GateBias"), family=named("gemm_sm90"))
+BATCHED = Fused("batched_gemm", Step("Bias"), Step("Add"), Step("Relu"), family=named("gemm_2x"))
 ROTARY = Fused("rotary", Step("Bias"), Step("Rotate"), family=named("gemm_2x"))
 GEMM_ADD = Fused(
     "gemm", Step("Bias"), Step("Add"), Step("LeakyRelu", (0.25,)), family=named("gemm_2x")
@@ -424,6 +425,7 @@ ALL = (
     EMBEDDING_NORM,
     EMBEDDING_RMS_NORM,
     ROTARY,
+    BATCHED,
 )
 
 

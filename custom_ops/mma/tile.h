@@ -9,7 +9,8 @@
 
 namespace onnxbolt {
 
-template <class Row, class Element, class Output, class Chain>
+template <class Row, class Element, class Output, class Chain,
+          epilogue::Batches kBatches = epilogue::Batches::kChannels>
 struct Tile2x {
   // CUTLASS's kernels for sm_80 serve every architecture with cp.async.
   using Arch = cutlass::platform::conditional_t<ArchOf<Row>::kCpAsync, cutlass::arch::Sm80,
@@ -37,7 +38,7 @@ struct Tile2x {
 
   using ThreadMap = cutlass::epilogue::threadblock::OutputTileThreadLayout<Threadblock, Warp,
                                                                            Element, kAccess, 1>;
-  using Visitor = epilogue::ChainVisitor<ThreadMap, Chain, Element, Output>;
+  using Visitor = epilogue::ChainVisitor<ThreadMap, Chain, Element, Output, kBatches>;
 
   // CUTLASS's epilogue with our visitor in place of its output operator. Long steps are not
   // unrolled: one copy for each step of the tile would not fit the instruction cache.

@@ -17,9 +17,12 @@ namespace epilogue {
 template <class T, int N>
 using Access = cutlass::AlignedArray<T, N, (N * sizeof(T) < 16 ? N * sizeof(T) : 16)>;
 
-// ThreadMap: cutlass::epilogue::threadblock::OutputTileThreadLayout of the kernel. A batch is a
-// group of output channels; the batches' channels are neighbours in memory.
-template <class ThreadMap, class Chain, class Element, class Output>
+// CUTLASS's batches: groups of output channels, which are neighbours in memory, or matrices, whose
+// rows follow one another.
+enum class Batches { kChannels, kRows };
+
+// ThreadMap: cutlass::epilogue::threadblock::OutputTileThreadLayout of the kernel.
+template <class ThreadMap, class Chain, class Element, class Output, Batches kBatches>
 struct ChainVisitor {
   static constexpr int kAccess = ThreadMap::kElementsPerAccess;
   static constexpr int kColumns = ThreadMap::Iterations::kColumn,
@@ -121,7 +124,14 @@ struct ChainVisitor {
 
     template <class Coordinate>
     CUTLASS_DEVICE int channel(const Coordinate& coordinate) const {
-      return cute::get<2>(coordinate) * n + cute::get<1>(coordinate);
+      const int column = cute::get<1>(coordinate);
+      return kBatches == Batches::kChannels ? cute::get<2>(coordinate) * n + column : column;
+    }
+
+    template <class Coordinate>
+    CUTLASS_DEVICE int row(const Coordinate& coordinate) const {
+      const int in_batch = cute::get<0>(coordinate);
+      return kBatches == Batches::kRows ? cute::get<2>(coordinate) * m + in_batch : in_batch;
     }
 
     template <class Coordinate>
@@ -133,7 +143,7 @@ struct ChainVisitor {
     CUTLASS_DEVICE const Access<Element, kAccess>* source(int operand,
                                                           const Coordinate& coordinate) const {
       int64_t offset =
-          cute::get<0>(coordinate) * params->operands.tensor_pitch[operand] + channel(coordinate);
+          row(coordinate) * params->operands.tensor_pitch[operand] + channel(coordinate);
       auto tensor = static_cast<const Element*>(params->operands.tensors[operand]);
       return reinterpret_cast<const Access<Element, kAccess>*>(tensor + offset);
     }
@@ -143,7 +153,7 @@ struct ChainVisitor {
                               const cutlass::Array<Output, kAccess>& values) {
       Access<Output, kAccess> access;
       static_cast<cutlass::Array<Output, kAccess>&>(access) = values;
-      int64_t offset = cute::get<0>(coordinate) * params->ldd + channel(coordinate);
+      int64_t offset = row(coordinate) * params->ldd + channel(coordinate);
       *reinterpret_cast<Access<Output, kAccess>*>(params->d + offset) = access;
     }
 

@@ -104,6 +104,7 @@ Products::Products(const Description& description, size_t l2_bytes) : descriptio
   fill_offsets();
   clear_taps();
   pad_filter();
+  repeat_filter();
   reference_ = compute_reference();
   if (!description_.both()) return;
   ConvArguments rows = conv(0, 0);
@@ -129,10 +130,10 @@ size_t Products::describe_operands() {
     const bool is_output = is_last || (layer == 0 && description_.layers.stores);
     bytes +=
         is_output ? operands.y.stride : 0;  // one kernel for all layers touches none of the others
-    bytes +=
-        (operands.filter = Describe(columns * (1 + chain.gated) * Depth(description_.layer(layer)),
-                                    description_.element))
-            .stride;
+    bytes += (operands.filter = Describe(description_.batches * columns * (1 + chain.gated) *
+                                             Depth(description_.layer(layer)),
+                                         description_.element))
+                 .stride;
     for (int i = 0; i < chain.tensors; ++i)
       bytes += (operands.tensors[i] = Describe(rows * columns, description_.element)).stride;
     for (int i = 0; i < chain.vectors; ++i)
@@ -227,7 +228,7 @@ void Products::clear_taps() {
 void Products::pad_filter() {
   const size_t size = ElementSize(description_.element), row = Depth(description_.conv) * size,
                pitch = RoundUp(row, 16);
-  if (!description_.is_gemm || pitch == row) return;
+  if (!description_.is_gemm || description_.batches > 1 || pitch == row) return;
   const size_t rows = description_.columns[0];
   padded_filter_ = Describe(rows * pitch / size, description_.element);
   Allocate(padded_filter_, sets_);
@@ -236,6 +237,18 @@ void Products::pad_filter() {
     Check(cudaMemcpy2D(padded_filter_.at(set), pitch, layers_[0].filter.at(set), row, row, rows,
                        cudaMemcpyDefault),
           "cudaMemcpy2D");
+}
+
+// All batches have equal filters, so that the reference, which takes all rows for one product's,
+// needs one, and each kernel reads as many as it has to.
+void Products::repeat_filter() {
+  const size_t bytes =
+      layers_[0].filter.elements / description_.batches * ElementSize(description_.element);
+  for (int set = 0; set < sets_; ++set) {
+    char* const first = static_cast<char*>(layers_[0].filter.at(set));
+    for (int batch = 1; batch < description_.batches; ++batch)
+      Check(cudaMemcpy(first + batch * bytes, first, bytes, cudaMemcpyDefault), "cudaMemcpy");
+  }
 }
 
 // Layer by layer; what lies between two is rounded to the element type, as the kernel and the
@@ -282,6 +295,11 @@ Arguments Products::arguments(int set, int first, int last) const {
   } else if (description_.is_gemm) {
     arguments.gemm = {conv.h, conv.k, conv.c, conv.x, conv.filter,
                       conv.y, conv.c, conv.c, conv.k, conv.epilogue};
+    if (const int batches = description_.batches; batches > 1) {
+      const int64_t m = conv.h / batches;
+      arguments.gemm.m = m, arguments.gemm.batches = batches;
+      arguments.gemm.a_stride = m * conv.c, arguments.gemm.b_stride = int64_t(conv.k) * conv.c;
+    }
     if (first == 0 && padded_filter_.elements > 0)
       arguments.gemm.b = padded_filter_.at(set), arguments.gemm.ldb = padded_pitch();
     if (description_.of_codes())

@@ -120,6 +120,7 @@ struct Description {
   float params[kMaxParams];  // the parameters of all layers
   Limits limits;
   RotationArguments rotation;  // the only layer has it; no pointer
+  int batches = 1;             // a GEMM's, whose filters are equal
 
   // True if x are codes.
   bool of_codes() const {
@@ -223,6 +224,7 @@ class Products : public Problem {
   void fill_offsets();
   void clear_taps();
   void pad_filter();
+  void repeat_filter();
   Answer compute_reference();
   Answer compute_layer(const ConvArguments& conv, int layer, const float* errors) const;
   EpilogueArguments epilogue(int layer, int set) const;

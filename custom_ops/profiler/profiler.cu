@@ -37,7 +37,8 @@ enum class Computed {
   kAttention,
   kConvTranspose,
   kQuantizedGemms,
-  kQuantizedConvolutions
+  kQuantizedConvolutions,
+  kBatchedGemms
 };
 
 struct DeviceFacts {
@@ -326,6 +327,17 @@ Description Describe(bool is_gemm, int element, int output, const char* epilogue
   return description;
 }
 
+// `extents`: the batches, and m, n, k of each. Rows of all batches are one product's for the
+// reference.
+Description DescribeBatches(int element, int output, const char* epilogue, const int* extents,
+                            const int* columns, const float* params, const float* limits) {
+  const int whole[] = {extents[0] * extents[1], extents[2], extents[3]};
+  Description description =
+      Describe(true, element, output, epilogue, whole, columns, params, limits);
+  description.batches = extents[0];
+  return description;
+}
+
 // `extents`: those of the convolution that makes all phases, and behind them the fields of
 // PhasedPixels.
 Description DescribePhases(Description description, const int* extents) {
@@ -402,6 +414,9 @@ EXPORT const char* profiler_set_problem(const char* name, int computed, int elem
         return std::make_unique<Norm>(DescribeNorm(element, epilogue, extents, limits), l2_bytes);
       if (Computed(computed) == Computed::kAttention)
         return std::make_unique<Attention>(DescribeAttention(element, extents, limits), l2_bytes);
+      if (Computed(computed) == Computed::kBatchedGemms)
+        return std::make_unique<Products>(
+            DescribeBatches(element, output, epilogue, extents, columns, params, limits), l2_bytes);
       const bool is_gemm =
           Computed(computed) == Computed::kGemms || Computed(computed) == Computed::kQuantizedGemms;
       Description description =

@@ -21,6 +21,7 @@ from onnxbolt.ops.grid_sample import GridSample
 from onnxbolt.ops.group_norm import GroupNorm
 from onnxbolt.ops.layout import ToNchw, ToNhwc
 from onnxbolt.ops.matmul import Matmul
+from onnxbolt.ops.matmul.batched import BatchedGemm
 from onnxbolt.ops.norm import (
     EmbeddingLayerNorm,
     EmbeddingRmsNorm,
@@ -83,6 +84,7 @@ OPS: Registry[str, FusedOp] = _Ops(
         Rotary(),
         SqueezeExcite(),
         Attention(),
+        BatchedGemm(),
         Matmul(_GEMM),
         LayerNorm(),
         RmsNorm(),

@@ -12,7 +12,13 @@ from onnxbolt.problems.conv import ConvProblem
 from onnxbolt.problems.conv3d import Conv3dProblem
 from onnxbolt.problems.conv_transpose import ConvTranspose3dProblem, ConvTransposeProblem
 from onnxbolt.problems.deformable_attention import DeformableAttentionProblem
-from onnxbolt.problems.gemm import GemmProblem, GluProblem, MatmulProblem, RotaryProblem
+from onnxbolt.problems.gemm import (
+    BatchedGemmProblem,
+    GemmProblem,
+    GluProblem,
+    MatmulProblem,
+    RotaryProblem,
+)
 from onnxbolt.problems.group_norm import GroupNormProblem
 from onnxbolt.problems.norm import (
     MAX_TABLES,
@@ -29,6 +35,7 @@ __all__ = [
     "MAX_TABLES",
     "UNBOUNDED",
     "AttentionProblem",
+    "BatchedGemmProblem",
     "Conv3dProblem",
     "ConvProblem",
     "ConvTranspose3dProblem",

@@ -22,6 +22,7 @@ class Computed(enum.IntEnum):
     CONV_TRANSPOSE = 4
     QUANTIZED_GEMMS = 5
     QUANTIZED_CONVOLUTIONS = 6
+    BATCHED_GEMMS = 7
 
 
 @dataclass(frozen=True)

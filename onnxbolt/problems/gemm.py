@@ -16,6 +16,7 @@ from onnxbolt.epilogues import (
     ROTATE,
     layers,
 )
+from onnxbolt.integers import ceil_divide
 from onnxbolt.onnxruntime_time import CUBLAS, elementwise_us
 from onnxbolt.problems.base import Computed, Reference
 from onnxbolt.problems.product import Product
@@ -138,6 +139,53 @@ class MatmulProblem(MatrixProduct):
     @property
     def reference(self) -> Reference:
         return Reference(Computed.GEMMS, (self.m, self.n, self.k), (), self.terms)
+
+
+@dataclass(frozen=True)
+class BatchedGemmProblem(MatrixProduct):
+    """D[batches, M, N] = epilogue(A[batches, M, K] B[batches, N, K]^T) with a product for each
+    batch; B is computed at run time. The divisors are as those of MatmulProblem."""
+
+    operation = "batched gemm"
+
+    batches: int
+    m: int
+    n: int
+    k: int
+    dtype: DType
+    out: DType
+    chain: tuple[str, ...]
+    divisor_of_n: int
+    divisor_of_k: int
+
+    @property
+    def rows(self) -> int:
+        return self.batches * self.m
+
+    def row_tiles(self, height: int) -> int:
+        return self.batches * ceil_divide(self.m, height)
+
+    @property
+    def x_elements(self) -> int:
+        return self.rows * self.k
+
+    @property
+    def input_elements(self) -> int:
+        return self.x_elements + self.batches * self.n * self.k
+
+    @property
+    def divisors(self) -> tuple[int, int]:
+        return self.divisor_of_n, self.divisor_of_k
+
+    @property
+    def shape(self) -> str:
+        """The batches, m, n and k."""
+        return f"batched gemm {self.batches}x{self.m}x{self.n}x{self.k}"
+
+    @property
+    def reference(self) -> Reference:
+        extents = (self.batches, self.m, self.n, self.k)
+        return Reference(Computed.BATCHED_GEMMS, extents, (), self.terms)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from onnxbolt.archs import Arch
 from onnxbolt.epilogues import STORE, has_inner_residual, tensor_operands
+from onnxbolt.integers import ceil_divide
 from onnxbolt.onnxruntime_time import Library, elementwise_us, library_us, tensors_moved
 from onnxbolt.problems.base import Problem
 
@@ -59,6 +60,10 @@ class Product(Problem):
     def depthwise(self) -> bool:
         """True if each column of y reads one channel of x, which no other column reads."""
         return False
+
+    def row_tiles(self, height: int) -> int:
+        """Tiles of so many rows that cover all rows."""
+        return ceil_divide(self.rows, height)
 
     @property
     def written_rows(self) -> int:

@@ -82,6 +82,18 @@ CASES: dict[str, fx.Case] = {
         ),
         [(2, 5, 24), (1, 5, 8)],
     ),
+    "batched gemm": (
+        fx.fused_model(fx.BATCHED, [3, 5, 24], (3, 16, 24), [[16], [3, 5, 16]]),
+        [(3, 5, 24), (3, 5, 16)],
+    ),
+    "batched gemm by one matrix": (
+        fx.fused_model(fx.BATCHED, ["B", 5, 24], (1, 16, 24), [[16], ["B", 5, 16]]),
+        [(3, 5, 24), (3, 5, 16)],
+    ),
+    "batched gemm of one matrix": (
+        fx.fused_model(fx.BATCHED, [1, 5, 24], (3, 16, 24), [[16], [3, 5, 16]]),
+        [(1, 5, 24), (3, 5, 16)],
+    ),
     "gemm of odd rows": (
         fx.fused_model(fx.GEMM_ROWS, ["B", "S", 21], (16, 24), [[16]]),
         [(2, 5, 21)],
@@ -425,6 +437,8 @@ SHAPES = {
     "gemm": (CASES["gemm"][0], ["B", "S", 16]),
     "gated unit": (CASES["gated unit"][0], ["B", "S", 16]),
     "rotary": (CASES["rotary"][0], ["B", "S", 32]),
+    "batched gemm": (CASES["batched gemm"][0], [3, 5, 16]),
+    "batched gemm by one matrix": (CASES["batched gemm by one matrix"][0], ["B", 5, 16]),
     "conv": (CASES["conv"][0], ["N", 5, 13, 6]),
     "last conv": (CASES["last conv"][0], ["N", 5, "floor((H-1)/2)+1", 13]),
     "gemm chain": (CASES["gemm chain"][0], ["B", "S", 8]),

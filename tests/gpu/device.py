@@ -48,13 +48,14 @@ class Gemm(ctypes.Structure):
         *_fields(_P, "a b d"),
         *_fields(_L, "lda ldb ldd"),
         ("epilogue", Epilogue),
+        *_fields(_L, "batches a_stride b_stride"),
     ]
 
     @classmethod
     def of(cls, a: Tensor, b: Tensor, d: Tensor, epilogue: Epilogue) -> Self:
-        """D [m, n] of A [m, k] and B, as these lie."""
+        """D [m, n] of A [m, k] and B, as these lie; one batch."""
         pointers, pitches = (a.pointer, b.pointer, d.pointer), (a.pitch, b.pitch, d.pitch)
-        return cls(*d.shape, a.shape[-1], *pointers, *pitches, epilogue)
+        return cls(*d.shape, a.shape[-1], *pointers, *pitches, epilogue, 1)
 
 
 class PhasedPixels(ctypes.Structure):

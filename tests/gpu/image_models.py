@@ -156,6 +156,30 @@ def _similarity() -> ModelProto:
     return net.model(net.node("Mul", scores, net.const(0.125)))
 
 
+def _masks() -> ModelProto:
+    """Queries by the features of their image, both of which a kernel of ours has just written."""
+    net = Net({"q": ("N", 100, 64), "x": ("N", 3, 24, 20)})
+    queries = net.linear("q", 64, 64)
+    features = net.node("Relu", net.conv("x", 3, 64, 3, pads=SAME))
+    return net.model(net.node("Einsum", queries, features, equation="bqc,bchw->bqhw"))
+
+
+def _products() -> ModelProto:
+    """A product for each batch, of rows that are no whole tile, with steps behind it."""
+    net = Net({"x": ("N", "M", 72), "y": ("L", 44, 72), "residual": ("N", "M", 44)})
+    first, second = (net.node("Relu", net.linear(each, 72, 72)) for each in "xy")
+    product = net.node("MatMul", first, net.node("Transpose", second, perm=[0, 2, 1]))
+    product = net.node("Add", net.node("Mul", product, net.const(0.125)), net.normal(44))
+    return net.model(net.node("Add", net.node("Relu", product), "residual"))
+
+
+def _sizes_of_products(*sizes: tuple[int, int, int]) -> list[dict[str, tuple[int, ...]]]:
+    """By the batches of y, of x, and the rows of x."""
+    return [
+        {"x": (n, m, 72), "y": (count, 44, 72), "residual": (n, m, 44)} for count, n, m in sizes
+    ]
+
+
 MODELS = {
     "pyramid": ImageModel(_pyramid, _images((64, 96), (45, 83), (32, 32)), ("_like_",)),
     "sum of a pyramid": ImageModel(
@@ -188,6 +212,16 @@ MODELS = {
     ),
     "similarity": ImageModel(
         _similarity, [{"x": (m, 64), "y": (48, 64)} for m in (1, 7, 300)], ("FusedGemm_Scale_",)
+    ),
+    "masks": ImageModel(
+        _masks,
+        [{"q": (n, 100, 64), "x": (n, 3, 24, 20)} for n in (1, 2, 7)],
+        ("FusedBatchedGemm_",),
+    ),
+    "products of batches": ImageModel(
+        _products,
+        _sizes_of_products((3, 3, 130), (1, 5, 17), (9, 9, 1), (2, 2, 500)),
+        ("FusedBatchedGemm_Scale_Bias_Relu",),
     ),
     "deformable attention": ImageModel(_deformable, [], ("DeformableAttention_",)),
 }

@@ -20,7 +20,7 @@ from tests.gpu.prepared import ARCH
 from tests.support import planned
 
 pytestmark = pytest.mark.gpu
-NEW = ("resize", "squeeze_excite", "pixel_shuffle", "grid_sample")
+NEW = ("gemm_2x", "resize", "squeeze_excite", "pixel_shuffle", "grid_sample")
 
 
 @pytest.fixture(scope="module", autouse=True)

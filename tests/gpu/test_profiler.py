@@ -16,7 +16,7 @@ from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import ADD_CODES, EPILOGUES, PRODUCT, QUANTIZE, STORE
-from onnxbolt.families import FAMILIES, KernelConfig
+from onnxbolt.families import FAMILIES, KernelConfig, named
 from onnxbolt.families.blocks.mma_sync import Walk
 from onnxbolt.families.conv_2x import Conv2xConfig
 from onnxbolt.families.gemm_2x import Gemm2xConfig
@@ -26,10 +26,12 @@ from onnxbolt.onnxruntime_time import elementwise_us
 from onnxbolt.plan.cost import predict, ranked
 from onnxbolt.problems import (
     AttentionProblem,
+    BatchedGemmProblem,
     ConvProblem,
     GemmProblem,
     GluProblem,
     NormProblem,
+    Problem,
     QuantizedConvProblem,
     QuantizedGemmProblem,
     RotaryProblem,
@@ -63,6 +65,10 @@ GLUS = [
 ROTARIES = [
     RotaryProblem(1280, 2304, 768, DType.F16, DType.F16, ("Bias", "Rotate"), 1536, 320, 64),
     RotaryProblem(516, 200, 256, DType.F16, DType.F16, ("Rotate",), 144, 43, 24),
+]
+BATCHED = [
+    BatchedGemmProblem(8, 100, 4096, 256, DType.F16, DType.F16, (), 4096, 256),
+    BatchedGemmProblem(3, 17, 44, 72, DType.F16, DType.F16, ("Scale", "Bias", "Add"), 44, 72),
 ]
 VIT = AttentionProblem(8, 12, 12, 197, 197, 64, 64, DType.F16, DType.F16)
 BIAS: dict[str, Any] = {
@@ -207,7 +213,11 @@ def test_gemm(profiler: Profiler, libraries: dict[Instance, Path]) -> None:
 def test_norm_gated_unit_and_rotary(
     profiler: Profiler, problem: NormProblem | GluProblem | RotaryProblem, dtype: DType
 ) -> None:
-    problem = dataclasses.replace(problem, dtype=dtype, out=dtype)
+    check_best(profiler, dataclasses.replace(problem, dtype=dtype, out=dtype), dtype)
+
+
+def check_best(profiler: Profiler, problem: Problem, dtype: DType) -> None:
+    """The three kernels that are predicted to be the fastest."""
     configs = {instance_of(problem, c): c for _, c in ranked(problem, get(ARCH))[:3]}
     built = [
         (configs[instance], library)
@@ -220,6 +230,13 @@ def test_norm_gated_unit_and_rotary(
         assert measurement.status is Status.OK, measurement
         assert measurement.error <= KERNEL[dtype]
         assert 0.5 < measurement.us < 100
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16, DType.F32])
+@pytest.mark.parametrize("problem", BATCHED, ids=lambda problem: problem.shape)
+def test_batched_gemm(profiler: Profiler, problem: BatchedGemmProblem, dtype: DType) -> None:
+    with planned(named("gemm_2x")):
+        check_best(profiler, dataclasses.replace(problem, dtype=dtype, out=dtype), dtype)
 
 
 @pytest.mark.parametrize("dtype", [DType.F16, DType.BF16, DType.F32])

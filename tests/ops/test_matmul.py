@@ -105,8 +105,8 @@ def test_other_products_stay_as_they_are() -> None:
     left = attention(net, "x", "y", "z")
     candidates, _ = matched(net.model(left))
     assert [each.anchor.op.name for each in candidates] == ["attention"]
-    net = Net({"x": (1, 9, 16), "y": (1, 16, 9), "z": (2, 9, 16), "u": (2, 5, 16)})
-    batches = net.node("MatMul", "z", net.node("Transpose", "u", perm=[0, 2, 1]))
+    net = Net({"x": (1, 9, 16), "y": (1, 16, 9), "z": (2, 3, 9, 16), "u": (2, 3, 5, 16)})
+    batches = net.node("MatMul", "z", net.node("Transpose", "u", perm=[0, 1, 3, 2]))
     candidates, refusals = matched(net.model(net.node("MatMul", "x", "y"), batches))
     assert candidates == []
     assert {each.reason for each in refusals} == {"both operands are computed at run time"}

@@ -5,7 +5,7 @@
 // (mma/visitor.h).
 //
 // Constraints: k and the pitches of A and B are multiples of align_a and align_b, n and D's pitch
-// of align_c.
+// of align_c; at most 65,535 batches, each of which is a plane of the grid.
 #pragma once
 #include "cutlass/gemm/kernel/default_gemm_universal.h"
 #include "cutlass/gemm/kernel/gemm_universal_with_visitor.h"
@@ -22,14 +22,14 @@ __global__ void __launch_bounds__(Instance::Gemm::kThreadCount)
                          *reinterpret_cast<typename Instance::Gemm::SharedStorage*>(shared_memory));
 }
 
-// D[m, n] = epilogue(A[m, k] B[n, k]^T). float is multiplied as TF32, rounded to nearest in
-// registers.
+// D[m, n] = epilogue(A[m, k] B[n, k]^T), of each batch. float is multiplied as TF32, rounded to
+// nearest in registers.
 template <class Config, class ElementType, class OutputType, class Chain>
 struct Gemm2x {
   using Row = Config;
   using Element = ElementType;
   using Output = OutputType;
-  using Tile = Tile2x<Row, Element, Output, Chain>;
+  using Tile = Tile2x<Row, Element, Output, Chain, epilogue::Batches::kRows>;
 
   using Default = typename cutlass::gemm::kernel::DefaultGemmUniversal<
       Element, cutlass::layout::RowMajor, cutlass::ComplexTransform::kNone, Row::at(kAlignA),
@@ -43,6 +43,7 @@ struct Gemm2x {
                                                               typename Tile::Swizzle>;
   using Params = typename Gemm::Params;
   static constexpr int kSharedMemory = sizeof(typename Gemm::SharedStorage);
+  static constexpr int kMaxBatches = 65535;
 
   static const char* prepare() {
     return ReserveSharedMemory(gemm_2x_kernel<Gemm2x>, kSharedMemory);
@@ -51,6 +52,7 @@ struct Gemm2x {
   static const char* can_implement(const void* arguments) {
     const auto& gemm = *static_cast<const GemmArguments*>(arguments);
     if (const char* error = CheckGemm<Row, Element, Output>(gemm)) return error;
+    if (gemm.batches > kMaxBatches) return "there are more batches than planes of a grid";
     return CheckOperands<Chain, Element>(gemm.epilogue, Row::at(kAlignC));
   }
 
@@ -59,10 +61,11 @@ struct Gemm2x {
   static const char* run(const void* arguments, const Launch& launch) {
     const auto& gemm = *static_cast<const GemmArguments*>(arguments);
     if (gemm.m == 0 || gemm.n == 0) return nullptr;
+    using Mode = cutlass::gemm::GemmUniversalMode;
     typename Gemm::Arguments problem(
-        cutlass::gemm::GemmUniversalMode::kGemm, {int(gemm.m), int(gemm.n), int(gemm.k)}, 1,
-        {gemm.epilogue, static_cast<Output*>(gemm.d), gemm.ldd}, gemm.a, gemm.b, nullptr, nullptr,
-        0, 0, 0, 0, gemm.lda, gemm.ldb, 0, 0);
+        gemm.batches == 1 ? Mode::kGemm : Mode::kBatched, {int(gemm.m), int(gemm.n), int(gemm.k)},
+        int(gemm.batches), {gemm.epilogue, static_cast<Output*>(gemm.d), gemm.ldd}, gemm.a, gemm.b,
+        nullptr, nullptr, gemm.a_stride, gemm.b_stride, 0, 0, gemm.lda, gemm.ldb, 0, 0);
     Params params(problem, 0, 0);  // device facts matter to stream-K alone
     gemm_2x_kernel<Gemm2x>
         <<<params.get_grid_dims(), Gemm::kThreadCount, kSharedMemory, launch.stream>>>(params);

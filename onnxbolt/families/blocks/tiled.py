@@ -72,7 +72,7 @@ def kernel_us(
     `store` of the rate of wide ones; `resident` tiles overlap on an SM."""
     groups = problem.groups
     columns = ceil_divide(problem.columns // groups, tile[1])
-    tiles = ceil_divide(problem.rows, tile[0]) * columns * groups
+    tiles = problem.row_tiles(tile[0]) * columns * groups
     time = TileTime(PROLOGUE_US + steps * step_us, _epilogue_us(problem, tile[:2], arch) / store)
     compute = sm_us(ceil_divide(tiles, arch.sm_count), resident, time)
     return arch.launch_us + overlapped(compute, memory_us(problem, arch))

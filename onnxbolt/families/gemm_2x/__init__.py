@@ -11,9 +11,9 @@ from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks import mma_sync
 from onnxbolt.families.blocks.access import alignment
 from onnxbolt.families.blocks.mma_sync import MAX_PREDICATES, MmaConfig
-from onnxbolt.problems import GemmProblem, MatmulProblem, RotaryProblem
+from onnxbolt.problems import BatchedGemmProblem, GemmProblem, MatmulProblem, RotaryProblem
 
-_Served: TypeAlias = GemmProblem | MatmulProblem | RotaryProblem
+_Served: TypeAlias = BatchedGemmProblem | GemmProblem | MatmulProblem | RotaryProblem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +25,9 @@ class Gemm2x(Family[Gemm2xConfig]):
     """Runs on every architecture whose tensor cores multiply the type."""
 
     number, name, config = 1, "gemm_2x", Gemm2xConfig
-    problems = (GemmProblem, MatmulProblem, RotaryProblem)
-    kinds = frozenset({"gemm", "rotary"})
+    problems = (BatchedGemmProblem, GemmProblem, MatmulProblem, RotaryProblem)
+    unmeasured = (BatchedGemmProblem,)
+    kinds = frozenset({"batched_gemm", "gemm", "rotary"})
     needs = frozenset({Capability.MMA_SYNC})
     heuristics_target = "CUTLASS"
     waits, compile_seconds, generation = False, 3.0, 0

@@ -5,7 +5,9 @@
 Kernels read rows of K values of both operands. So a product is brought to this form where b is one
 matrix for all batches of a, and its columns are such rows already, or may be: b is the Transpose of
 a tensor, or an image [1, C, H, W] reshaped to [1, C, pixels], whose channels lie last in NHWC.
-Correlations of images are such (Teed and Deng 2020), and similarities of embeddings.
+Correlations of images are such (Teed and Deng 2020), and similarities of embeddings. Where each
+batch has a matrix of its own, w is [B, N, K]: Mask2Former multiplies queries by an image's features
+(Cheng et al. 2022), which an Einsum writes.
 
 The products of attention stay as they are.
 """
@@ -21,7 +23,7 @@ from onnxbolt.graph.edit import add_constant, insert, is_float, producer, prune
 from onnxbolt.graph.names import fresh
 from onnxbolt.ops.attention import forms
 
-_TURNED = [1, 0]
+_TURNED, _BATCHES_TURNED = [1, 0], [0, 2, 1]
 # operators between a product and the softmax of its scores, or between a softmax and its product
 _BETWEEN = frozenset({"Add", "Cast", "Div", "Mul", "Reshape", "Sub", "Transpose", "Where"})
 _FARTHEST = 8  # such operators in a row
@@ -50,16 +52,32 @@ def rows_of(node: gs.Node) -> gs.Tensor | None:
     return None if isinstance(rows, gs.Constant) else rows
 
 
+def matrices_of(node: gs.Node) -> gs.Tensor | None:
+    """w [B, N, K] of a product of batches in this form; None for another node."""
+    if node.op != "MatMul" or node.domain or isinstance(node.inputs[1], gs.Constant):
+        return None
+    transpose = producer(node.inputs[1])
+    ranks = {len(tensor.shape or ()) for tensor in node.inputs}
+    if transpose is None or not _turns(transpose) or ranks != {3} or attends(node):
+        return None
+    matrices: gs.Tensor = transpose.inputs[0]
+    one = isinstance(matrices, gs.Constant) or matrices.shape[0] == 1
+    return None if one else matrices
+
+
 def turn_back(graph: gs.Graph) -> int:
     """Let products in this form, which no kernel took, read what had to be transposed for it;
     returns how many."""
     count = 0
     for node in graph.nodes:
-        rows = rows_of(node)
+        matrices, rows = matrices_of(node), rows_of(node)
         squeeze = producer(rows) if rows is not None else None
-        if squeeze is None or squeeze.op != "Squeeze" or squeeze.domain:
+        if matrices is not None:
+            transpose = producer(matrices)
+        elif squeeze is not None and squeeze.op == "Squeeze" and not squeeze.domain:
+            transpose = producer(squeeze.inputs[0])
+        else:
             continue
-        transpose = producer(squeeze.inputs[0])
         if transpose is not None and _turns(transpose):
             node.inputs[1] = transpose.inputs[0]
             count += 1
@@ -69,18 +87,20 @@ def turn_back(graph: gs.Graph) -> int:
 
 def _is_open(node: gs.Node) -> bool:
     """True for a product that kernels compute, but for its form."""
-    return rows_of(node) is None and _is_computable(node) and not _attends(node)
+    done = rows_of(node) is not None or matrices_of(node) is not None
+    return not done and _is_computable(node) and not attends(node)
 
 
 def _is_computable(node: gs.Node) -> bool:
     """True for a product of two tensors, the second of which is one matrix for all batches of the
-    first."""
+    first, or has one for each."""
     if node.op != "MatMul" or node.domain or not all(map(is_float, node.inputs)):
         return False
     a, b = node.inputs
     if any(isinstance(tensor, gs.Constant) or tensor.shape is None for tensor in (a, b)):
         return False
-    return len(a.shape) >= len(b.shape) >= 2 and all(size == 1 for size in b.shape[:-2])
+    one = all(size == 1 for size in b.shape[:-2])
+    return len(a.shape) >= len(b.shape) >= 2 and (one or len(a.shape) == len(b.shape) == 3)
 
 
 def _rows(graph: gs.Graph, node: gs.Node) -> gs.Tensor | None:
@@ -100,8 +120,14 @@ def _rows(graph: gs.Graph, node: gs.Node) -> gs.Tensor | None:
 
 
 def _read_rows(graph: gs.Graph, node: gs.Node, rows: gs.Tensor) -> None:
-    """Let a product read the Transpose of `rows` without their batches, which are 1."""
+    """Let a product read the Transpose of `rows`, without their batches where these are 1."""
     *batches, columns, depth = rows.shape
+    if any(size != 1 for size in batches):
+        turned = gs.Variable(fresh(graph, f"{rows.name}_turned"), rows.dtype)
+        turned.shape = [*batches, depth, columns]
+        insert(graph, "Transpose", [rows], [turned], [node], {"perm": _BATCHES_TURNED}, at=node)
+        node.inputs[1] = turned
+        return
     if batches:
         axes = add_constant(graph, f"{rows.name}_axes", np.arange(len(batches)))
         matrix = gs.Variable(fresh(graph, f"{rows.name}_rows"), rows.dtype, [columns, depth])
@@ -131,7 +157,7 @@ def _is_image(tensor: gs.Tensor) -> bool:
     return joined and isinstance(shape[1], int)
 
 
-def _attends(node: gs.Node) -> bool:
+def attends(node: gs.Node) -> bool:
     """True for the products of attention, of scores and of values."""
     scores = _reached(node.outputs[0], lambda tensor: iter(tensor.outputs), lambda n: n.outputs)
     weights = (_reached(each, lambda t: iter(t.inputs), lambda n: n.inputs) for each in node.inputs)

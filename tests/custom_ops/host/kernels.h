@@ -52,9 +52,11 @@ inline void Rotate(const EpilogueArguments& e, float* row, int64_t m, int64_t co
 }
 
 inline void Compute(const GemmArguments& g) {
-  const auto *a = static_cast<const float*>(g.a), *b = static_cast<const float*>(g.b);
   const bool rotates = g.epilogue.rotation.table != nullptr;
-  for (int64_t m = 0; m < g.m; ++m) {
+  for (int64_t whole = 0; whole < g.batches * g.m; ++whole) {
+    const int64_t batch = whole / g.m, m = whole;
+    const float *a = static_cast<const float*>(g.a) + batch * (g.a_stride - g.m * g.lda),
+                *b = static_cast<const float*>(g.b) + batch * g.b_stride;
     float* const row = static_cast<float*>(g.d) + m * g.ldd;
     for (int64_t n = 0; n < g.n; ++n) {
       float sum = 0;
@@ -523,8 +525,8 @@ inline void Compute(const AttentionArguments& a) {
   }
 }
 
-// Rows of a product, else images or sequences: what a kernel counts.
-inline int64_t Rows(const GemmArguments& a) { return a.m; }
+// Rows of a product, else batches, images or sequences: what a kernel counts.
+inline int64_t Rows(const GemmArguments& a) { return a.a_stride || a.b_stride ? a.batches : a.m; }
 inline int64_t Rows(const GatedArguments& a) { return a.m; }
 inline int64_t Rows(const ChainArguments& a) { return a.m; }
 inline int64_t Rows(const ElementwiseArguments& a) { return a.rows; }
