@@ -34,6 +34,19 @@ class _Time(click.ParamType[float]):
 TIME = _Time()
 
 
+class _Count(click.ParamType[int | str]):
+    """'4' -> 4, 'all' -> "all" """
+
+    name = "count"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        if value == "all":
+            return "all"
+        return click.IntRange(1).convert(value, param, ctx)
+
+
 class _Shapes(click.ParamType[dict[str, tuple[int, ...]]]):
     """'x:[1,3]' -> {"x": (1, 3)}"""
 
@@ -233,6 +246,28 @@ def measuring(only: str = "") -> Callable[[Callable[..., Any]], Callable[..., An
             help=said(
                 "An extension's strategy, which chooses what is measured. Default: the tuner's own."
             ),
+        ),
+        click.option(
+            "--gpus",
+            type=_Count(),
+            metavar="N|all",
+            default=1,
+            show_default=True,
+            help=said("GPUs of this machine that measure; several need onnxbolt[cluster]."),
+        ),
+        click.option(
+            "--scheduler",
+            default="",
+            metavar="ADDRESS",
+            help=said(
+                "A dask scheduler, such as tls://host:8786, whose workers measure; needs"
+                " onnxbolt[cluster]."
+            ),
+        ),
+        click.option(
+            "--insecure",
+            is_flag=True,
+            help=said("Take a scheduler on another machine without TLS."),
         ),
     )
     return lambda function: _with(function, options)

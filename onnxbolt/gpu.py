@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import uuid
 from functools import cache
 
 from onnxbolt import archs
@@ -54,6 +55,23 @@ def name() -> str | None:
     ):
         return None
     return text.value.decode(errors="replace")
+
+
+def uuids() -> tuple[str, ...]:
+    """The UUIDs of all devices that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    if compute_capability() is None:
+        return ()
+    driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    found = []
+    for number in range(count.value):
+        device, raw = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+        if not (
+            driver.cuDeviceGet(ctypes.byref(device), number)
+            or driver.cuDeviceGetUuid_v2(raw, device)
+        ):
+            found.append(f"GPU-{uuid.UUID(bytes=bytes(raw))}")
+    return tuple(found)
 
 
 def local_arch() -> str | None:

@@ -55,6 +55,9 @@ class Choices(TypedDict, total=False):
     budget: float | None
     trials: int
     strategy: str
+    gpus: int | str
+    scheduler: str
+    insecure: bool
     min_shapes: Shapes | None
     opt_shapes: Shapes | None
     max_shapes: Shapes | None
@@ -102,6 +105,11 @@ class Options:
     trials      with tune: kernels tried per problem
     strategy    with tune: an extension's strategy, by name, that chooses what is measured; default:
                 the tuner's own
+    gpus        with tune: how many GPUs of this machine measure, or "all"; more than one need
+                `onnxbolt[cluster]`
+    scheduler   with tune: the address of a dask scheduler, such as "tls://host:8786", whose
+                workers measure
+    insecure    take a scheduler without TLS that is on another machine
     min_shapes, opt_shapes, max_shapes
                 sizes by the name of a graph input, for symbolic dimensions: the least and the
                 largest that kernels are chosen for, and the one that decides what is fused
@@ -139,6 +147,9 @@ class Options:
     budget: float | None = None
     trials: int = TRIALS
     strategy: str = ""
+    gpus: int | str = 1
+    scheduler: str = ""
+    insecure: bool = False
     min_shapes: Shapes | None = None
     opt_shapes: Shapes | None = None
     max_shapes: Shapes | None = None
@@ -186,6 +197,7 @@ class Options:
                 f"{option('strategy', self.strategy)} chooses what is measured: it needs"
                 f" {option('tune', True)}"
             )
+        self._check_gpus()
         if self.trials < 1:
             raise InputError(
                 f"{option('trials', self.trials)}: try at least one kernel per problem"
@@ -199,6 +211,25 @@ class Options:
             raise InputError(
                 f"{option('min_speedup', least)} measures the kernels on the local GPU: it needs"
                 f" {option('tune', True)}, and cannot be combined with {option('library', False)}"
+            )
+
+    def _check_gpus(self) -> None:
+        if self.gpus != "all" and (type(self.gpus) is not int or self.gpus < 1):
+            raise InputError(f"{option('gpus', self.gpus)}: give a number from 1 on, or all")
+        asked = {"gpus": self.gpus != 1, "scheduler": bool(self.scheduler)}
+        for name in (name for name, given in asked.items() if given and not self.tune):
+            raise InputError(
+                f"{option(name, getattr(self, name))} says where kernels are measured: it needs"
+                f" {option('tune', True)}"
+            )
+        if all(asked.values()):
+            raise InputError(
+                f"{option('gpus', self.gpus)} starts workers on this machine, and"
+                f" {option('scheduler', self.scheduler)} has its own: give only one of them"
+            )
+        if self.insecure and not self.scheduler:
+            raise InputError(
+                f"{option('insecure', True)} is about {option('scheduler')}: give it as well"
             )
 
     @property

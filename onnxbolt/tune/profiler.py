@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -62,15 +62,11 @@ class Profiler:
     @cached_property
     def machine(self) -> Machine:
         """The machine, toolchain and sources that times belong to."""
-        facts, toolchain = self._ask_for_all({"do": "device"}), profiling_toolchain()
-        return Machine(
-            facts["name"],
-            self._arch,
-            facts["power_limit"],
-            toolchain.version,
-            cutlass_version(toolchain),
-            present_sources_digest(),
-        )
+        return machine_of(self._arch, self.device())
+
+    def device(self) -> dict[str, Any]:
+        """The GPU's facts, as worker.py says."""
+        return self._ask_for_all({"do": "device"})
 
     def measure(
         self,
@@ -222,6 +218,19 @@ class Profiler:
         if self._child:
             self._child.kill()
             self._child = None
+
+
+def machine_of(arch: int, device: Mapping[str, Any]) -> Machine:
+    """The machine of a GPU with these facts, on which this installation's kernels run."""
+    toolchain = profiling_toolchain()
+    return Machine(
+        device["name"],
+        arch,
+        device["power_limit"],
+        toolchain.version,
+        cutlass_version(toolchain),
+        present_sources_digest(),
+    )
 
 
 def _description(problem: Problem) -> dict[str, Any]:

@@ -35,13 +35,15 @@ from onnxbolt.problems import Problem
 from onnxbolt.spelling import option
 from onnxbolt.tune import library
 from onnxbolt.tune.baseline import Bench, compare
+from onnxbolt.tune.cluster.opening import cluster_gpus
 from onnxbolt.tune.cuda import CudaError, Stream
 from onnxbolt.tune.database import Database, default_path
 from onnxbolt.tune.guided import Guided, strategy_named
+from onnxbolt.tune.measuring import Gpus, OneGpu
 from onnxbolt.tune.profiler import Profiler
 from onnxbolt.tune.progress import Progress, Silent
 from onnxbolt.tune.subject import Subject
-from onnxbolt.tune.summary import Tuning
+from onnxbolt.tune.summary import Tuning, together
 from onnxbolt.tune.tasks import nothing_runs, tasks_of
 from onnxbolt.tune.tuner import tune
 from onnxbolt.tune.whole import settle
@@ -106,10 +108,9 @@ def tuned(
         )
     strategy_named(options.strategy)  # before anything is compiled
     start = time.monotonic()  # the budget includes compiling the profiler
-    with Profiler(_tunable(archs)) as profiler, Database() as database:
-        measuring = _Measuring(
-            subject, options, database, profiler, messages or _say_nothing, watch or Silent(), start
-        )
+    said = messages or _say_nothing
+    with _gpus(archs, options, said) as gpus, Database() as database:
+        measuring = _Measuring(subject, options, database, gpus, said, watch or Silent(), start)
         chosen, timings = _rounds(subject, archs, options.fuse, locked, measuring)
         chosen = measuring.settled(chosen, archs, timings)
         return chosen, measuring.tuning
@@ -135,8 +136,8 @@ def tune_kernels(
     in the database; no regions are compared. Raises as `tuned` does."""
     strategy_named(options.strategy)
     start = time.monotonic()
-    with Profiler(_tunable(archs)) as profiler, Database() as database:
-        kernels = _Kernels(options, database, profiler, watch or Silent(), start)
+    with _gpus(archs, options, _say_nothing) as gpus, Database() as database:
+        kernels = _Kernels(options, database, gpus, watch or Silent(), start)
         kernels.tune(NOTHING, problems, 1.0)
         kernels.take_stock()
         return kernels.tuning
@@ -292,6 +293,22 @@ def _tunable(archs: Sequence[int]) -> int:
     return by_name(local).number
 
 
+@contextlib.contextmanager
+def _gpus(archs: Sequence[int], options: Options, messages: Messages) -> Iterator[Sequence[Gpus]]:
+    """The GPUs to measure on, one entry for each architecture that there are any of. Raises
+    InputError if there are none."""
+    uuids = () if options.scheduler else gpu.uuids()
+    count = len(uuids) if options.gpus == "all" else int(options.gpus)
+    if count > max(len(uuids), 1):
+        raise InputError(f"{option('gpus', count)}: this machine has {len(uuids)} of them")
+    if options.scheduler or count > 1:
+        with cluster_gpus(uuids[:count], archs, options, messages) as found:
+            yield found
+    else:
+        with Profiler(_tunable(archs)) as profiler:
+            yield [OneGpu(profiler, profiler.machine)]
+
+
 class _Kernels:
     """Tunes kernels within the budget of `options`, which began at `start` (time.monotonic)."""
 
@@ -299,11 +316,11 @@ class _Kernels:
         self,
         options: Options,
         database: Database,
-        profiler: Profiler,
+        gpus: Sequence[Gpus],
         watch: Progress,
         start: float,
     ) -> None:
-        self._options, self._database, self._profiler = options, database, profiler
+        self._options, self._database, self._gpus = options, database, gpus
         self._watch, self._start = watch, start
         self._deadline = start + (math.inf if options.budget is None else options.budget)
         self._problems: list[Problem] = []
@@ -314,8 +331,16 @@ class _Kernels:
         earlier rounds: their known times cost nothing, and the report covers all."""
         known = set(self._problems)
         self._problems += [problem for problem in problems if problem not in known]
-        machine = self._profiler.machine
-        arch, trials = get(machine.arch), self._options.trials
+        tunings = []
+        for i, gpus in enumerate(self._gpus):
+            timings, tuning = self._tune_on(gpus, timings, share / (len(self._gpus) - i))
+            tunings.append(tuning)
+        self.tuning = together([("", tuning) for tuning in tunings]).after(self.tuning)
+        return timings
+
+    def _tune_on(self, gpus: Gpus, timings: Timings, share: float) -> tuple[Timings, Tuning]:
+        machine, trials = gpus.machine, self._options.trials
+        arch = get(machine.arch)
         tasks = tasks_of(self._problems, arch, trials)
         strategy = strategy_named(self._options.strategy)
         budget = 0.0 if self._interrupted else self._left() * share
@@ -323,7 +348,7 @@ class _Kernels:
             found, tuning = tune(
                 tasks,
                 self._database,
-                self._profiler,
+                gpus,
                 _build,
                 machine,
                 budget=budget,
@@ -331,13 +356,14 @@ class _Kernels:
                 capacity=_QUEUED * len(os.sched_getaffinity(0)),
                 scheduler=Guided(tasks, strategy, arch, trials) if strategy else None,
             )
-        self.tuning = tuning.after(self.tuning)
-        return dataclasses.replace(
+        others = frozenset(each for each in timings.failed if each[1] != machine.arch)
+        timings = dataclasses.replace(
             timings,
             choices={**timings.choices, **found.choices},
-            failed=found.failed,
+            failed=others | found.failed,
             machine=machine,
         )
+        return timings, tuning
 
     def take_stock(self) -> None:
         """Note the time that was spent, and whether the budget is."""
@@ -366,26 +392,28 @@ class _Measuring(_Kernels):
         subject: Subject,
         options: Options,
         database: Database,
-        profiler: Profiler,
+        gpus: Sequence[Gpus],
         messages: Messages,
         watch: Progress,
         start: float,
     ) -> None:
-        super().__init__(options, database, profiler, watch, start)
+        super().__init__(options, database, gpus, watch, start)
         self._subject, self._messages = subject, messages
 
     def extend(
         self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]
     ) -> Timings:
         timings = self.tune(timings, problems, _KERNELS_SHARE if found else 1.0)
-        here = [region for region in found if region.arch == self._profiler.machine.arch]
-        comparisons = self._compare(here, timings) if here else {}
+        comparisons: dict[str, Comparison] = {}
+        for gpus in self._gpus:
+            here = [region for region in found if region.arch == gpus.machine.arch]
+            comparisons |= self._compare(gpus, here, timings) if here else {}
         self.take_stock()
         return dataclasses.replace(timings, comparisons={**timings.comparisons, **comparisons})
 
     def settled(self, chosen: Plan, archs: Sequence[int], timings: Timings) -> Plan:
         """The plan without the regions that make the whole model slower."""
-        machine, options = self._profiler.machine, self._options
+        machine, options = self._gpus[0].machine, self._options
         if options.fuse == "all" or CUDA not in available_providers():
             return chosen
 
@@ -405,7 +433,9 @@ class _Measuring(_Kernels):
             )
         return found
 
-    def _compare(self, found: Sequence[Region], timings: Timings) -> dict[str, Comparison]:
+    def _compare(
+        self, gpus: Gpus, found: Sequence[Region], timings: Timings
+    ) -> dict[str, Comparison]:
         """Compare regions; comparisons made before an interrupt count."""
         if CUDA not in available_providers():
             self._messages(
@@ -415,7 +445,7 @@ class _Measuring(_Kernels):
             return {}
 
         def answers(budget: float, stream: Stream | None) -> dict[str, Comparison]:
-            machine, deadline = self._profiler.machine, time.monotonic() + budget
+            machine, deadline = gpus.machine, time.monotonic() + budget
             bench = Bench(timings, self._database, machine, deadline, stream, self._messages)
             return compare(found, self._subject.original, self._subject.precision, bench)
 

@@ -18,28 +18,17 @@ from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.measurements.strategy import Task
 from onnxbolt.measurements.timings import Choice, Timings
-from onnxbolt.problems import Problem
 from onnxbolt.tune.compiling import Build, Compiling
 from onnxbolt.tune.library import Uncompiled
+from onnxbolt.tune.measuring import Gpus, Measured, OneGpu, Profiler
 from onnxbolt.tune.progress import Progress, Silent, TaskLine, TotalLine
 from onnxbolt.tune.scheduler import Scheduler, Trial
 from onnxbolt.tune.summary import Best, Tuning, history, quality, tuned_task
 from onnxbolt.tune.tasks import instance_of, nothing_runs
 
-_PATIENCE = 1.0  # seconds to wait for the compiler before the progress is shown again
-
-
-class Profiler(Protocol):
-    """Measures candidates, and survives whatever they do."""
-
-    def measure(
-        self, problem: Problem, candidates: Sequence[tuple[KernelConfig, Path]]
-    ) -> Sequence[Measurement]:
-        """One measurement for each candidate, including failures, and possibly of their kernels
-        with other launches.
-
-        Raises OnnxboltError if no candidate of the problem can be measured.
-        """
+_PATIENCE = 1.0  # seconds to wait before the progress is shown again
+_TURN = 0.1  # seconds to wait for GPUs before the compiler is asked for more
+_LAST = 20.0  # seconds that measurements which have begun may take when the budget ends
 
 
 class Records(Protocol):
@@ -53,7 +42,7 @@ class Records(Protocol):
 def tune(
     tasks: Sequence[Task],
     database: Records,
-    profiler: Profiler,
+    profiler: Profiler | Gpus,
     build: Build,
     machine: Machine,
     *,
@@ -73,11 +62,14 @@ def tune(
     blame for.
     """
     scheduler = scheduler or Scheduler(tasks)
-    run = _Run(scheduler, database, profiler, machine, progress or Silent(), capacity, clock)
+    gpus = profiler if isinstance(profiler, Gpus) else OneGpu(profiler, machine, clock)
+    run = _Run(scheduler, database, gpus, machine, progress or Silent(), capacity, clock)
     try:
         with Compiling(build) as compiling:
             ended_by = run.until(budget, compiling)
+        run.end()
     except KeyboardInterrupt:
+        gpus.cancel()
         ended_by = "interrupt"
     return run.timings(), run.summary(ended_by)
 
@@ -89,17 +81,17 @@ class _Run:
         self,
         scheduler: Scheduler,
         database: Records,
-        profiler: Profiler,
+        gpus: Gpus,
         machine: Machine,
         progress: Progress,
         capacity: int,
         clock: Callable[[], float],
     ) -> None:
         tasks = scheduler.tasks
-        self._tasks, self._database, self._profiler, self._machine, self._progress = (
+        self._tasks, self._database, self._gpus, self._machine, self._progress = (
             tasks,
             database,
-            profiler,
+            gpus,
             machine,
             progress,
         )
@@ -121,16 +113,22 @@ class _Run:
     def until(self, budget: float, compiling: Compiling) -> str:
         """Run, and return the reason for the end."""
         while self._seconds() < budget:
-            ready = self._request(compiling)
+            self._submit(self._request(compiling))
             # kernels that are still being compiled may be unable to win by now
-            if not ready and not (self._waiting and any(self._scheduler.worthwhile())):
+            waiting = bool(self._waiting) and any(self._scheduler.worthwhile())
+            if not self._gpus.busy and not waiting:
                 return "done"
-            if not ready:
-                for result in compiling.done(min(_PATIENCE, budget - self._seconds())):
-                    ready += self._take(*result)
-            self._measure(ready, budget)
+            patience = 0.0 if self._gpus.busy else min(_PATIENCE, budget - self._seconds())
+            for result in compiling.done(patience):
+                self._submit(self._take(*result))
+            self._collect(budget, _TURN if waiting else _PATIENCE)
             self._show_total(budget)
         return "budget"
+
+    def end(self) -> None:
+        """Record what GPUs have begun, and forget the rest."""
+        self._gpus.cancel()
+        self._collect(self._seconds() + _LAST, _PATIENCE)
 
     def _request(self, compiling: Compiling) -> list[Trial]:
         """Submit the most valuable kernels to the compilers; returns the trials whose kernels are
@@ -168,29 +166,37 @@ class _Run:
             )
         return []
 
-    def _measure(self, trials: Iterable[Trial], budget: float) -> None:
-        """Measure trials task by task, so that the candidates of a task run at the same clock."""
+    def _submit(self, trials: Iterable[Trial]) -> None:
+        """Submit trials task by task, so that the candidates of a task run at the same clock."""
         by_task: dict[int, list[KernelConfig]] = defaultdict(list)
         for trial in trials:
-            by_task[trial.task].append(trial.config)
+            if trial.task not in self._given_up:  # given up since these kernels were submitted
+                by_task[trial.task].append(trial.config)
         for number, configs in by_task.items():
-            if self._seconds() >= budget:
+            problem = self._tasks[number].problem
+            self._gpus.submit(
+                number, problem, [(c, self._libraries[instance_of(problem, c)]) for c in configs]
+            )
+
+    def _collect(self, budget: float, patience: float) -> None:
+        """Record what was measured, after waiting for up to `patience` seconds."""
+        while self._gpus.busy and self._seconds() < budget:
+            found = self._gpus.done(patience)
+            for measured in found:
+                self._note(measured)
+            if not found:
                 return
-            if number in self._given_up:  # given up since these kernels were submitted
-                continue
-            problem, started = self._tasks[number].problem, self._clock()
-            try:
-                measured = self._profiler.measure(
-                    problem, [(c, self._libraries[instance_of(problem, c)]) for c in configs]
-                )
-            except OnnxboltError as error:
-                # no memory for so large a problem, for instance; the other tasks go on
-                self._scheduler.give_up(number)
-                self._given_up[number] = str(error)
-                continue
-            finally:
-                self._spent[number] += self._clock() - started
-            self._record(number, measured)
+            patience = 0.0
+
+    def _note(self, measured: Measured) -> None:
+        self._spent[measured.task] += measured.seconds
+        if isinstance(measured.outcome, OnnxboltError):
+            # no memory for so large a problem, for instance; the other tasks go on
+            self._scheduler.give_up(measured.task)
+            self._gpus.cancel(measured.task)
+            self._given_up[measured.task] = str(measured.outcome)
+        else:
+            self._record(measured.task, measured.outcome)
 
     def _record(self, number: int, measured: Sequence[Measurement]) -> None:
         self._database.add(*measured)

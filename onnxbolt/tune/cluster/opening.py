@@ -1,0 +1,38 @@
+"""Opens the cluster that the options ask for. Dask is imported here alone, since it is an extra."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from onnxbolt.errors import InputError
+from onnxbolt.options import Options
+from onnxbolt.spelling import option
+from onnxbolt.tune.cluster.gpus import ClusterGpus, admit, machines_of
+from onnxbolt.tune.cluster.pool import Messages, Pool
+
+
+@contextlib.contextmanager
+def cluster_gpus(
+    uuids: Sequence[str], archs: Sequence[int], options: Options, messages: Messages
+) -> Iterator[Sequence[ClusterGpus]]:
+    """The GPUs of the cluster that `options` name, else those of this machine with these UUIDs: an
+    entry for each planned architecture. Raises InputError if none can be used."""
+    asked = option(
+        *(("scheduler", options.scheduler) if options.scheduler else ("gpus", options.gpus))
+    )
+    try:
+        from onnxbolt.tune.cluster.connecting import local_cluster, remote_cluster
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{asked} needs dask, which is not installed ({error}): pip install 'onnxbolt[cluster]'"
+        ) from error
+    connected = (
+        remote_cluster(options.scheduler, options.insecure)
+        if options.scheduler
+        else local_cluster(uuids)
+    )
+    with connected as client, Pool(client, "GPU", admit, messages) as pool:
+        workers = pool.wait(max(len(uuids), 1))
+        messages(f"{len(workers)} GPUs measure")
+        yield [ClusterGpus(pool, machine) for machine in machines_of(workers, archs, messages)]

@@ -1,0 +1,131 @@
+"""The tasks of a worker: functions that dask names by their module. Their arguments are JSON or a
+library's bytes, and their replies are JSON.
+
+A reply is {"failure": message} where nothing can be measured, and {"busy": message} where another
+process measures on the GPU. A worker with a GPU has one thread, so one object holds its state.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+from filelock import FileLock, Timeout
+
+from onnxbolt import extensions, gpu
+from onnxbolt.archs import by_name
+from onnxbolt.codegen.digest import present_sources_digest
+from onnxbolt.errors import OnnxboltError
+from onnxbolt.families import config_from
+from onnxbolt.measurements.keys import problem_from
+from onnxbolt.measurements.records import Machine
+from onnxbolt.options import cache_directory
+from onnxbolt.tune import worker
+from onnxbolt.tune.profiler import Profiler
+from onnxbolt.tune.rows import values_of
+
+LOCK_SECONDS = 60.0  # that a task waits for the GPU
+Task = Callable[..., bytes]
+
+
+def versions() -> dict[str, str]:
+    """The versions that have to be equal on both sides."""
+    return {
+        "sources": present_sources_digest(),
+        "Python": platform.python_version(),
+        "ONNX Runtime": onnxruntime.__version__,
+    }
+
+
+def hello() -> bytes:
+    """{"versions", "arch": of the first GPU or null}"""
+    extensions.load()
+    local = gpu.local_arch()
+    return _reply({"versions": versions(), "arch": by_name(local).number if local else None})
+
+
+def store(digest: str, data: bytes) -> bytes:
+    """Keep a library under its digest."""
+    if digest != digest_of(data):
+        return _reply({"failure": "the library was damaged on its way"})
+    path = _library(digest)
+    scratch = path.with_suffix(".part")
+    scratch.write_bytes(data)
+    scratch.rename(path)
+    return _reply({})
+
+
+def identify(request: bytes) -> bytes:
+    """{"arch", "profiler": digest} -> {"name", "power_limit"} of the GPU."""
+    return _on_gpu(request, lambda values: _profiler(values).device())
+
+
+def measure(request: bytes) -> bytes:
+    """{"arch", "profiler", "machine", "kind", "problem", "candidates": [[row, digest], ..]} ->
+    {"measurements": rows of the database, without time and origin}."""
+
+    def measured(values: dict[str, Any]) -> dict[str, Any]:
+        profiler = _profiler(values)
+        profiler.machine = Machine(**values["machine"])
+        found = profiler.measure(
+            problem_from(values["kind"], values["problem"]),
+            [(config_from(row), _library(digest)) for row, digest in values["candidates"]],
+        )
+        return {"measurements": [values_of(measurement) for measurement in found]}
+
+    return _on_gpu(request, measured)
+
+
+def digest_of(data: bytes) -> str:
+    """The name of a library on workers."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _on_gpu(request: bytes, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> bytes:
+    """The reply to a request, while no other process measures on the GPU."""
+    try:
+        with _gpu_lock().acquire(timeout=LOCK_SECONDS):
+            return _reply(answer(json.loads(request)))
+    except Timeout:
+        return _reply({"busy": "another process measures on the GPU"})
+    except OnnxboltError as error:
+        return _reply({"failure": str(error)})
+
+
+def _reply(values: dict[str, Any]) -> bytes:
+    return json.dumps(values).encode()
+
+
+@functools.cache
+def _gpu_lock() -> FileLock:
+    """The lock of this worker's GPU on its host."""
+    directory = cache_directory() / "gpus"
+    directory.mkdir(exist_ok=True)
+    return FileLock(directory / f"{(*gpu.uuids(), 'none')[0]}.lock")
+
+
+@functools.cache
+def _libraries() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="onnxbolt-")
+
+
+def _library(digest: str) -> Path:
+    return Path(_libraries().name, f"{digest}.so")
+
+
+def _profiler(values: dict[str, Any]) -> Profiler:
+    return _profiler_of(values["arch"], str(_library(values["profiler"])))
+
+
+@functools.cache
+def _profiler_of(arch: int, library: str) -> Profiler:
+    """The profiler of this worker, whose child process goes on from task to task."""
+    return Profiler(arch, (sys.executable, "-P", worker.__file__, library))
