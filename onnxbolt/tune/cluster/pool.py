@@ -27,6 +27,7 @@ Messages = Callable[[str], None]
 _LOOK = 0.5  # seconds between two looks at who is there, and at a job's deadline
 _ASKING = 60.0  # seconds of a task that measures nothing, besides those for the GPU's lock
 _ARRIVAL = 60.0  # seconds without any worker after which there is an error
+_SETTLING = 10.0  # seconds for another worker to join while all are refused
 _WORTH_MOVING = 2.0  # seconds that a job waits for its worker before an idle one takes it over
 _ATTEMPTS = 3  # times that a job may run on a worker that dies or hangs meanwhile
 
@@ -128,12 +129,15 @@ class Pool:
     def wait(self, count: int) -> list[Worker]:
         """The workers, once `count` of them have joined, or those that have joined in time. Raises
         InputError if none can be used."""
-        deadline = time.monotonic() + _ARRIVAL
+        start = time.monotonic()
         with self._changed:
             while not self._failure:
-                asked = [worker for worker in self._workers.values() if not worker.admitted]
                 known = len(self._workers) + len(self._refused)
-                if not asked and (known >= count or time.monotonic() > deadline):
+                patience = 0.0 if known >= count else _ARRIVAL
+                if not self._workers and self._refused:  # others may be on their way
+                    patience = _SETTLING
+                asked = [worker for worker in self._workers.values() if not worker.admitted]
+                if not asked and time.monotonic() > start + patience:
                     break
                 self._changed.wait(_LOOK)
             if not self._workers:

@@ -39,7 +39,7 @@ Task = Callable[..., bytes]
 def versions() -> dict[str, str]:
     """The versions that have to be equal on both sides."""
     return {
-        "sources": present_sources_digest(),
+        "digest of sources": present_sources_digest(),
         "Python": platform.python_version(),
         "ONNX Runtime": onnxruntime.__version__,
     }
