@@ -2,7 +2,8 @@
 
 Products are cuDNN's and cuBLAS's: the best of the tiles that such libraries have. Each step of an
 epilogue that they do not fuse is an elementwise kernel. Constants were fitted to measurements on
-one H200 (tests/plan/test_cost.py, test_depthwise.py and test_grouped.py hold them).
+one H200 (tests/plan/test_cost.py, test_depthwise.py, test_grouped.py and test_unaligned.py hold
+them).
 """
 
 from __future__ import annotations
@@ -71,6 +72,11 @@ _DEPTHWISE_US, _DEPTHWISE_BANDWIDTH, _DEPTHWISE_PRODUCTS = 3.5, 0.76, 0.30
 # (tests/plan/test_grouped.py holds them).
 _OWN_GROUPED_KERNELS = (4, 8, 16, 32)
 _OWN, _OTHER = 1.6, 3.5
+
+# The time of cuDNN's convolutions whose input channels are no multiple of 8 (fp16), relative to the
+# same tiles: it pads them, or takes kernels with narrow accesses. Fitted to the six layers of
+# benchmarks/padding.py on one H200 (tests/plan/test_unaligned.py holds them).
+_UNALIGNED = 2.4
 
 
 @dataclass(frozen=True)
@@ -195,8 +201,14 @@ def library_us(product: Product, arch: Arch) -> float:
     times = (_tile_us(product, m, n, split, arch) for m, n in _TILES for split in _SPLITS)
     us = min(times)
     if product.groups == 1:
-        return us
+        return us * (_UNALIGNED if _is_unaligned(product) else 1.0)
     return us * (_OWN if product.depth in _OWN_GROUPED_KERNELS else _OTHER)
+
+
+def _is_unaligned(product: Product) -> bool:
+    """True for a convolution, no stem, whose channels are no whole accesses of 16 bytes."""
+    few = product.depth < _FEW_CHANNELS
+    return product.taps > 1 and not few and product.depth % product.dtype.alignment != 0
 
 
 def _depthwise_us(product: Product, arch: Arch) -> float:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.kernel_time import US
+from onnxbolt.integers import ceil_divide
 from onnxbolt.onnxruntime_time import (
     attention_operator_us,
     elementwise_us,
+    library_us,
     line_pool_us,
     pool_us,
 )
@@ -28,7 +30,7 @@ _POOLINGS = frozenset(
 
 
 def node_us(node: gs.Node, arch: Arch, at: Point) -> float:
-    """Microseconds of a node's kernel, bound by memory or by the rate of products."""
+    """Microseconds of a node's kernel: a library's for products, else bound by memory."""
     if node.op in _FREE:
         return 0.0
     moved = elementwise_us(
@@ -40,18 +42,60 @@ def node_us(node: gs.Node, arch: Arch, at: Point) -> float:
         return _pooling_us(node, arch, at)
     if node.op == "Attention" and all(len(at.sizes(tensor)) > 2 for tensor in node.inputs[:3]):
         return _attention_us(node, arch, at)
-    if node.op not in ("Conv", "Gemm", "MatMul"):
-        return moved
-    weight = at.sizes(node.inputs[1])
-    depth = (
-        math.prod(weight[1:])
-        if node.op == "Conv"
-        else weight[-1 if node.attrs.get("transB") else -2]
-        if len(weight) > 1
-        else 1
-    )
-    rate = arch.flops.get(DType.of(node.inputs[1].dtype) or DType.F32) or arch.fp32_flops
-    return max(moved, arch.launch_us + 2 * math.prod(at.sizes(node.outputs[0])) * depth / rate * US)
+    if node.op in ("Conv", "Gemm", "MatMul"):
+        return max(moved, library_us(_Left.of(node, at), arch))
+    return moved
+
+
+@dataclass(frozen=True)
+class _Left:
+    """A product that is left to a library, as onnxruntime_time.Product."""
+
+    rows: int
+    columns: int
+    depth: int
+    taps: int
+    groups: int
+    x_elements: int
+    weights: int
+    dtype: DType
+
+    @classmethod
+    def of(cls, node: gs.Node, at: Point) -> _Left:
+        """That of a Conv, a Gemm or a MatMul."""
+        x, weight, y = (at.sizes(tensor) for tensor in (*node.inputs[:2], node.outputs[0]))
+        if node.op == "Conv":
+            batch, columns, *pixels = y
+            rows, depth, taps = batch * math.prod(pixels), weight[1], math.prod(weight[2:])
+        else:
+            axis = -1 if node.attrs.get("transB") else -2
+            columns, taps, depth = y[-1] if y else 1, 1, weight[axis] if len(weight) > 1 else x[-1]
+            rows = math.prod(y) // columns
+        return cls(
+            rows,
+            columns,
+            depth,
+            taps,
+            int(node.attrs.get("group", 1)),
+            math.prod(x),
+            math.prod(weight),
+            DType.of(node.inputs[1].dtype) or DType.F32,
+        )
+
+    @property
+    def depthwise(self) -> bool:
+        return self.groups > 1 and self.depth == 1 and self.columns == self.groups
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.rows * self.columns * self.taps * self.depth
+
+    @property
+    def input_elements(self) -> int:
+        return self.x_elements + self.weights
+
+    def row_tiles(self, height: int) -> int:
+        return ceil_divide(self.rows, height)
 
 
 def _pooling_us(node: gs.Node, arch: Arch, at: Point) -> float:

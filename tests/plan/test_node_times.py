@@ -9,9 +9,11 @@ import onnx_graphsurgeon as gs
 import pytest
 
 from onnxbolt.archs import Arch, get
+from onnxbolt.dtypes import DType
 from onnxbolt.graph.edit import Node
 from onnxbolt.plan.node_times import node_us
 from onnxbolt.plan.ranges import AS_IS
+from onnxbolt.problems import GemmProblem
 
 SM90 = get(90)
 
@@ -54,3 +56,24 @@ def test_attention_with_a_mask_takes_its_scores_through_memory() -> None:
     vit = (32, 197, 12 * 64)
     flash = _us("Attention", vit, vit, vit, vit, q_num_heads=12, kv_num_heads=12)
     assert flash == pytest.approx(32, rel=0.1)
+
+
+def test_products_take_what_the_libraries_take() -> None:
+    """A grouped convolution of 24 channels to a group took 41 us, and one of 48 to a group 55.5
+    (H200; tests/plan/test_grouped.py)."""
+    x = (32, 336, 14, 14)
+    assert _us("Conv", x, x, (336, 24, 3, 3), group=14) == pytest.approx(41, rel=0.1)
+    x = (32, 192, 28, 28)
+    assert _us("Conv", x, x, (192, 48, 3, 3), group=4) == pytest.approx(55.5, rel=0.15)
+
+
+def test_the_depth_of_a_product_counts() -> None:
+    y = (6304, 768)
+    deep = _us("MatMul", y, (6304, 3072), (3072, 768))
+    assert deep == pytest.approx(_us("Gemm", y, (6304, 3072), (768, 3072), transB=1))
+    problem = GemmProblem(6304, 768, 3072, DType.F16, DType.F16, ())
+    assert deep == pytest.approx(problem.onnxruntime_us(SM90))
+    assert _us("MatMul", (32, 197, 768), (32, 197, 3072), (3072, 768)) == pytest.approx(deep)
+    assert _us("MatMul", (5, 8), (5, 16), (16, 8)) < 0.2 * deep
+    assert _us("MatMul", (5,), (5, 16), (16,)) < 0.2 * deep
+    assert _us("MatMul", (), (16,), (16,)) < 0.2 * deep
