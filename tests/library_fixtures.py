@@ -65,6 +65,8 @@ ARGUMENTS = {
     named("pixel_shuffle"): "PixelShuffleArguments",
     named("grid_sample"): "GridSampleArguments",
     named("gemm_rows_sm90"): "GemmArguments",
+    named("quantized_gemm_sm90"): "QuantizedGemmArguments",
+    named("quantized_conv_sm90"): "QuantizedConvArguments",
     named("gemm_sm90"): "host::GatedArguments",
     named("conv_sm90"): "host::MeanArguments",
     named("attention"): "AttentionArguments",
@@ -546,19 +548,32 @@ def host_library(
 ) -> HostLibrary:
     """Build a library with one kernel for each op type and architecture, but for those op types
     that are to be `without`."""
-    kernels = [(op, config(op.family, arch)) for op in ops if op not in without for arch in archs]
-    manifest = make_manifest(
-        (op.spec for op in ops),
-        {Instance(c, DType.F32, DType.F32, op.spec.steps) for op, c in kernels},
-    )
+    kernels = [
+        (op.arguments, Instance(config(op.family, arch), DType.F32, DType.F32, op.spec.steps))
+        for op in ops
+        if op not in without
+        for arch in archs
+    ]
+    manifest = make_manifest((op.spec for op in ops), {instance for _, instance in kernels})
+    return linked(path, manifest, kernels, shared_memory, provider)
+
+
+def linked(
+    path: Path,
+    manifest: Manifest,
+    kernels: Sequence[tuple[str, Instance]],
+    shared_memory: int = 0,
+    provider: str = "CPUExecutionProvider",
+) -> HostLibrary:
+    """Build a library of a manifest with these kernels, each with the structure that it takes."""
     text = '#include "kernels.h"\nusing namespace onnxbolt;\n'
-    for i, (op, row) in enumerate(kernels):
+    for i, (arguments, instance) in enumerate(kernels):
+        row = instance.config
         numbers = ", ".join(str(number) for number in row.row())
-        key = ",".join(op.spec.steps)
         launch = sum(1 << SLOTS.index(slot) for slot in row.family.at_launch)
         text += (
-            f'static host::HostKernel<{op.arguments}> kernel{i}("{key}", {shared_memory},'
-            f" {launch}, {{{numbers}}});\n"
+            f'static host::HostKernel<{arguments}> kernel{i}("{instance.key}", {shared_memory},'
+            f" {launch}, {{{numbers}}}, {instance.dtype.onnx}, {instance.out.onnx});\n"
         )
     units = [
         Unit("manifest.cc", generated_sources(manifest)["manifest.cc"]),

@@ -17,6 +17,7 @@
 #include "ops/layout/arguments.h"
 #include "ops/norm/arguments.h"
 #include "ops/pool/arguments.h"
+#include "ops/quantized/arguments.h"
 #include "ops/pixel_shuffle/arguments.h"
 #include "ops/resize/arguments.h"
 #include "ops/squeeze_excite/arguments.h"
@@ -525,9 +526,73 @@ inline void Compute(const AttentionArguments& a) {
   }
 }
 
+// A uint8 code of a sum of uint8 by int8: bias, and a residual of codes if there is one.
+inline uint8_t Code(const EpilogueArguments& e, int32_t sum, int64_t row, int64_t channel) {
+  float x = static_cast<float>(sum) * (e.params[0] * e.vectors[0][channel]) + e.vectors[1][channel];
+  const float* next = e.params + 1;
+  if (e.tensors[0]) {
+    const auto* codes = static_cast<const uint8_t*>(e.tensors[0]);
+    x += (float(codes[row * e.tensor_pitch[0] + channel]) - next[1]) * next[0];
+    next += 2;
+  }
+  return static_cast<uint8_t>(std::clamp(std::nearbyint(x / next[0]) + next[1], 0.f, 255.f));
+}
+
+inline void Compute(const QuantizedGemmArguments& g) {
+  const auto* a = static_cast<const uint8_t*>(g.a);
+  const auto* b = static_cast<const int8_t*>(g.b);
+  for (int64_t m = 0; m < g.m; ++m) {
+    for (int64_t n = 0; n < g.n; ++n) {
+      int32_t sum = g.offsets.values ? g.offsets.values[n] : 0;
+      for (int64_t k = 0; k < g.k; ++k) sum += int32_t{a[m * g.lda + k]} * b[n * g.ldb + k];
+      static_cast<uint8_t*>(g.d)[m * g.ldd + n] = Code(g.epilogue, sum, m, n);
+    }
+  }
+}
+
+// The class of an output along an axis (docs/decisions/quantized.md), and the number of classes.
+struct PixelClass {
+  int at = 0, count = 1;
+
+  PixelClass(int output, int outputs, int size, int taps, int stride, int pad, int dilation) {
+    int in_front = 0, behind = 0;
+    for (int p = 0; p < outputs; ++p) {
+      in_front += p * stride < pad;
+      behind += p * stride - pad + dilation * (taps - 1) > size - 1;
+    }
+    const bool each = in_front + behind >= outputs;
+    count = each ? outputs : in_front + 1 + behind;
+    at = each || output < in_front   ? output
+         : output < outputs - behind ? in_front
+                                     : in_front + 1 + output - (outputs - behind);
+  }
+};
+
+inline void Compute(const QuantizedConvArguments& c) {
+  RememberPads(c);
+  const auto* x = static_cast<const uint8_t*>(c.x);
+  const auto* filter = static_cast<const int8_t*>(c.filter);
+  for (int64_t row = 0; row < int64_t{c.n} * c.p * c.q; ++row) {
+    const int p = row / c.q % c.p, q = row % c.q, n = row / (c.p * c.q);
+    const PixelClass h(p, c.p, c.h, c.r, c.stride_h, c.pad_top, c.dilation_h),
+        w(q, c.q, c.w, c.s, c.stride_w, c.pad_left, c.dilation_w);
+    const int pixel_class = c.offsets.classes == h.count * w.count ? h.at * w.count + w.at : 0;
+    for (int k = 0; k < c.k; ++k) {
+      int32_t sum = c.offsets.values ? c.offsets.values[int64_t{pixel_class} * c.k + k] : 0;
+      ForEachTap(c, c.r, c.s, p, q, [&](int y, int z, int r, int s) {
+        const uint8_t* from = x + ((int64_t{n} * c.h + y) * c.w + z) * c.x_pitch;
+        const int8_t* weights = filter + ((int64_t{k} * c.r + r) * c.s + s) * c.c;
+        for (int i = 0; i < c.c; ++i) sum += int32_t{from[i]} * weights[i];
+      });
+      static_cast<uint8_t*>(c.y)[row * c.y_pitch + k] = Code(c.epilogue, sum, row, k);
+    }
+  }
+}
+
 // Rows of a product, else batches, images or sequences: what a kernel counts.
 inline int64_t Rows(const GemmArguments& a) { return a.a_stride || a.b_stride ? a.batches : a.m; }
 inline int64_t Rows(const GatedArguments& a) { return a.m; }
+inline int64_t Rows(const QuantizedGemmArguments& a) { return a.m; }
 inline int64_t Rows(const ChainArguments& a) { return a.m; }
 inline int64_t Rows(const ElementwiseArguments& a) { return a.rows; }
 inline int64_t Rows(const NormArguments& a) { return a.tokens ? a.rows / a.tokens : a.rows; }
@@ -543,10 +608,10 @@ struct HostKernel {
   Kernel kernel;
 
   HostKernel(const char* epilogue, int shared_memory, uint32_t at_launch,
-             const int64_t (&row)[kConfigWidth])
+             const int64_t (&row)[kConfigWidth], int element, int output)
       : kernel{epilogue,
-               1,
-               1,
+               element,
+               output,
                {},
                at_launch,
                shared_memory,
