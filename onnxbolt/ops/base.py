@@ -205,6 +205,8 @@ class FusedOp:
     operators: ClassVar[tuple[str, ...]] = ()
     ranks: ClassVar[tuple[int, ...]] = (4,)  # ranks of x, of such nodes
     takes_cast: ClassVar[bool] = False  # such a replacement includes a Cast behind the node
+    # all its kernels move rows in accesses of 16 bytes
+    whole_accesses: ClassVar[bool] = False
     skips_padding: ClassVar[bool] = False  # it reads the channels of x in front of its padding
     takes_windows: ClassVar[bool] = False  # it reads and writes windows of images within these
     any_order: ClassVar[bool] = False  # x's columns may be stored in any order, as its weight's are

@@ -20,18 +20,21 @@ from onnxbolt.archs import ARCHS, Arch
 from onnxbolt.candidates import Candidate, Refusal
 from onnxbolt.epilogues import MEAN
 from onnxbolt.families import KernelConfig, is_unmeasured, problem_types
+from onnxbolt.forms import PLAIN
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.elementwise_runs import elementwise_runs
 from onnxbolt.layout.slices import slices
 from onnxbolt.measurements.timings import NOTHING, Choice, Timings
+from onnxbolt.ops.base import Stored, Surroundings
 from onnxbolt.plan.conversions import laid_out
 from onnxbolt.plan.cost import floor_us, fused_us, ort_us, ranked, supports
 from onnxbolt.plan.problems import problem_of
-from onnxbolt.plan.ranges import FIXED, Point, Ranges, table
+from onnxbolt.plan.ranges import AS_IS, FIXED, Point, Ranges, table
 from onnxbolt.plan.regions import Region
 from onnxbolt.plan.verdicts import Judge, Verdict, frozen, joint_regions
 from onnxbolt.problems import Problem
 
+_NO_WHOLE_ACCESSES = "the rows of its input or result are no multiples of 16 bytes"
 _NO_COMMON_KERNEL = "no kernel computes its layers together in the layout of its input"
 _NO_KERNEL_FOR_MEAN = (
     "no kernel also computes the global average pooling behind it in these layouts"
@@ -306,25 +309,39 @@ def _assigned(
     while True:
         assignment = laid_out(graph, chosen, archs, at)
         joint = [c for c in chosen if len(c.widths) > 1 or c.layers]
+        asked = [*joint, *(c for c in chosen if c.anchor.op.whole_accesses and c not in joint)]
         apart = dict.fromkeys(
-            c for c in joint if not all(supports(problem_of(c, assignment, at), n) for n in archs)
+            c for c in asked if not all(supports(problem_of(c, assignment, at), n) for n in archs)
         )
         if not apart:
             return _Assigned(chosen, assignment, refusals)
         refusals += map(_without_kernel, apart)
+        # a layer by itself has none
         chosen = [kept for c in chosen for kept in (c.layers if c in apart else (c,))]
 
 
 def _without_kernel(candidate: Candidate) -> Refusal:
     node = candidate.anchor.node
+    if candidate.anchor.op.whole_accesses:
+        return Refusal(node.name, node.op, _NO_WHOLE_ACCESSES, candidate.output.name)
     reason = _NO_KERNEL_FOR_MEAN if MEAN in candidate.steps else _NO_COMMON_KERNEL
     return Refusal(node.name, node.op, reason, candidate.output.name, apart=True)
+
+
+def _at_best(candidate: Candidate) -> Problem:
+    """The problem as ONNX has it or, where kernels move whole accesses alone, with channels in
+    these, as layouts may store them."""
+    op = candidate.anchor.op
+    if not op.whole_accesses:
+        return problem_of(candidate, None)
+    stored = Stored(*op.forms(candidate, Surroundings(PLAIN, padded=True)))
+    return op.problem(candidate, AS_IS.sizes, stored)
 
 
 def _unsupported(candidate: Candidate, archs: Sequence[int]) -> Refusal | None:
     """Why a candidate cannot run on one of `archs`, neither in one kernel nor layer by layer; None
     if all have kernels."""
-    problem, node = problem_of(candidate, None), candidate.anchor.node
+    problem, node = _at_best(candidate), candidate.anchor.node
     if type(problem).__name__ not in problem_types():
         reason = f"no kernel family that is installed solves a {problem.operation}"
         if is_unmeasured(problem):

@@ -79,6 +79,7 @@ class _OfCodes(ProductOp):
 
     operator: ClassVar[str]  # the operator of its products
     adds_values = False
+    whole_accesses = True
 
     def prepare(self, graph: gs.Graph) -> Sequence[str]:
         """Own DequantizeLinear for each product and sum."""
