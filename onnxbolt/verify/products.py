@@ -105,7 +105,8 @@ def convolution(
 
     def multiply(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         rank, count = x.ndim - 2, len(x)
-        padded = np.pad(x, ((0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)))
+        around = ((0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True))
+        padded = np.pad(x, around) if any(pads) else x
         extents = [
             (padded.shape[2 + i] - dilations[i] * (weight.shape[2 + i] - 1) - 1) // strides[i] + 1
             for i in range(rank)
