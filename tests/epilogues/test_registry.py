@@ -61,6 +61,7 @@ NAMED = {
     "graph/values.py": "operators that compute sizes",
     "onnxruntime_time.py": "sequences of steps that are one kernel of cuDNN",
     "ops/attention/decomposed.py": "operators that may change scores",
+    "precision/answers.py": "operators that round the answers of a detector, and that do not",
     "precision/decide.py": "bounds of a Clip that are known say that its result is within range",
     "verify/functions.py": "operators of several tensors",
     "verify/limits.py": "the operator that kernels have an instruction for",
