@@ -96,6 +96,38 @@ def cache_merge(path: Path, quiet: bool) -> None:
             show(f"{new} new measurements of {path}; {len(database)} in all")
 
 
+@cache.command("train")
+@click.argument("path", metavar="FILE", type=FILE)
+@click.option(
+    "--export",
+    type=FILE,
+    help="Train on an exported file or another database. Default: the cache's measurements.",
+)
+def cache_train(path: Path, export: Path | None, quiet: bool) -> None:
+    """Train a cost model on measurements, and write it to FILE.
+
+    `optimize` and `tune` predict with it where they get it by --cost-model. Kernel families keep
+    their formula where it orders held-out problems better. Needs onnxbolt[learn].
+    """
+    import tempfile
+
+    from onnxbolt.files import write_whole
+    from onnxbolt.terminal import table
+    from onnxbolt.tune.database import Database
+    from onnxbolt.tune.training import HEADER, lines, train
+
+    with (
+        tempfile.TemporaryDirectory(prefix="onnxbolt-") as directory,
+        Database(Path(directory, "export.sqlite") if export else None) as database,
+    ):
+        if export:
+            database.merge(export)
+        trained = train(database)
+    write_whole(path, trained.text)
+    if not quiet:
+        show(table(HEADER, list(lines(trained)), None))
+
+
 @cache.command("clear")
 @click.option(
     "--gpu",

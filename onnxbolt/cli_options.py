@@ -191,6 +191,12 @@ _CHOICES = (
         ),
     ),
 )
+COST_MODEL = click.option(
+    "--cost-model",
+    metavar="FILE",
+    type=FILE,
+    help="Predict times by a learned cost model, which `onnxbolt cache train` writes.",
+)
 _LOCK = (
     click.option(
         "--lock",
@@ -216,7 +222,7 @@ def choices(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def planning(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flags that decide what is fused, by which kernels."""
-    return _with(function, (*_CHOICES, *_LOCK))
+    return _with(function, (*_CHOICES, *_LOCK, COST_MODEL))
 
 
 def measuring(only: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:

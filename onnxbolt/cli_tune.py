@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from onnxbolt.cli_base import FILE, Command, custom_ops, emit, log_format, messages
-from onnxbolt.cli_options import measuring, sized
+from onnxbolt.cli_options import COST_MODEL, measuring, sized
 from onnxbolt.options import FUSE, PRECISIONS, Options
 
 INTERRUPTED = 130
@@ -32,6 +32,7 @@ INTERRUPTED = 130
     help="winning: also measure ONNX Runtime's own kernels.",
 )
 @measuring()
+@COST_MODEL
 @sized
 @custom_ops
 @click.option(

@@ -63,6 +63,7 @@ class Choices(TypedDict, total=False):
     max_shapes: Shapes | None
     lock: str | Path | None
     frozen: bool
+    cost_model: str | Path | None
     ort_version: str
     freeze_initializers: bool | None
 
@@ -118,6 +119,8 @@ class Options:
                 inputs; default: only if all initializers are inputs
     lock        lock file: measured times in it are used, and this run's choices are written to it
     frozen      take every choice from the lock file; fail if it lacks one
+    cost_model  file of `onnxbolt cache train`: a learned model that predicts times in the place of
+                the formulas
     ort_version
                 version of ONNX Runtime that will run the model, such as "1.31": its CUDA kernels
                 decide what stays in fp32; default: the installed one, else the newest known
@@ -155,6 +158,7 @@ class Options:
     max_shapes: Shapes | None = None
     lock: str | Path | None = None
     frozen: bool = False
+    cost_model: str | Path | None = None
     ort_version: str = ""
     freeze_initializers: bool | None = None
 

@@ -39,6 +39,7 @@ from onnxbolt.measurements.timings import NOTHING, Timings
 from onnxbolt.options import Choices, Options, takes_options
 from onnxbolt.output import Output
 from onnxbolt.plan.choose import Plan
+from onnxbolt.plan.cost import learned_from
 from onnxbolt.plan.ranges import unshared
 from onnxbolt.plan.whole import Estimate, estimates
 from onnxbolt.precision.kernel_table import kernels_of
@@ -109,6 +110,7 @@ def optimize_as_decided(
     names = options.archs or (lock.archs if options.frozen else default_archs())
     archs = [by_name(name).number for name in names]
     with (
+        learned_from(options.cost_model),
         registered(options.custom_ops),
         Output(source, out, None if options.frozen else options.lock) as output,
         opened(source) as given,
@@ -432,7 +434,11 @@ def tune(
     choices["tune"] = True
     options = dataclasses.replace(options or Options(), **choices)
     archs = [by_name(name).number for name in options.archs or default_archs()]
-    with registered(options.custom_ops), opened(source) as given:
+    with (
+        learned_from(options.cost_model),
+        registered(options.custom_ops),
+        opened(source) as given,
+    ):
         original, _ = resolved(promised(given, options)[0])
         planner = Planner(archs, options, NOTHING, progress, watch)
         return planner.tuned(Subject.of(original, options))
@@ -453,12 +459,12 @@ def tune_together(
     archs = [by_name(name).number for name in options.archs or default_archs()]
     kernels = kernels_of(options.ort_version)
     problems: list[Problem] = []
-    with registered(options.custom_ops):
+    with learned_from(options.cost_model), registered(options.custom_ops):
         for source in sources:
             with contextlib.suppress(OnnxboltError), opened(source) as given:
                 original, _ = resolved(promised(given, options)[0])
                 problems += kernel_problems(Subject.of(original, options, kernels), archs)
-    return tune_kernels(problems, archs, options, watch)
+        return tune_kernels(problems, archs, options, watch)
 
 
 def promised(model: ModelProto, options: Options) -> tuple[ModelProto, list[str]]:

@@ -35,6 +35,7 @@ from onnxbolt.graph.source import Source, opened
 from onnxbolt.options import Choices, Options, takes_options
 from onnxbolt.output import Output
 from onnxbolt.pipeline import default_archs, promised
+from onnxbolt.plan.cost import learned_from
 from onnxbolt.precision.kernel_table import kernels_of
 from onnxbolt.skips import near
 from onnxbolt.spelling import option
@@ -89,6 +90,7 @@ def explained(
     instead of kernels. Without `deepen` no layers are added."""
     extensions.load()
     with (
+        learned_from(options.cost_model),
         registered(options.custom_ops),
         Output(source, write_model) as output,
         opened(source) as given,

@@ -36,6 +36,7 @@ from onnxbolt.library import Manifest
 from onnxbolt.opspec import ops_to_json
 from onnxbolt.options import Options
 from onnxbolt.pipeline import Part, Planner, default_archs, promised, without_skipped
+from onnxbolt.plan.cost import learned_from
 from onnxbolt.precision.kernel_table import kernels_of
 from onnxbolt.precision.widen import widen
 from onnxbolt.report import Fused
@@ -143,7 +144,11 @@ def opened_maker(source: Path, options: Options) -> Iterator[Maker]:
     """A Maker of the model at `source`. Raises InputError if the model cannot be used, LiftError
     if it is of an opset that the stages do not work on."""
     extensions.load()
-    with registered(options.custom_ops), opened(source) as given:
+    with (
+        learned_from(options.cost_model),
+        registered(options.custom_ops),
+        opened(source) as given,
+    ):
         original, _ = resolved(promised(given, options)[0])
         yield Maker(original, options)
 

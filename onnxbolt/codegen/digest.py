@@ -29,6 +29,7 @@ _TOKEN = re.compile(
 )
 _DIRECTIVE = re.compile(r"^[ \t]*(#[^\n]*)", re.MULTILINE)
 _OWN = re.compile(r"""#[ \t]*(?:include[ \t]*"[^"]*"|pragma[ \t]+once)[ \t]*""")
+_INCLUDED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 _DEFINED = re.compile(r"#[ \t]*define[ \t]+(?P<name>[\w$]+)(?P<bracket>\(?)")
 # a space without which a compiler would read other tokens: between words, operators, a string and
 # its prefix
@@ -124,6 +125,24 @@ def present_sources_digest() -> str:
     """The digest of `kernel_sources` and of the files of all installed extensions, which
     measurements name."""
     return kernel_sources_digest(EXTENSIONS)
+
+
+@functools.cache
+def family_sources_digest(name: str) -> str:
+    """The digest of what a unit with kernels of one of the package's families includes, itself
+    among it; empty for an extension's family."""
+    root, begin = resource_dir("custom_ops"), f"families/{name}/kernel.h"
+    if not (root / begin).is_file():
+        return ""
+    found: dict[str, str] = {}
+    left = [begin]
+    while left:
+        path = left.pop()
+        if path not in found and (root / path).is_file():  # CUTLASS's headers are elsewhere
+            found[path] = (root / path).read_text(encoding="utf-8")
+            left += _INCLUDED.findall(found[path])
+    unit = (resource_dir("templates") / part for part in ("unit.cu.j2", "arch.h.j2"))
+    return sources_digest([*found.values(), *(path.read_text(encoding="utf-8") for path in unit)])
 
 
 @functools.cache

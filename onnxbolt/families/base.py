@@ -175,6 +175,10 @@ class Family(Generic[C]):
         """Microseconds of one launch, epilogue included."""
         raise NotImplementedError(f"{self.name} is not chosen by its time")
 
+    def terms(self, problem: Any, config: C, arch: Arch) -> Mapping[str, float]:
+        """Terms of the formula of `predicted_us`, which a learned cost model is told."""
+        return {}
+
     def launches(self, config: C) -> Sequence[Sequence[C]]:
         """The configurations that the tuner tries for each decision of a launch (swizzle, split of
         k): one sequence per decision."""

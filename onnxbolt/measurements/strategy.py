@@ -15,13 +15,17 @@ from onnxbolt.measurements.records import Measurement
 from onnxbolt.problems import Problem
 from onnxbolt.registry import Registry
 
+SPREAD = 0.25  # the spread of a formula's errors, as long as nothing is measured
+
 
 @dataclass(frozen=True)
 class Ranked:
-    """A candidate with its predicted microseconds."""
+    """A candidate with its predicted microseconds, and the expected spread of log(measured /
+    predicted) among the candidates of its family for one problem."""
 
     config: KernelConfig
     us: float
+    spread: float = SPREAD
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ class Choice:
     us: float
     mad: float = 0.0
     measured: bool = True  # False: predicted, as plans and lock files may have choices, too
+    # the digest of the learned cost model that predicted it; empty if the formula did
+    model: str = ""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from onnxbolt.layout.slices import slices
 from onnxbolt.measurements.timings import NOTHING, Choice, Timings
 from onnxbolt.ops.base import Stored, Surroundings
 from onnxbolt.plan.conversions import laid_out
-from onnxbolt.plan.cost import floor_us, fused_us, ort_us, ranked, supports
+from onnxbolt.plan.cost import floor_us, fused_us, ort_us, predicted_by, ranked, supports
 from onnxbolt.plan.problems import problem_of
 from onnxbolt.plan.ranges import AS_IS, FIXED, Point, Ranges, table
 from onnxbolt.plan.regions import Region
@@ -46,13 +46,15 @@ _SAME = 1.03
 @dataclass(frozen=True)
 class Prediction:
     """Predicted microseconds of one fused node on one architecture, and the measured ones if its
-    kernel was measured. `floor_us` is the roofline: no kernel is faster."""
+    kernel was measured. `floor_us` is the roofline: no kernel is faster. `model` is the digest of
+    the learned cost model that predicted `ours_us`, empty if the formula did."""
 
     arch: int
     ours_us: float
     ort_us: float
     measured_us: float | None = None
     floor_us: float = 0.0
+    model: str = ""
 
     @property
     def best_known_us(self) -> float:
@@ -255,6 +257,7 @@ def _prediction(problem: Problem, choice: Choice, theirs: float, arch: Arch) -> 
         theirs,
         choice.us if choice.measured else None,
         floor_us(problem, arch),
+        predicted_by(choice.config),
     )
 
 
@@ -281,7 +284,7 @@ def choices(
             if us <= _SAME * best and _instance(problem, c) in compiled
         )
         us, config = next(shared, timed[problem][0])
-        picked[problem] = Choice(config, us, measured=False)
+        picked[problem] = Choice(config, us, measured=False, model=predicted_by(config))
         compiled.add(_instance(problem, config))
     return picked
 

@@ -232,14 +232,17 @@ def _share(coverage: float | None) -> str:
 
 
 def _origin(report: ReportData) -> str:
-    """Says which times of fused nodes were measured and which predicted."""
+    """Says which times of fused nodes were measured and which predicted, and by which learned cost
+    model, if by any."""
     measured = {
         f"sm_{p.arch}" for node in report.fused for p in node.predicted if p.measured_us is not None
     }
+    models = sorted({p.model for node in report.fused for p in node.predicted if p.model})
+    known = f", those of some kernels by cost model {', '.join(models)}" if models else ""
     return (
-        f"kernels measured on {', '.join(sorted(measured))}, all other times predicted"
+        f"kernels measured on {', '.join(sorted(measured))}, all other times predicted{known}"
         if measured
-        else "times are predicted"
+        else f"times are predicted{known}"
     )
 
 

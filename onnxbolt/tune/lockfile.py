@@ -300,7 +300,8 @@ def _measured(decisions: Mapping[Any, Decision]) -> dict[Any, Decision]:
 
 def _steady(old: Choice | None, new: Choice) -> Choice:
     """The old choice if only its time differs."""
-    return old if old and (old.config, old.measured) == (new.config, new.measured) else new
+    fixed = (new.config, new.measured, new.model)
+    return old if old and (old.config, old.measured, old.model) == fixed else new
 
 
 def _decided(comparison: Comparison) -> Comparison:
@@ -320,6 +321,7 @@ def _choice_row(key: Key, choice: Choice) -> dict[str, object]:
         "config": choice.config.row(),
         "kernel": describe(choice.config),
         "measured": choice.measured,
+        **({"model": choice.model} if choice.model else {}),
         "us": _us(choice.us),
         "mad": _us(choice.mad),
     }
@@ -330,7 +332,8 @@ def _choice(row: Mapping[str, Any]) -> tuple[Key, Choice]:
     problem = problem_from(row["kind"], row["problem"])
     check_choice(problem, row["arch"], config)
     us, mad = (checks.number(name, row[name]) for name in ("us", "mad"))
-    choice = Choice(config, us, mad, checks.boolean("measured", row["measured"]))
+    model = checks.text("model", row.get("model", ""))
+    choice = Choice(config, us, mad, checks.boolean("measured", row["measured"]), model)
     return (problem, config.arch), choice
 
 

@@ -30,17 +30,16 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import Any
 
 from onnxbolt.codegen.render import Instance
 from onnxbolt.families import Family, KernelConfig
 from onnxbolt.measurements.records import LEAST_GAIN, Measurement, Status
-from onnxbolt.measurements.strategy import Ranked, Task
+from onnxbolt.measurements.strategy import SPREAD, Ranked, Task
 from onnxbolt.tune.tasks import instance_of
 
-# spread of log(measured / predicted) within a task that is assumed at first; it counts as _PRIOR
-# measurements
-_SPREAD = 0.25
+# the spread that is assumed at first (`Ranked.spread`) counts as so many measurements
 _PRIOR = 4
 _LEAST_CHANCE = 0.05
 _FIRST, _PIONEER, _ANY = 0, 1, 2
@@ -81,11 +80,17 @@ class Calibration:
     """The errors of the prediction: a bias for each task and family, and one spread around them for
     each family.
 
-    Estimates are shrunk towards no bias and `_SPREAD`, so that a first measurement is no proof.
+    Estimates are shrunk towards no bias and the spread that is assumed at first, so that a first
+    measurement is no proof.
     """
 
-    def __init__(self, errors: dict[tuple[int, Family[Any]], list[float]]) -> None:
-        """`errors` are log(measured / predicted), by task and family."""
+    def __init__(
+        self,
+        errors: dict[tuple[int, Family[Any]], list[float]],
+        assumed: Mapping[Family[Any], float] = MappingProxyType({}),
+    ) -> None:
+        """`errors` are log(measured / predicted), by task and family; `assumed` are the spreads of
+        families at first, where they are not SPREAD."""
         families = {family for _, family in errors}
         self._counts = {key: len(values) for key, values in errors.items()}
         self._shared = {
@@ -97,7 +102,9 @@ class Calibration:
         self._biases = {
             key: _shrunk(values, self._shared[key[1]]) for key, values in errors.items()
         }
-        self._spreads = {family: self._spread(family, errors) for family in families}
+        self._spreads = {
+            family: self._spread(family, errors, assumed.get(family, SPREAD)) for family in families
+        }
 
     def outlook(self, task: int, candidate: Ranked) -> Outlook:
         family = candidate.config.family
@@ -105,13 +112,16 @@ class Calibration:
         unknown = 1 / (1 + self._counts.get((task, family), 0))  # uncertainty of the bias itself
         return Outlook(
             candidate.us * math.exp(bias),
-            self._spreads.get(family, _SPREAD) * math.sqrt(1 + unknown),
+            self._spreads.get(family, candidate.spread) * math.sqrt(1 + unknown),
         )
 
     def _spread(
-        self, family: Family[Any], errors: dict[tuple[int, Family[Any]], list[float]]
+        self,
+        family: Family[Any],
+        errors: dict[tuple[int, Family[Any]], list[float]],
+        assumed: float,
     ) -> float:
-        squares, freedom = [_PRIOR * _SPREAD**2], float(_PRIOR)
+        squares, freedom = [_PRIOR * assumed**2], float(_PRIOR)
         for (_, of), values in errors.items():
             if of is family:
                 mean = math.fsum(values) / len(values)
@@ -173,6 +183,11 @@ class Scheduler:
         self.tasks = tasks
         self._states = [_State.of(task) for task in tasks]
         self._pioneers = _pioneers(tasks)
+        self._assumed = {
+            candidate.config.family: candidate.spread
+            for task in tasks
+            for candidate in task.candidates
+        }
 
     def record(self, task: int, measurement: Measurement) -> None:
         """Record a measurement, made now or found in the database. Of several measurements of a
@@ -286,7 +301,7 @@ class Scheduler:
                     errors[number, config.family].append(
                         math.log(measurement.us / state.predicted[config])
                     )
-        return Calibration(errors)
+        return Calibration(errors, self._assumed)
 
 
 def _pioneers(tasks: Sequence[Task]) -> set[tuple[int, KernelConfig]]:

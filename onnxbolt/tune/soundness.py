@@ -13,7 +13,7 @@ from onnxbolt.epilogues import EPILOGUES, MAX_STEPS, PRODUCT
 from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.keys import field_types, kernel_of_key
 from onnxbolt.measurements.records import Measurement, Status
-from onnxbolt.plan.cost import fused_us
+from onnxbolt.plan.cost import formula_us
 from onnxbolt.problems import UNBOUNDED, Problem
 from onnxbolt.registry import cached
 
@@ -53,7 +53,7 @@ def _check_fit(problem: Problem, arch: int, config: KernelConfig) -> None:
         raise ValueError(f"a configuration for m from {config.min_m} to {config.max_m} alone")
     if not isinstance(problem, config.family.problems):
         raise ValueError(f"kernels of {config.family.name} do not solve a {type(problem).__name__}")
-    fused_us(problem, config, get(config.arch))
+    formula_us(problem, config, get(config.arch))
 
 
 def _is_sound(value: object, hint: Any, least: int) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -223,4 +224,4 @@ def _ranks(values: Iterable[float]) -> list[float]:
     """The rank of each value, 1 for the smallest; equal values share the mean of their ranks."""
     listed = list(values)
     ordered = sorted(listed)
-    return [ordered.index(value) + (ordered.count(value) + 1) / 2 for value in listed]
+    return [(bisect_left(ordered, each) + bisect_right(ordered, each) + 1) / 2 for each in listed]

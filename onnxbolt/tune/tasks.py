@@ -13,7 +13,7 @@ from onnxbolt.families import Family, KernelConfig
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.measurements.strategy import Ranked, Task
 from onnxbolt.options import TRIALS
-from onnxbolt.plan.cost import candidates, floor_us, fused_us
+from onnxbolt.plan.cost import candidates, floor_us, ranked, spread_of
 from onnxbolt.problems import Problem
 from onnxbolt.tune.heuristics import seeds
 
@@ -50,13 +50,11 @@ def _ranked(
     trials: int,
     extra: Callable[[Problem, Arch], Sequence[KernelConfig]],
 ) -> tuple[Ranked, ...]:
-    everything = sorted(
-        (fused_us(problem, config, arch), config) for config in candidates(problem, arch)
-    )
-    first = _varied([Ranked(config, us) for us, config in everything], trials)
+    everything = [Ranked(config, us, spread_of(config)) for us, config in ranked(problem, arch)]
+    first = _varied(everything, trials)
     chosen = {candidate.config for candidate in first}
     seeded = set(extra(problem, arch)) - chosen if len(chosen) < len(everything) else set()
-    return (*first, *(Ranked(config, us) for us, config in everything if config in seeded))
+    return (*first, *(candidate for candidate in everything if candidate.config in seeded))
 
 
 def _varied(everything: Sequence[Ranked], trials: int) -> list[Ranked]:

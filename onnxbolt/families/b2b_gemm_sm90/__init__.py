@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from onnxbolt.archs import Arch, Capability
@@ -40,6 +41,11 @@ class B2bGemmSm90(Family[B2bGemmSm90Config]):
 
     def predicted_us(self, problem: GemmProblem, config: B2bGemmSm90Config, arch: Arch) -> float:
         return b2b.predicted_us(problem, config, arch, memory_us(problem, arch))
+
+    def terms(
+        self, problem: GemmProblem, config: B2bGemmSm90Config, arch: Arch
+    ) -> Mapping[str, float]:
+        return b2b.terms(problem, config, arch)
 
     def joins(self, layers: Layers) -> bool:
         return b2b.serves(layers.dtype, layers.widths, layers.steps)

@@ -216,6 +216,18 @@ def predicted_us(problem: GemmProblem, config: B2bConfig, arch: Arch, memory_us:
     return _LAUNCH_US + overlapped(_tiles_us(problem, config, arch), memory_us * _MEMORY, _LOSS)
 
 
+def terms(problem: GemmProblem, config: B2bConfig, arch: Arch) -> dict[str, float]:
+    """The terms of `predicted_us`, and what a block takes of an SM."""
+    flops = layer_flops(config)
+    return {
+        "tiles us": _tiles_us(problem, config, arch),
+        "products of a row": sum(flops),
+        "products of the first layer": flops[0],
+        "registers": registers(config),
+        "shared memory": shared_memory(config, problem),
+    }
+
+
 def _tiles_us(problem: GemmProblem, config: B2bConfig, arch: Arch) -> float:
     """Microseconds of the tiles that follow one another on each ring: bound by the products of all
     warpgroups, by loads from L2 or by a single warpgroup."""

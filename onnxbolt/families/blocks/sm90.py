@@ -526,6 +526,18 @@ def _compute_us(problem: Product, config: ProductConfig, arch: Arch, share: floa
     return tiles_us(_tiles_of_sm(problem, config, arch), main, epilogue, config)
 
 
+def terms(problem: Product, config: ProductConfig, arch: Arch) -> dict[str, float]:
+    """The terms of `predicted_us`: of the busiest SM, of a tile and of a k-block."""
+    return {
+        "tiles": _tiles_of_sm(problem, config, arch),
+        "k-blocks": k_blocks(config, problem) / config.split_k,
+        "clocks": block_clocks(problem, config, arch),
+        "stages": stages(config, problem, arch),
+        "epilogue us": epilogue_us(problem, config.rows * result_columns(config, problem)),
+        "compute us": _compute_us(problem, config, arch),
+    }
+
+
 def nchw_output_us(problem: ConvProblem, config: ProductConfig, arch: Arch) -> float:
     """Microseconds that NCHW output adds to a kernel that stores rows; nothing hides them."""
     real = min(config.columns, problem.k - problem.padding)

@@ -14,7 +14,7 @@ Besides NHWC it writes y in three other ways:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onnxbolt.archs import Arch, Capability, get
@@ -94,6 +94,11 @@ class ConvSm90(Family[ConvSm90Config]):
             problem = replace(problem, out=DType.F32)
         moved = memory_us(problem, arch)
         return sm90.predicted_us(_in_whole_blocks(problem), config, arch, moved)
+
+    def terms(
+        self, problem: ConvProblem, config: ConvSm90Config, arch: Arch
+    ) -> Mapping[str, float]:
+        return sm90.terms(_in_whole_blocks(problem), config, arch)
 
     def launches(self, config: ConvSm90Config) -> Sequence[Sequence[ConvSm90Config]]:
         return [sm90.launch_swizzles(config), sm90.launch_splits(config)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -44,6 +44,9 @@ class GemmSm90(Family[GemmSm90Config]):
 
     def predicted_us(self, problem: _Served, config: GemmSm90Config, arch: Arch) -> float:
         return sm90.predicted_us(problem, config, arch, memory_us(problem, arch))
+
+    def terms(self, problem: _Served, config: GemmSm90Config, arch: Arch) -> Mapping[str, float]:
+        return sm90.terms(problem, config, arch)
 
     def launches(self, config: GemmSm90Config) -> Sequence[Sequence[GemmSm90Config]]:
         return [sm90.launch_swizzles(config), sm90.launch_splits(config)]
