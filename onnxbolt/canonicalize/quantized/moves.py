@@ -13,6 +13,8 @@ is stored both as values and as codes.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import onnx_graphsurgeon as gs
 
@@ -66,7 +68,7 @@ def run(graph: gs.Graph) -> int:
     """Move all nodes as far as they go; returns how many operators they passed."""
     nodes = list(graph.nodes)
     with together(graph):
-        following = zip(nodes, [*nodes[1:], None], strict=True)
+        following = itertools.pairwise([*nodes, None])
         down = sum(_down(graph, node, behind) for node, behind in following if _moves(node))
     prune(graph)  # DequantizeLinears that nobody reads any more
     with together(graph):

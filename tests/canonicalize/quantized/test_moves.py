@@ -5,6 +5,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx_graphsurgeon as gs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -226,3 +227,8 @@ def test_constant_codes_of_fp8_follow_a_transpose() -> None:
     assert constant_fold.run(graph) == 1
     assert operators(graph) == ["DequantizeLinear", "MatMul"]
     same_bits(source, graph, {"x": x})
+
+
+def test_a_graph_without_nodes_is_left() -> None:
+    """Constants alone, as folding may leave them."""
+    assert run(gs.Graph()) == 0
