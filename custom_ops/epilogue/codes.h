@@ -20,6 +20,16 @@ struct Dequantize : Step<Operand::kVector, 1> {
   }
 };
 
+// The value of a code, where no product is in front.
+struct Decode : Step<Operand::kNone, 2> {
+  __device__ static float apply(float x, float, const float* params) {
+    return (x - params[1]) * params[0];
+  }
+};
+struct DecodeI8 : Decode {};
+struct DecodeU8 : Decode {};
+struct DecodeE4M3 : Decode {};
+
 // Adds the value of a code.
 struct AddCodes : Step<Operand::kTensor, 2> {
   __device__ static float apply(float x, float code, const float* params) {
@@ -29,6 +39,16 @@ struct AddCodes : Step<Operand::kTensor, 2> {
 struct AddCodesI8 : AddCodes {};
 struct AddCodesU8 : AddCodes {};
 struct AddCodesE4M3 : AddCodes {};
+
+// Multiplies by the value of a code.
+struct MulCodes : Step<Operand::kTensor, 2> {
+  __device__ static float apply(float x, float code, const float* params) {
+    return x * ((code - params[1]) * params[0]);
+  }
+};
+struct MulCodesI8 : MulCodes {};
+struct MulCodesU8 : MulCodes {};
+struct MulCodesE4M3 : MulCodes {};
 
 // Two values rounded to E4M3FN, saturated, the first one in the lower byte; NaN stays NaN.
 __device__ inline uint16_t pack_e4m3(float first, float second) {

@@ -35,9 +35,15 @@
   X(Elu, kNone, 1, x < 0 ? p[0] * expm1(x) : x)                                                  \
   X(Mish, kNone, 0, x * tanh(LogOfOnePlusExp(x)))                                                \
   X(Dequantize, kVector, 1, x * (p[0] * v))                                                      \
+  X(DecodeI8, kNone, 2, (x - p[1]) * p[0])                                                       \
+  X(DecodeU8, kNone, 2, (x - p[1]) * p[0])                                                       \
+  X(DecodeE4M3, kNone, 2, (x - p[1]) * p[0])                                                     \
   X(AddCodesI8, kTensor, 2, x + (v - p[1]) * p[0])                                               \
   X(AddCodesU8, kTensor, 2, x + (v - p[1]) * p[0])                                               \
   X(AddCodesE4M3, kTensor, 2, x + (v - p[1]) * p[0])                                             \
+  X(MulCodesI8, kTensor, 2, x * ((v - p[1]) * p[0]))                                             \
+  X(MulCodesU8, kTensor, 2, x * ((v - p[1]) * p[0]))                                             \
+  X(MulCodesE4M3, kTensor, 2, x * ((v - p[1]) * p[0]))                                           \
   X(RequantizeI8, kNone, 2, (NearestI8(x, p) - p[1]) * p[0])                                     \
   X(RequantizeU8, kNone, 2, (NearestU8(x, p) - p[1]) * p[0])                                     \
   X(RequantizeE4M3, kNone, 2, NearestE4M3(x, p) * p[0])                                          \

@@ -13,7 +13,7 @@ constexpr int64_t kNodeFormat = 1;
 constexpr char kEnableEntry[] = "onnxbolt.enable", kDeviceEntry[] = "onnxbolt.device";
 
 // Room for an epilogue's operands, and for products in one kernel (onnxbolt/epilogues/).
-constexpr int kMaxVectors = 4, kMaxTensors = 2, kMaxParams = 8, kMaxLayers = 4;
+constexpr int kMaxVectors = 4, kMaxTensors = 2, kMaxParams = 12, kMaxLayers = 4;
 // Embeddings that one kernel adds up (onnxbolt/problems/norm.py).
 constexpr int kMaxTables = 3;
 

@@ -9,6 +9,7 @@ share one op type.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 
@@ -47,8 +48,17 @@ def _requantize(emit: Emit, opset: int, x: str, _: str, params: object, dtype: D
     return emit("DequantizeLinear", [emit("QuantizeLinear", [x, *numbers]), *numbers])
 
 
-def _add(emit: Emit, opset: int, x: str, codes: str, params: object, dtype: DType) -> str:
-    return emit("Add", [x, emit("DequantizeLinear", [codes, *_numbers(emit, dtype)])])
+def _dequantize(emit: Emit, opset: int, x: str, _: str, params: object, dtype: DType) -> str:
+    return emit("DequantizeLinear", [x, *_numbers(emit, dtype)])
+
+
+def _combined(op: str) -> Callable[..., str]:
+    """The body of an operator of a value and that of a code."""
+
+    def body(emit: Emit, opset: int, x: str, codes: str, params: object, dtype: DType) -> str:
+        return emit(op, [x, emit("DequantizeLinear", [codes, *_numbers(emit, dtype)])])
+
+    return body
 
 
 # The first step behind a product of codes, whose sum it multiplies by both scales: that of x, and
@@ -63,7 +73,7 @@ DEQUANTIZE = EpilogueStep(
     params=(_SCALE,),
 )
 
-ADD_CODES, REQUANTIZE, QUANTIZE = (
+DECODE, ADD_CODES, MUL_CODES, REQUANTIZE, QUANTIZE = (
     {
         dtype: EpilogueStep(
             f"{name}{dtype.name}",
@@ -81,9 +91,25 @@ ADD_CODES, REQUANTIZE, QUANTIZE = (
     }
     for name, body, reference, cost, operand, kernels in (
         (
+            "Decode",  # the first step where no product is in front: x are codes
+            _dequantize,
+            lambda dtype: lambda x, _, scale, zero: (x - zero) * scale,
+            2,
+            "",
+            1,
+        ),
+        (
             "AddCodes",
-            _add,
+            _combined("Add"),
             lambda dtype: lambda x, codes, scale, zero: x + (codes - zero) * scale,
+            3,
+            "tensor",
+            2,
+        ),
+        (
+            "MulCodes",
+            _combined("Mul"),
+            lambda dtype: lambda x, codes, scale, zero: x * ((codes - zero) * scale),
             3,
             "tensor",
             2,
@@ -106,4 +132,11 @@ ADD_CODES, REQUANTIZE, QUANTIZE = (
         ),
     )
 )
-STEPS = (DEQUANTIZE, *ADD_CODES.values(), *REQUANTIZE.values(), *QUANTIZE.values())
+STEPS = (
+    DEQUANTIZE,
+    *(
+        step
+        for steps in (DECODE, ADD_CODES, MUL_CODES, REQUANTIZE, QUANTIZE)
+        for step in steps.values()
+    ),
+)

@@ -7,7 +7,7 @@ import functools
 from onnxbolt.epilogues.registry import EPILOGUES, PRODUCT, STORE
 
 # room of EpilogueArguments and ChainArguments in C++ (codegen/declarations.py)
-MAX_VECTORS, MAX_TENSORS, MAX_PARAMS, MAX_LAYERS = 4, 2, 8, 4
+MAX_VECTORS, MAX_TENSORS, MAX_PARAMS, MAX_LAYERS = 4, 2, 12, 4
 # the most steps of an epilogue: more take long to compile, and make op types unreadable
 MAX_STEPS = 64
 

@@ -84,9 +84,15 @@ ROTATE = structure.ROTATE.name
 # conversions that are no function of the value
 CASTS = {step.cast: step.name for step in _OWN if step.cast is not None and not step.functor}
 DEQUANTIZE = codes.DEQUANTIZE.name
-ADD_CODES, REQUANTIZE, QUANTIZE = (
+DECODE, ADD_CODES, MUL_CODES, REQUANTIZE, QUANTIZE = (
     {dtype: step.name for dtype, step in steps.items()}
-    for steps in (codes.ADD_CODES, codes.REQUANTIZE, codes.QUANTIZE)
+    for steps in (
+        codes.DECODE,
+        codes.ADD_CODES,
+        codes.MUL_CODES,
+        codes.REQUANTIZE,
+        codes.QUANTIZE,
+    )
 )
 
 

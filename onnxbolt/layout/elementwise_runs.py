@@ -19,6 +19,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import BIAS, SCALE, Step
 from onnxbolt.forms import Form
 from onnxbolt.layout.assignment import Assignment
+from onnxbolt.layout.code_runs import code_run
 from onnxbolt.layout.rules import batchnorm, elementwise, own
 from onnxbolt.match.matcher import fits, links_over
 
@@ -31,7 +32,12 @@ def elementwise_runs(graph: gs.Graph, assignment: Assignment) -> list[Candidate]
     taken: set[gs.Node] = set()
     found = []
     for node in graph.nodes:
-        if node not in taken and (run := _from(node, graph, assignment, ending, taken)):
+        if node in taken:
+            continue
+        run = code_run(node, graph, assignment, lambda each: _form(each, assignment), ending)
+        if run is None:
+            run = _from(node, graph, assignment, ending, taken)
+        if run is not None:
             found.append(run)
             taken.update(run.nodes)
     return found

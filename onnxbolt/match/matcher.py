@@ -149,7 +149,18 @@ def _next(
         return Continuation()
     if tensor.name in pinned or len(tensor.outputs) != 1:
         return _past(anchor, before, tensor) if several else Continuation()
-    return links_over(tensor.outputs[0], tensor, anchor, before)
+    return _written(links_over(tensor.outputs[0], tensor, anchor, before), pinned)
+
+
+def _written(found: Continuation, pinned: set[str]) -> Continuation:
+    """The links up to one within which a value has to be written, as codes between two nodes; that
+    one ends the epilogue with its first node, where it can."""
+    for place, link in enumerate(found.links):
+        within = (t for node in link.nodes for t in node.outputs if t is not link.output)
+        if any(tensor.name in pinned for tensor in within):
+            kept = found.links[:place] + (() if link.last is None else (link.last,))
+            return found._replace(links=kept)
+    return found
 
 
 def _stays(links: Sequence[Link]) -> Continuation:

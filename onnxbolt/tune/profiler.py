@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxbolt.codegen.digest import present_sources_digest
-from onnxbolt.epilogues import EPILOGUES
+from onnxbolt.epilogues import EPILOGUES, MAX_PARAMS
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.keys import kernel_key
@@ -239,6 +239,7 @@ def _description(problem: Problem) -> dict[str, Any]:
     if reference is None:
         raise ValueError(f"{problem.description}: the profiler cannot compute it")
     params = [param.typical for step in problem.chain for param in EPILOGUES[step].params]
+    params += [0.0] * (MAX_PARAMS - len(params))  # as many as the profiler reads
     return {
         "do": "problem",
         "computed": int(reference.computed),

@@ -88,11 +88,7 @@ class Worker:
         }
 
     def _set_problem(self, request: Reply) -> Reply:
-        extents, columns, params = (
-            request["extents"],
-            request["columns"],
-            [*request["params"], *([0.0] * 8)][:8],
-        )
+        extents, columns, params = (request[name] for name in ("extents", "columns", "params"))
         self._call(
             "profiler_set_problem",
             json.dumps(request).encode(),
@@ -102,7 +98,7 @@ class Worker:
             request["epilogue"].encode(),
             (ctypes.c_int * len(extents))(*extents),
             (ctypes.c_int * len(columns))(*columns),
-            (ctypes.c_float * 8)(*params),
+            (ctypes.c_float * len(params))(*params),
             (ctypes.c_float * len(request["limits"]))(*request["limits"]),
         )
         self._problem = request

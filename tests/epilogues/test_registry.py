@@ -43,7 +43,7 @@ ADDED = {"Gemm", "Store", "Mean", "Gate", "GateBias", "Rotate", "CastF16", "Cast
 # those that ops of codes recognize (ops/quantized/)
 ADDED |= {"Dequantize"} | {
     f"{step}{dtype.name}"
-    for step in ("AddCodes", "Requantize", "Quantize")
+    for step in ("Decode", "AddCodes", "MulCodes", "Requantize", "Quantize")
     for dtype in DType
     if dtype.is_code
 }

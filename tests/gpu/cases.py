@@ -15,7 +15,7 @@ from typing import Any
 
 from onnxbolt.archs import by_name, get
 from onnxbolt.codegen.render import Instance
-from onnxbolt.dtypes import INTEGERS, DType
+from onnxbolt.dtypes import CODES, INTEGERS, DType
 from onnxbolt.epilogues import MEAN, PRODUCT
 from onnxbolt.families import Family, gemm_3x, named
 from onnxbolt.families.blocks.mma_sync import MmaConfig, Tile, Walk
@@ -270,6 +270,17 @@ def config_3x(arch: int, dtype: DType, turn: int) -> Gemm3xConfig:
     )
 
 
+def elementwise_of_codes(dtype: DType) -> list[tuple[str, ...]]:
+    """HardSwish as quantized networks have it, a sum, and an activation by itself."""
+    name = dtype.name
+    inner = (
+        ("HardSigmoid", f"Requantize{name}", f"MulCodes{name}"),
+        (f"AddCodes{name}", "Relu"),
+        ("Sigmoid",),
+    )
+    return [(f"Decode{name}", *steps, f"Quantize{name}") for steps in inner]
+
+
 def instances(arch: int) -> list[Instance]:
     """Every kernel that the tests of `arch` (80 or 90; 75 for fp16 alone) need, each once."""
     types = TYPES if arch >= 80 else (DType.F16,)
@@ -293,6 +304,11 @@ def instances(arch: int) -> list[Instance]:
         Instance(ElementwiseConfig(arch=arch), dtype, dtype, chain)
         for dtype in types
         for chain in ELEMENTWISE
+    ]
+    found += [
+        Instance(ElementwiseConfig(arch=arch), dtype, dtype, chain)
+        for dtype in CODES
+        for chain in elementwise_of_codes(dtype)
     ]
     found += [
         Instance(ResizeConfig(arch=arch), dtype, dtype, chain)

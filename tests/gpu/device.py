@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from onnxbolt.codegen.render import Instance
+from onnxbolt.epilogues import MAX_PARAMS
 from onnxbolt.problems import MAX_TABLES
 
 GUARD = 4096  # bytes of poison before and behind each tensor, a multiple of any alignment
@@ -35,7 +36,7 @@ class Epilogue(ctypes.Structure):
         ("vectors", _P * 4),
         ("tensors", _P * 2),
         ("tensor_pitch", _L * 2),
-        ("params", ctypes.c_float * 8),
+        ("params", ctypes.c_float * MAX_PARAMS),
         ("rotation", Rotation),
     ]
 
@@ -222,7 +223,7 @@ class SqueezeExcite(ctypes.Structure):
         *_fields(_I, "n pixels channels squeezed"),
         *_fields(_P, "x squeeze excite squeeze_bias excite_bias y"),
         *_fields(_L, "x_pitch y_pitch"),
-        ("step_params", ctypes.c_float * 8),
+        ("step_params", ctypes.c_float * MAX_PARAMS),
         ("epilogue", Epilogue),
     ]
 

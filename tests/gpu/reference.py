@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import INTEGERS, DType
 from onnxbolt.epilogues import EPILOGUES
 from tests.gpu.cases import PARAMS, ConvShape
 
@@ -33,7 +33,7 @@ def rounded(values: np.ndarray, dtype: DType) -> np.ndarray:
 def drawn(rng: np.random.Generator, sizes: Sequence[int], dtype: DType) -> np.ndarray:
     """Normal values, or codes of the whole range."""
     values = rng.normal(0, 1, sizes)
-    if dtype.is_code:
+    if dtype in INTEGERS:
         limits = np.iinfo(dtype.numpy)
         values = np.clip(np.rint(values * 100), limits.min, limits.max)
     return values.astype(dtype.numpy)

@@ -166,6 +166,18 @@ def test_a_residual_block(stride: int, zero: int, tmp_path: Path) -> None:
     assert found.tobytes() == expected.tobytes()
 
 
+def test_codes_that_are_an_output_are_written(tmp_path: Path) -> None:
+    """A pair whose codes the model returns is none within an epilogue."""
+    model = _block()
+    for name in ("q0", "q2"):
+        value = helper.make_tensor_value_info(name, TensorProto.UINT8, (2, 16, 9, 9))
+        model.graph.output.append(value)
+    fused = _fused(model, tmp_path)
+    assert not [op for op in _types(fused) if "Requantize" in op]
+    for expected, found in zip(_outputs(model), _outputs(fused), strict=True):
+        assert found.tobytes() == expected.tobytes()
+
+
 def test_equal_layers_share_an_op_type(tmp_path: Path) -> None:
     """Scales and zero points are attributes, which bodies read."""
     model = stored.graph("mlp.ort.qdq.s8s8.tensor")

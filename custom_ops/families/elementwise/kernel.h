@@ -4,6 +4,8 @@
 // A thread keeps its group of channels and walks down the rows, so that it loads the epilogue's
 // vectors once.
 //
+// Codes of 8 bits are elements like others: the chain begins with Decode and ends with Quantize.
+//
 // Constraints: channels, pitches and operands are multiples of align_a.
 #pragma once
 #include <algorithm>
@@ -11,6 +13,7 @@
 #include "cutlass/array.h"
 #include "cutlass/fast_math.h"
 #include "epilogue/chain.h"
+#include "epilogue/codes.h"
 #include "ops/elementwise/arguments.h"
 #include "runtime/dependent_launch.h"
 #include "runtime/instance.h"

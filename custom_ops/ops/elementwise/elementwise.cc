@@ -1,4 +1,4 @@
-// FusedElementwise: y[.., C] = epilogue(x[.., C]).
+// FusedElementwise, FusedQuantizedElementwise: y[.., C] = epilogue(x[.., C]).
 #include "ops/elementwise/arguments.h"
 #include "runtime/operation.h"
 
@@ -22,6 +22,7 @@ class Elementwise : public Operation {
 };
 
 const RegisteredKind<Elementwise> kElementwise("elementwise", Cut::kRows);
+const RegisteredKind<Elementwise> kOfCodes("quantized_elementwise", Cut::kRows);
 
 }  // namespace
 }  // namespace onnxbolt

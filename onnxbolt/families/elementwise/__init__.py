@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onnxbolt.dtypes import CODES
 from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks.one_kernel import ANY_ACCESS, OneKernelConfig
 
@@ -18,8 +19,9 @@ class Elementwise(Family[ElementwiseConfig]):
 
     number, name, config = 11, "elementwise", ElementwiseConfig
     takes = ("element", "epilogue")
-    kinds, fixed = frozenset({"elementwise"}), ANY_ACCESS
+    kinds, fixed = frozenset({"elementwise", "quantized_elementwise"}), ANY_ACCESS
     tensor_cores = False
+    codes, codes_measured = CODES, False
 
     def shared_memory(self, kernel: Compiled) -> int:
         return 0

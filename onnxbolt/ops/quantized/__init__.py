@@ -7,6 +7,7 @@ the steps. Its body is the QDQ graph that it replaces.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -24,6 +25,7 @@ from onnxbolt.ops.base import Operation, Signature, Sizes, Stored, Surroundings,
 from onnxbolt.ops.body import Arranged, AttributeType, Body, epilogue
 from onnxbolt.ops.conv import Conv
 from onnxbolt.ops.conv.problem import problem_of
+from onnxbolt.ops.elementwise import Elementwise
 from onnxbolt.ops.gemm import Gemm
 from onnxbolt.ops.products import ProductOp
 from onnxbolt.ops.quantized import pattern
@@ -235,6 +237,27 @@ class QuantizedConv(_OfCodes, Conv):
         named = [scale, *operands]
         result = epilogue(body, steps, opset, result, named, Arranged(operand))
         return _turned(body, result, last, steps[-1].row.cast)
+
+
+class QuantizedElementwise(Elementwise):
+    """x [.., C] of codes to y [.., C] of the same type, by elementwise steps between them."""
+
+    name, op_type = "quantized_elementwise", "FusedQuantizedElementwise"
+    adds_values = False
+
+    def continuations(self) -> Sequence[StepPattern]:
+        """Steps between values and codes."""
+        return pattern.between_codes(self)
+
+    def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
+        """Attribute `epilogue_params`, which the body reads."""
+        made = super().operation(candidate, stored, tensors)
+        signature = dataclasses.replace(made.signature, steps=_steps(candidate))
+        return Operation(signature, made.inputs, made.attributes)
+
+    def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
+        """The steps' parameters."""
+        return {"epilogue_params": AttributeProto.FLOATS}
 
 
 def _turned(body: Body, name: str, perm: Sequence[int], dtype: DType | None) -> str:

@@ -9,6 +9,7 @@ else reads the codes, it is a step that rounds.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,7 +28,7 @@ from onnxbolt.canonicalize.quantized.scaling import (
     scaling_of,
 )
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import ADD_CODES, BIAS, CASTS, REQUANTIZE, Step
+from onnxbolt.epilogues import ADD_CODES, BIAS, CASTS, DECODE, MUL_CODES, REQUANTIZE, Step
 from onnxbolt.epilogues import DEQUANTIZE as SCALE_SUMS
 from onnxbolt.epilogues import QUANTIZE as ENDS
 from onnxbolt.graph.edit import auto_pad, insert, pinned, producer, sole_use, stand_in
@@ -116,6 +117,54 @@ def continuations(op: FusedOp) -> tuple[StepPattern, ...]:
         StepPattern(("Add",), partial(_add, op)),
         StepPattern(("Cast",), partial(_cast, op)),
     )
+
+
+def between_codes(op: FusedOp) -> tuple[StepPattern, ...]:
+    """The steps between codes where no product is in front."""
+    return (
+        StepPattern((QUANTIZE,), partial(_quantize, op)),
+        StepPattern(("Add",), partial(_combine, op, ADD_CODES)),
+        StepPattern(("Mul",), partial(_combine, op, MUL_CODES)),
+    )
+
+
+def decoded(tensor: gs.Tensor) -> tuple[gs.Tensor, Scaling] | None:
+    """The codes whose values `tensor` has, of one scale; None if there are none."""
+    node = producer(tensor)
+    scaling = scaling_of(node) if node is not None and is_dequantize(node) else None
+    if node is None or scaling is None or scaling.axis is not None:
+        return None
+    return node.inputs[0], scaling
+
+
+def decode(tensor: gs.Tensor, codes: gs.Tensor, scaling: Scaling) -> Link:
+    """The link that makes the values `tensor` of codes. Others may read them as well: their node
+    goes where nobody does any more."""
+    return Link(Step(DECODE[_type(codes)], _params(scaling)), None, (), tensor)
+
+
+def _type(codes: gs.Tensor) -> DType:
+    dtype = DType.of_codes(codes.dtype)
+    assert dtype is not None  # the caller has looked
+    return dtype
+
+
+def _combine(
+    op: FusedOp, steps: Mapping[DType, str], node: gs.Node, tensor: gs.Tensor, anchor: Anchor
+) -> Link | str | None:
+    """Add or Mul of another tensor's codes, whose values others may read, too."""
+    if anchor.op is not op or node.inputs[0] is node.inputs[1]:
+        return None
+    (other,) = (each for each in node.inputs if each is not tensor)
+    if isinstance(other, gs.Constant):
+        return None
+    found = decoded(other)
+    if found is None or DType.of_codes(found[0].dtype) is not anchor.dtype:
+        return f"its other operand is no value of codes of the same type: {other.name}"
+    codes, scaling = found
+    if list(codes.shape or ()) != list(tensor.shape or ()) or None in (codes.shape or (None,)):
+        return f"its other operand's shape may differ from the result's: {other.name}"
+    return Link(Step(steps[anchor.dtype], _params(scaling)), codes, (node,), node.outputs[0])
 
 
 def _match(op: FusedOp, node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refusal | None:

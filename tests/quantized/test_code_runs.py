@@ -1,0 +1,133 @@
+"""Elementwise nodes between codes, in NHWC, are one kernel that reads bytes and writes bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, helper
+
+from onnxbolt import optimize
+from onnxbolt.dtypes import INTEGERS, DType
+from onnxbolt.graph.importer import load_model
+from onnxbolt.verify import verify
+from onnxbolt.verify.session import CPU
+from tests.quantized import kernels
+from tests.support import Net
+
+# a value to a scale and a zero point, Q and DQ of them
+Pair = Callable[[str, float, int], str]
+
+
+@pytest.fixture(autouse=True)
+def _kernels() -> Iterator[None]:
+    with kernels.registered():
+        yield
+
+
+def _fused(model: ModelProto, folder: Path) -> ModelProto:
+    out = folder / "out.onnx"
+    optimize(
+        model, out, library=False, verify=False, archs=("sm_90a",), fuse="all", precision="keep"
+    )
+    return load_model(out)
+
+
+def _types(model: ModelProto) -> Counter[str]:
+    return Counter(node.op_type for node in model.graph.node)
+
+
+def _net(dtype: DType, between: Callable[[Net, str, Pair], str]) -> ModelProto:
+    """A convolution of codes on each side of `between`, which gets their values."""
+    net = Net({"x": (2, 16, 8, 8)}, opset=17, seed=7)
+
+    def pair(x: str, scale: float, zero: int) -> str:
+        numbers = net.const(scale), net.const(zero, dtype.numpy)
+        return net.node("DequantizeLinear", net.node("QuantizeLinear", x, *numbers), *numbers)
+
+    def conv(x: str) -> str:
+        weight = net.const(net.rng.integers(-127, 128, (16, 16, 1, 1)), np.int8)
+        return net.node("Conv", x, net.node("DequantizeLinear", weight, net.const(0.00213)))
+
+    values = pair(conv(pair("x", 0.0231, 3)), 0.0417, 5)
+    return net.model(pair(conv(pair(between(net, values, pair), 0.0311, 7)), 0.0293, 1))
+
+
+def _hard_swish(net: Net, x: str, pair: Pair) -> str:
+    """As onnxruntime.quantization writes it: codes of the gate, too."""
+    return net.node("Mul", x, pair(net.node("HardSigmoid", x, alpha=1 / 6), 0.00392, 0))
+
+
+def _sum(net: Net, x: str, pair: Pair) -> str:
+    return net.node("Relu", net.node("Add", pair(net.node("Sigmoid", x), 0.0039, 0), x))
+
+
+def _between_others(net: Net, x: str, pair: Pair) -> str:
+    """Abs is no step: the run begins behind the first one, and ends in front of the second."""
+    return net.node("Abs", pair(net.node("Tanh", pair(net.node("Abs", x), 0.05, 0)), 0.008, 2))
+
+
+CHAINS: dict[Callable[[Net, str, Pair], str], list[str]] = {
+    _hard_swish: ["HardSigmoid_RequantizeT_MulCodesT"],
+    _sum: ["Sigmoid_RequantizeT_AddCodesT_Relu"],
+    _between_others: ["Tanh"],
+}
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda dtype: dtype.value)
+@pytest.mark.parametrize("between", CHAINS, ids=lambda between: between.__name__)
+def test_a_run_of_codes_is_one_node(
+    between: Callable[[Net, str, Pair], str], dtype: DType, tmp_path: Path
+) -> None:
+    model = _net(dtype, between)
+    with kernels.moving():
+        fused = _fused(model, tmp_path)
+        result = verify(model, fused, providers=[CPU])
+    name = dtype.name
+    expected = [
+        f"FusedQuantizedElementwise_Decode{name}_{steps.replace('T_', name + '_')}"
+        for steps in CHAINS[between]
+    ]
+    ours = [op for op in _types(fused) if op.startswith("FusedQuantizedElementwise")]
+    assert len(ours) == len(expected)
+    for op, begin in zip(sorted(ours), expected, strict=True):
+        assert op.startswith(begin.rstrip("T"))
+        assert f"_Quantize{name}_{dtype.value}" in op
+    assert result.passed, result.text()
+
+
+def test_runs_stay_until_kernels_have_run_on_a_gpu(tmp_path: Path) -> None:
+    types = _types(_fused(_net(DType.U8, _hard_swish), tmp_path))
+    assert types["HardSigmoid"] == types["Mul"] == 1
+    assert not [op for op in types if op.startswith("FusedQuantizedElementwise")]
+
+
+def test_values_that_others_read_are_written(tmp_path: Path) -> None:
+    """A run ends in front of codes that are an output of the model."""
+    model = _net(DType.U8, _hard_swish)
+    gate = next(node for node in model.graph.node if node.op_type == "HardSigmoid")
+    codes = next(node for node in model.graph.node if gate.output[0] in node.input)
+    model.graph.output.append(
+        helper.make_tensor_value_info(codes.output[0], onnx.TensorProto.UINT8, (2, 16, 8, 8))
+    )
+    with kernels.moving():
+        fused = _fused(model, tmp_path)
+        result = verify(model, fused, providers=[CPU])
+    ours = [op for op in _types(fused) if op.startswith("FusedQuantizedElementwise")]
+    assert not [op for op in ours if "Requantize" in op]
+    assert result.passed, result.text()
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_wrong_number_of_a_step_is_found(place: int, tmp_path: Path) -> None:
+    model = _net(DType.U8, _hard_swish)
+    with kernels.moving():
+        fused = _fused(model, tmp_path)
+    node = next(n for n in fused.graph.node if n.op_type.startswith("FusedQuantizedElementwise"))
+    params = next(a for a in node.attribute if a.name == "epilogue_params")
+    params.floats[[0, 1, 6, 9][place]] += [0.001, 1, 0.001, 1][place]
+    assert not verify(model, fused, providers=[CPU]).passed
