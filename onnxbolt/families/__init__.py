@@ -46,6 +46,7 @@ from onnxbolt.families.norm import Norm
 from onnxbolt.families.pixel_shuffle import PixelShuffle
 from onnxbolt.families.pool import Pool
 from onnxbolt.families.quantized_conv_sm90 import QuantizedConvSm90
+from onnxbolt.families.quantized_depthwise import QuantizedDepthwise
 from onnxbolt.families.quantized_gemm_sm90 import QuantizedGemmSm90
 from onnxbolt.families.resize import Resize
 from onnxbolt.families.squeeze_excite import SqueezeExcite
@@ -124,6 +125,7 @@ FAMILIES: Registry[int, Family[Any]] = _Families(
         GridSample(),
         QuantizedGemmSm90(),
         QuantizedConvSm90(),
+        QuantizedDepthwise(),
     ),
     "number",
     "name",
@@ -185,6 +187,11 @@ def multiplies_codes() -> bool:
     """True if planning may choose kernels that multiply codes."""
     products = {QuantizedConvProblem, QuantizedGemmProblem}
     return not products.isdisjoint(problem_types().values())
+
+
+def convolves_by_channel() -> bool:
+    """True if planning may choose kernels for depthwise convolutions of codes."""
+    return any(family.by_channel for family in _planned())
 
 
 def problem_types() -> dict[str, type[Problem]]:

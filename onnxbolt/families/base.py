@@ -145,6 +145,7 @@ class Family(Generic[C]):
     unmeasured: tuple[type[Problem], ...] = ()
     # types of codes that its kernels take in place of values, by themselves
     codes: tuple[DType, ...] = ()
+    by_channel: bool = False  # its kernels convolve codes in as many groups as there are channels
     codes_measured: bool = True  # False: its kernels of codes have not run on a GPU yet
     generation: int = 2  # the tuner tries few of a problem's families of earlier generations
 

@@ -45,6 +45,7 @@ CONSTANTS: dict[Family[Any], tuple[str, tuple[str, ...]]] = {
     named("attention"): ("attention::Params", ()),
     named("attention_sm90"): ("attention_sm90::Params", ()),
     named("depthwise"): ("depthwise::Params", ("filter", "epilogue.vectors")),
+    named("quantized_depthwise"): ("depthwise::Params", ("filter", "epilogue.vectors")),
     named("squeeze_excite"): (
         "squeeze_excite::Params",
         ("squeeze", "squeeze_bias", "excite", "excite_bias"),

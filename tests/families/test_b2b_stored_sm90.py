@@ -84,7 +84,7 @@ def test_a_residual_between_layers_needs_no_other_kernel(problem: Product) -> No
         {"chain": ("Relu", "Gemm")},
         {"chain": ("Store", "Gemm", "Add")},
         {"chain": ("Add", "Gemm", "Add")},
-        {"chain": (*["Clip"] * 5, "Store", "Gemm")},
+        {"chain": (*["Clip"] * 7, "Store", "Gemm")},
         {"chain": ("Add", "Mul", "Add", "Store", "Gemm")},
         {"k": 4096},
     ],

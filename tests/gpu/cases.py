@@ -345,6 +345,7 @@ def instances(arch: int) -> list[Instance]:
     found += conv3d_cases.instances(arch, types)
     found += group_norm_cases.instances(arch, types)
     found += quantized_cases.instances(arch)
+    found += quantized_cases.by_channel(arch)
     found += _first_convolutions(arch)
     found += [
         *_chains(arch),

@@ -94,7 +94,7 @@ class Conv(ctypes.Structure):
 class Offsets(ctypes.Structure):
     """OffsetArguments."""
 
-    _fields_ = [("values", _P), ("classes", _I)]
+    _fields_ = [("values", _P), *_fields(_I, "classes zero")]
 
 
 class QuantizedGemm(Gemm):

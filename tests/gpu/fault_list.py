@@ -373,7 +373,7 @@ def _halo() -> Iterator[tuple[str, tuple[Edit, ...]]]:
 
 _DEPTHWISE_STORE = "      *reinterpret_cast<Access<Output, kWidth>*>(y) = result;\n"
 DEPTHWISE = Store(
-    "families/depthwise/tile.h",
+    "depthwise/tile.h",
     _DEPTHWISE_STORE,
     "{code}" + _DEPTHWISE_STORE,
     "result[i]",
@@ -572,7 +572,7 @@ def _depthwise() -> Iterator[tuple[str, tuple[Edit, ...]]]:
         K_BLOCK,
         (
             Edit(
-                "families/depthwise/kernel.h",
+                "depthwise/convolution.h",
                 product,
                 f"if (r + 1 < Shape::kR || s + 1 < Shape::kS) {product}",
             ),
@@ -789,6 +789,7 @@ _STORES = {
     named("halo_sm90"): _halo,
     named("b2b_halo_sm90"): _halo,
     named("depthwise"): _depthwise,
+    named("quantized_depthwise"): _depthwise,
     named("pool"): _pool,
     named("elementwise"): _elementwise,
     named("layout"): _layout,

@@ -269,6 +269,14 @@ def _quantized_conv() -> onnx.ModelProto:
     return net.model(_coded(net, net.node("Relu", y), 0)[0])
 
 
+def _quantized_depthwise() -> onnx.ModelProto:
+    net = Net({"x": (1, 64, SIDE, SIDE)})
+    weight, bias = _weight(net, 64, 1, 3, 3, axis=0), net.normal(64)
+    values = _coded(net, "x", 128)[0]
+    y = net.node("Conv", values, weight, bias, pads=SAME, group=64)
+    return net.model(_coded(net, net.node("Relu", y), 0)[0])
+
+
 MODELS: dict[Family[Any], Callable[[], onnx.ModelProto]] = {
     named("gemm_2x"): _gemm,
     named("gemm_3x"): _gemm,
@@ -276,6 +284,7 @@ MODELS: dict[Family[Any], Callable[[], onnx.ModelProto]] = {
     named("gemm_rows_sm90"): lambda: _gemm(429),
     named("quantized_gemm_sm90"): _quantized_gemm,
     named("quantized_conv_sm90"): _quantized_conv,
+    named("quantized_depthwise"): _quantized_depthwise,
     named("gemm_skinny"): lambda: _gemm(m=16, n=16384),
     named("conv_2x"): _conv,
     named("conv_sm90"): _conv,

@@ -512,6 +512,7 @@ BUILDERS: dict[Family[Any], Builder] = {
     named("group_norm"): group_norms.problems,
     named("quantized_gemm_sm90"): quantized.problems,
     named("quantized_conv_sm90"): quantized.problems,
+    named("quantized_depthwise"): quantized.by_channel,
     named("elementwise"): _each(elementwise_problem, (1, 1, 0), (777, 10, 2), (70001, 64, 0)),
 }
 

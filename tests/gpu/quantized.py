@@ -14,8 +14,10 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import ADD_CODES, DEQUANTIZE, EPILOGUES, QUANTIZE, REQUANTIZE
 from onnxbolt.families import named
 from onnxbolt.families.blocks.codes import CodesConfig, Offsets
+from onnxbolt.families.quantized_depthwise import QuantizedDepthwiseConfig
 from onnxbolt.integers import round_up
 from onnxbolt.ops.quantized.pattern import classes
+from onnxbolt.verify.products import convolution
 from tests.gpu.cases import PARAMS, ConvShape
 from tests.gpu.device import Epilogue, Library, QuantizedConv, QuantizedGemm, Tensor
 from tests.gpu.device import Offsets as Table
@@ -67,6 +69,19 @@ CONVS = (
     ConvShape(2, 12, 10, 9, 18, 2, 3, strides=(1, 2), dilations=(3, 1)),
     ConvShape(1, 1, 1, 4, 4, 1, 1),
     ConvShape(1, 9, 9, 8, 4, 3, 3, (1, 1, 1, 1), gap=1),
+)
+
+
+DEPTHWISES = (
+    ConvShape(2, 15, 17, 2, 2, 3, 3, (1, 1, 1, 1)),
+    ConvShape(2, 12, 10, 1, 1, 3, 3),
+    ConvShape(1, 2, 3, 1, 1, 3, 3, (1, 1, 1, 1)),  # every pixel meets other taps
+    ConvShape(2, 15, 17, 3, 3, 3, 3, (1, 1, 1, 1), strides=(2, 2), gap=1),
+    ConvShape(1, 14, 13, 1, 1, 5, 5, (2, 2, 2, 2)),
+    ConvShape(1, 14, 13, 6, 6, 5, 5, (2, 2, 2, 2), strides=(2, 2)),
+    ConvShape(1, 20, 13, 2, 2, 3, 3, (2, 2, 2, 2), dilations=(2, 2), gap=2),
+    ConvShape(1, 9, 8, 2, 2, 3, 5, (1, 2, 1, 2)),
+    ConvShape(1, 9, 8, 1, 1, 3, 3, (0, 1, 2, 0), strides=(1, 3)),
 )
 
 
@@ -150,6 +165,55 @@ def conv(library: Library, instance: Instance, shape: ConvShape) -> Coded:
     )
     table = border_table(weight, shape, zero) if zero else None
     kept = (source, filters, operands, operands.offsets(arguments, table))
+    return operands.problem(arguments, output, sums, magnitudes, kept)
+
+
+def by_channel(library: Library, instance: Instance) -> list[Coded]:
+    """Depthwise convolutions whose filter the kernel serves."""
+    assert isinstance(instance.config, QuantizedDepthwiseConfig)
+    return [
+        depthwise(library, instance, shape)
+        for shape in DEPTHWISES
+        if _filter(shape) == instance.config.filter
+    ]
+
+
+def _filter(shape: ConvShape) -> tuple[int, int, int]:
+    """As configurations have it: zeros for one that is not known when a kernel is compiled."""
+    size, stride = shape.r, shape.strides[0]
+    known = shape.r == shape.s and shape.strides == (stride, stride) and shape.dilations == (1, 1)
+    return (size, size, stride) if known and size > 1 else (0, 0, 0)
+
+
+def depthwise(library: Library, instance: Instance, shape: ConvShape) -> Coded:
+    """A convolution of each channel by itself."""
+    rng, dtype = random_of(instance, shape), instance.dtype
+    c, (p, q) = shape.c * UNIT, output_extent(shape)
+    x = codes(rng, dtype, (shape.n, shape.h, shape.w, c))
+    weight = codes(rng, dtype.weight, (c, shape.r, shape.s, 1))
+    zero = _ZEROS[dtype][0]
+    multiply = convolution(c, shape.strides, shape.pads, shape.dilations)
+
+    def convolved(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        filters = weight.astype(np.float64).transpose(0, 3, 1, 2)
+        return multiply(x.transpose(0, 3, 1, 2), filters).transpose(0, 2, 3, 1)
+
+    values = x.astype(np.float64) - zero
+    sums = convolved(values, weight)
+    magnitudes = convolved(np.abs(values), np.abs(weight.astype(np.float64)))
+    depth = shape.r * shape.s
+    operands = _Operands(library, instance, (shape.n, p, q, c), depth, shape.gap, rng)
+    source, filters = Tensor(library, x, shape.gap * UNIT), Tensor(library, weight)
+    answer = np.zeros((shape.n, p, q, c), instance.out.numpy)
+    output = Tensor(library, answer, shape.gap * UNIT, empty=True)
+    arguments = QuantizedConv(
+        *(shape.n, shape.h, shape.w, c, c, shape.r, shape.s, p, q),
+        *(*shape.pads, *shape.strides, *shape.dilations, c),
+        *(source.pointer, filters.pointer, output.pointer, source.pitch, output.pitch),
+        operands.arguments,
+    )
+    arguments.offsets = Table(None, 1, zero)
+    kept = (source, filters, operands)
     return operands.problem(arguments, output, sums, magnitudes, kept)
 
 

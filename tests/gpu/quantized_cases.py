@@ -15,6 +15,7 @@ from onnxbolt.families.blocks.codes import CodesConfig
 from onnxbolt.problems import QuantizedConvProblem, QuantizedGemmProblem
 
 FAMILIES = (named("quantized_gemm_sm90"), named("quantized_conv_sm90"))
+DEPTHWISE = named("quantized_depthwise")
 _I8, _U8, _E4M3, _F16, _BF16, _F32 = (
     DType.I8,
     DType.U8,
@@ -37,6 +38,8 @@ _CHAINS = (
 # columns of nominal problems, which decide the widths of the tiles
 _COLUMNS = (256, 64, 128, 48, 192, 80, 16, 512, 112)
 _ROWS, _DEPTH = 20_000, 512
+# sizes of depthwise filters, their strides and dilations
+FILTERS = ((3, 1, 1), (3, 2, 1), (5, 1, 1), (5, 2, 1), (3, 1, 2))
 _IMAGES, _SIZE, _CHANNELS = 48, 28, 128
 
 
@@ -57,6 +60,26 @@ def instances(arch: int) -> Iterator[Instance]:
         # clusters whose blocks share rows of A, which the planner does not offer
         shared = [config for config in _configs(problem, arch) if config.cluster == (2, 1)][:1]
         yield from (_instance(problem, replace(config, cluster=(1, 2))) for config in shared)
+
+
+def by_channel(arch: int) -> Iterator[Instance]:
+    """Depthwise convolutions: each filter with a kernel of its own and another one, in each type
+    and with each chain, tiles in turn."""
+    turns = itertools.count()
+    forms = [*itertools.product(_TYPES, _CHAINS), *zip(_OTHERS, itertools.cycle(_CHAINS[1:4]))]
+    for (size, stride, dilation), ((dtype, out), steps) in itertools.product(FILTERS, forms):
+        pad = dilation * (size - 1) // 2
+        after = (_SIZE - 1) // stride + 1
+        problem = QuantizedConvProblem(
+            *(_IMAGES, _SIZE, _SIZE, _CHANNELS, _CHANNELS, size, size, after, after, (pad,) * 4),
+            *((stride, stride), (dilation, dilation), _CHANNELS, dtype, out),
+            *(chain_of(dtype, out, steps), dtype is not _E4M3, dtype is not _E4M3),
+        )
+        configs = [each.instance() for each in DEPTHWISE.candidates(problem, get(arch))]
+        turn = next(turns)
+        # every filter in one type, all types with one filter
+        if size == 3 or dtype is _U8:
+            yield Instance(configs[5 * turn % len(configs)], dtype, out, problem.chain)
 
 
 def chain_of(dtype: DType, out: DType, steps: tuple[str, ...]) -> tuple[str, ...]:

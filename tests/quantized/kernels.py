@@ -48,6 +48,16 @@ def registered() -> Iterator[None]:
 
 
 @contextmanager
+def by_channel() -> Iterator[None]:
+    """With kernels for depthwise convolutions of codes, whether these have run on a GPU or not."""
+    Codes.by_channel = True
+    try:
+        yield
+    finally:
+        Codes.by_channel = False
+
+
+@contextmanager
 def moving() -> Iterator[None]:
     """With kernels that take codes in place of values, whether these have run on a GPU or not."""
     waiting = [f for f in FAMILIES.values() if f.codes and not f.codes_measured]

@@ -16,7 +16,7 @@ from onnxbolt.dtypes import INTEGERS, DType
 from onnxbolt.graph.importer import load_model
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CPU
-from tests.quantized import kernels
+from tests.quantized import kernels, stored
 from tests.support import Net
 
 # a value to a scale and a zero point, Q and DQ of them
@@ -131,3 +131,23 @@ def test_a_wrong_number_of_a_step_is_found(place: int, tmp_path: Path) -> None:
     params = next(a for a in node.attribute if a.name == "epilogue_params")
     params.floats[[0, 1, 6, 9][place]] += [0.001, 1, 0.001, 1][place]
     assert not verify(model, fused, providers=[CPU]).passed
+
+
+@pytest.mark.parametrize("name", [name for name in stored.names() if name.startswith("mobile")])
+def test_depthwise_convolutions_of_codes(name: str, tmp_path: Path) -> None:
+    """No Conv stays where kernels have run."""
+    model = stored.graph(name)
+    with kernels.moving(), kernels.by_channel():
+        fused = _fused(model, tmp_path)
+        result = verify(model, fused, providers=[CPU])
+    assert result.passed, result.text()
+    if "u8u8" in name:  # weights with zero points
+        return
+    assert not {"Conv", "HardSwish"} & _types(fused).keys()
+    assert len([op for op in _types(fused) if op.startswith("NchwToNhwc")]) <= 2
+    (deep,) = [
+        node
+        for node in fused.graph.node
+        if any(attribute.name == "group" and attribute.i == 16 for attribute in node.attribute)
+    ]
+    assert deep.op_type.startswith("FusedQuantizedConv")

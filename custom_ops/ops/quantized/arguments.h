@@ -11,6 +11,7 @@ namespace onnxbolt {
 struct OffsetArguments {
   const int32_t* values = nullptr;  // [classes, n]; null if the zero point is 0
   int classes = 1;
+  int zero = 0;  // the zero point, for kernels that subtract it from x
 };
 
 struct QuantizedGemmArguments : GemmArguments {

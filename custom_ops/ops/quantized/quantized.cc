@@ -16,7 +16,7 @@ class Offsets {
  public:
   Offsets(const Op& op, const Attributes& attributes)
       : given_(op.operands[0] == 'o'), input_(op.first_operand) {
-    const int64_t zero = attributes.Int("x_zero", 0);
+    const int64_t zero = zero_ = attributes.Int("x_zero", 0);
     const int64_t least = op.element == kTypeI8 ? -128 : 0, most = op.element == kTypeU8   ? 255
                                                                    : op.element == kTypeI8 ? 127
                                                                                            : 0;
@@ -34,12 +34,14 @@ class Offsets {
     const Shape shape = ort::ShapeOf(table);
     const int64_t classes = shape.empty() ? 0 : shape[0];
     RequireShape(input_, shape, {std::max<int64_t>(classes, 1), t.y_shape.back()});
-    return {static_cast<const int32_t*>(t.buffers->Read(table, kTypeI32)), AsInt(classes)};
+    return {static_cast<const int32_t*>(t.buffers->Read(table, kTypeI32)), AsInt(classes),
+            AsInt(zero_)};
   }
 
  private:
   const bool given_;
   const size_t input_;
+  int64_t zero_ = 0;
 };
 
 class QuantizedGemm : public RowProduct {

@@ -4,6 +4,7 @@ of a small tile of output pixels."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 from onnxbolt.archs import Arch
 from onnxbolt.epilogues import MEAN
@@ -13,7 +14,9 @@ from onnxbolt.families.blocks.memory import epilogue_cost, memory_us
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide
 from onnxbolt.kernel_time import US, overlapped
-from onnxbolt.problems import ConvProblem
+from onnxbolt.problems import ConvProblem, QuantizedConvProblem
+
+Convolved: TypeAlias = ConvProblem | QuantizedConvProblem
 
 # threads of a block: few enough for several blocks to take turns in loading and computing
 _THREADS = 128
@@ -27,12 +30,12 @@ _SPILLED = {(7, 7, 1, 1, 4, 1)}  # filter, rows, columns and channels of tiles t
 _REGISTERS = 235  # the most per thread, as `registers` counts them; more would spill
 _BASE_REGISTERS = 25  # pointers, bounds, the epilogue's vector
 # the largest filter, in numbers, that stays in registers; larger ones are read from shared memory
-# (custom_ops/families/depthwise/tile.h)
+# (custom_ops/depthwise/tile.h)
 _KEPT_FILTER = 72
 _ANY = (0, 0, 0)
 # the most of a thread if the filter is not known when the kernel is compiled
 _ANY_SUMS, _ANY_COLUMNS = 16, 4
-_SHARED_MEMORY = 48 * 1024  # bytes of a block, which hold the filters of its channels as fp32
+SHARED_MEMORY = 48 * 1024  # bytes of a block, which hold the filters of its channels as fp32
 
 # The constants were fitted to measurements of MobileNetV3's depthwise layers on one H200
 # (tests/families/test_depthwise.py holds them). Instructions of a thread, as compiled: for each
@@ -86,32 +89,41 @@ class Depthwise(Family[DepthwiseConfig]):
         """Configurations for depthwise convolutions; empty for other groups and for filters that
         exceed shared memory."""
         plain = not (problem.inner or problem.nchw or problem.y_nchw or MEAN in problem.chain)
-        if not (plain and problem.depthwise):
-            return ()
-        most = alignment(problem.c, problem.dtype)
-        tiles, known = _TILES, fixed(problem)
-        if known == _ANY:
-            tiles = tuple((1, min(_ANY_COLUMNS, _ANY_SUMS // n), n) for n in (8, 4, 2, 1))
-        found = (
-            DepthwiseConfig(
-                arch=arch.number, rows=rows, columns=columns, filter=known, access=width
-            )
-            for rows, columns, width in tiles
-            if width <= most and 4 * problem.r * problem.s * width <= _SHARED_MEMORY
-        )
-        return tuple(config for config in found if known == _ANY or _fits(config))
+        return candidates(DepthwiseConfig, problem, arch) if plain else ()
 
     def shared_memory(self, kernel: Compiled) -> int:
-        return _SHARED_MEMORY
+        return SHARED_MEMORY
 
     def predicted_us(self, problem: ConvProblem, config: DepthwiseConfig, arch: Arch) -> float:
-        """Instructions count besides bytes."""
-        return arch.launch_us + overlapped(
-            _compute_us(problem, config, arch), memory_us(problem, arch)
-        )
+        return predicted_us(problem, config, arch)
 
 
-def fixed(problem: ConvProblem) -> tuple[int, int, int]:
+C = TypeVar("C", bound=DepthwiseConfig)
+
+
+def candidates(kind: type[C], problem: Convolved, arch: Arch) -> tuple[C, ...]:
+    """Configurations for depthwise convolutions; empty for other groups and for filters that exceed
+    shared memory."""
+    if not problem.depthwise:
+        return ()
+    most = alignment(problem.c, problem.dtype)
+    tiles, known = _TILES, fixed(problem)
+    if known == _ANY:
+        tiles = tuple((1, min(_ANY_COLUMNS, _ANY_SUMS // n), n) for n in (8, 4, 2, 1))
+    found = (
+        kind(arch=arch.number, rows=rows, columns=columns, filter=known, access=width)
+        for rows, columns, width in tiles
+        if width <= most and 4 * problem.r * problem.s * width <= SHARED_MEMORY
+    )
+    return tuple(config for config in found if known == _ANY or _fits(config))
+
+
+def predicted_us(problem: Convolved, config: DepthwiseConfig, arch: Arch) -> float:
+    """Microseconds of one launch; instructions count besides bytes."""
+    return arch.launch_us + overlapped(_compute_us(problem, config, arch), memory_us(problem, arch))
+
+
+def fixed(problem: Convolved) -> tuple[int, int, int]:
     """R, S and stride if there are kernels compiled for them, else zeros."""
     square = problem.r == problem.s and problem.strides[0] == problem.strides[1]
     if square and (problem.r, problem.strides[0]) in _FIXED and problem.dilations == (1, 1):
@@ -127,7 +139,7 @@ def _fits(config: DepthwiseConfig) -> bool:
     return sums <= _FEWER_SUMS.get(config.filter, _SUMS) and config.registers <= _REGISTERS
 
 
-def _compute_us(problem: ConvProblem, config: DepthwiseConfig, arch: Arch) -> float:
+def _compute_us(problem: Convolved, config: DepthwiseConfig, arch: Arch) -> float:
     """Microseconds of all threads' instructions, memory aside."""
     rows, columns, width = config.rows, config.columns, config.access
     tiles = problem.n * ceil_divide(problem.p, rows) * ceil_divide(problem.q, columns)
@@ -154,7 +166,7 @@ def _issue(config: DepthwiseConfig, arch: Arch) -> float:
     return min(_ISSUE + _ISSUE_OF_WARP * blocks * threads / 32, _MOST_ISSUE)
 
 
-def _accesses(problem: ConvProblem, config: DepthwiseConfig) -> int:
+def _accesses(problem: Convolved, config: DepthwiseConfig) -> int:
     """The number of channel vectors that a thread loads: each pixel of its window once, or once per
     tap if the filter is not fixed."""
     r, s, stride = config.filter

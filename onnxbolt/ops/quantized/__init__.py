@@ -19,7 +19,7 @@ from onnx import AttributeProto
 from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import BIAS, CASTS, DEQUANTIZE, Step
-from onnxbolt.forms import FIRST_TO_LAST, LAST_TO_FIRST, Form, padded_channels, take
+from onnxbolt.forms import FIRST_TO_LAST, LAST_TO_FIRST, Form, kept, padded_channels, take
 from onnxbolt.graph.edit import conv_attributes
 from onnxbolt.ops.base import Operation, Signature, Sizes, Stored, Surroundings, Tensors
 from onnxbolt.ops.body import Arranged, AttributeType, Body, epilogue
@@ -186,6 +186,9 @@ class QuantizedConv(_OfCodes, Conv):
         """Channels last, in whole accesses."""
         alignment = candidate.anchor.dtype.alignment
         depth, width = int(candidate.anchor.weight.shape[1]), candidate.widths[-1]
+        if candidate.anchor.depthwise:  # the result is stored as x is
+            form = kept(around.x, width, alignment if around.padded else 1)
+            return form, form
         writes = Form(True, padded_channels(width, alignment) if around.padded else None)
         native = around.x
         suits = native.last and native.count(depth) % alignment == 0
@@ -208,6 +211,8 @@ class QuantizedConv(_OfCodes, Conv):
         """Attributes `epilogue_params`, `x_zero`, and those of ONNX."""
         made = _operation(self, candidate, stored, tensors)
         attributes = {**made.attributes, **conv_attributes(candidate.anchor.node)}
+        if candidate.anchor.depthwise and stored.writes.channels is not None:
+            attributes["group"] = len(stored.writes.channels)
         return Operation(made.signature, made.inputs, attributes)
 
     def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:

@@ -208,7 +208,7 @@ def _window(node: gs.Node, anchor: QuantizedAnchor) -> str:
     x, weight = anchor.x, anchor.weight
     if len(weight.shape) != 4 or len(x.shape) != 4 or not isinstance(x.shape[1], int):
         return "a convolution of codes that is none of images"
-    if anchor.groups != 1:
+    if anchor.groups != 1 and not (anchor.depthwise and families.convolves_by_channel()):
         return "no kernel convolves codes in groups"
     if auto_pad(node) != "NOTSET":
         return "auto_pad with an unknown input size"

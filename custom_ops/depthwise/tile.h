@@ -1,6 +1,8 @@
 // A thread's part of a depthwise convolution: `Width` neighbouring channels of a small tile of
 // output pixels.
 #pragma once
+#include <type_traits>
+
 #include "cutlass/array.h"
 #include "cutlass/fast_math.h"
 #include "epilogue/chain.h"
@@ -46,7 +48,23 @@ __device__ Values<N> widened(const Access<T, N>& access) {
   return values;
 }
 
+// The type of the weights of an element: those of codes of integers are signed.
+template <class Element>
+using WeightOf = std::conditional_t<std::is_same_v<Element, uint8_t>, int8_t, Element>;
+
+// Codes less their zero point. Sums of their products are integers below 2^24, which fp32 has.
+template <class Element, int N>
+__device__ Values<N> centered(const Access<Element, N>& access, float zero) {
+  Values<N> values = widened<Element, N>(access);
+  if constexpr (std::is_integral_v<Element>) {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N; ++i) values[i] -= zero;
+  }
+  return values;
+}
+
 struct Params : ConvArguments {
+  float zero = 0.f;                             // the zero point of x, where x are codes
   cutlass::FastDivmod tile_columns, tile_rows;  // tiles of an image
   cutlass::FastDivmod chunks;                   // parts of the channels, one to a block
   int tiles;                                    // tiles of all images
