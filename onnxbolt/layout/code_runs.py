@@ -2,9 +2,9 @@
 kernel computes: it reads bytes and writes bytes.
 
 HardSwish of a quantized network is such a run: HardSigmoid of the values of codes, its own codes,
-and their product with the values. A run begins at a node that reads the values of codes, and ends
-with a QuantizeLinear. Its steps read past values of other codes, which are not computed where
-nobody else reads them.
+and their product with the values. So is the product with the gate of squeeze-and-excitation. A run
+begins at a node that reads the values of codes, and ends with a QuantizeLinear. Its steps read past
+values of other codes, which are not computed where nobody else reads them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from onnxbolt.epilogues import QUANTIZE
 from onnxbolt.forms import Form
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.match.matcher import links_over
+from onnxbolt.ops.base import FusedOp
 from onnxbolt.ops.quantized.pattern import decode, decoded
 
 
@@ -55,17 +56,23 @@ def _begun(
         if found is None or assignment.form(found[0]) != form:
             continue
         codes, scaling = found
-        dtype = DType.of_codes(codes.dtype)
-        if dtype is None or not families.takes_codes(ops.CODES_ALONE.name, dtype):
+        dtype, op = DType.of_codes(codes.dtype), _op(codes, node.outputs[0])
+        if dtype is None or op is None or not families.takes_codes(op.name, dtype):
             continue
-        if list(codes.shape or ()) != list(node.outputs[0].shape or ()):
-            continue
-        anchor = Anchor(ops.CODES_ALONE, node, codes, None, dtype)
+        anchor = Anchor(op, node, codes, None, dtype)
         first = decode(tensor, codes, scaling)
         links = links_over(node, tensor, anchor, [first]).links
         if links and _same_form(links, assignment, form):
             return anchor, [first, *links]
     return None
+
+
+def _op(codes: gs.Tensor, result: gs.Tensor) -> FusedOp | None:
+    """The op that reads codes as its x: of the result's shape, or of one pixel of each image."""
+    shape, whole = list(codes.shape or ()), list(result.shape or ())
+    if shape == whole and None not in shape:
+        return ops.CODES_ALONE
+    return ops.CODES_GATE if len(whole) == 4 and shape == [*whole[:2], 1, 1] else None
 
 
 def _behind(

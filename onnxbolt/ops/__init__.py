@@ -32,13 +32,28 @@ from onnxbolt.ops.norm import (
 )
 from onnxbolt.ops.pixel_shuffle import DepthToSpace, SpaceToDepth
 from onnxbolt.ops.pool import AveragePool, GlobalAveragePool, MaxPool
-from onnxbolt.ops.quantized import QuantizedConv, QuantizedElementwise, QuantizedGemm
+from onnxbolt.ops.quantized import (
+    QuantizedConv,
+    QuantizedElementwise,
+    QuantizedGate,
+    QuantizedGemm,
+)
 from onnxbolt.ops.resize import Resize
 from onnxbolt.ops.rotary import Rotary
 from onnxbolt.ops.squeeze_excite import SqueezeExcite
 from onnxbolt.registry import Registry, cached
 
-__all__ = ["ALONE", "CODES_ALONE", "OPS", "FusedOp", "conversion", "kinds", "named", "of_type"]
+__all__ = [
+    "ALONE",
+    "CODES_ALONE",
+    "CODES_GATE",
+    "OPS",
+    "FusedOp",
+    "conversion",
+    "kinds",
+    "named",
+    "of_type",
+]
 
 
 class _Ops(Registry[str, FusedOp]):
@@ -95,6 +110,7 @@ OPS: Registry[str, FusedOp] = _Ops(
         EmbeddingRmsNorm(),
         Elementwise(),
         QuantizedElementwise(),
+        QuantizedGate(),
         MaxPool(),
         AveragePool(),
         GlobalAveragePool(),
@@ -112,6 +128,7 @@ OPS: Registry[str, FusedOp] = _Ops(
 
 ALONE = OPS[Elementwise.name]  # computes an epilogue without a product before it, and copies
 CODES_ALONE = OPS[QuantizedElementwise.name]  # the same between codes
+CODES_GATE = OPS[QuantizedGate.name]  # multiplies an image by the codes of one pixel
 
 
 @cached(1)

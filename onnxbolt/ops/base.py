@@ -204,6 +204,7 @@ class FusedOp:
     # ONNX operators whose nodes it replaces if their x [N, C, H, W] is stored as NHWC
     operators: ClassVar[tuple[str, ...]] = ()
     ranks: ClassVar[tuple[int, ...]] = (4,)  # ranks of x, of such nodes
+    averages: ClassVar[bool] = False  # such a replacement makes one mean of all pixels
     takes_cast: ClassVar[bool] = False  # such a replacement includes a Cast behind the node
     # all its kernels move rows in accesses of 16 bytes
     whole_accesses: ClassVar[bool] = False

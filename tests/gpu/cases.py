@@ -270,6 +270,11 @@ def config_3x(arch: int, dtype: DType, turn: int) -> Gemm3xConfig:
     )
 
 
+def gate_of_codes(dtype: DType) -> tuple[str, ...]:
+    """The product with the gate of squeeze-and-excitation."""
+    return (f"Decode{dtype.name}", f"MulCodes{dtype.name}", f"Quantize{dtype.name}")
+
+
 def elementwise_of_codes(dtype: DType) -> list[tuple[str, ...]]:
     """HardSwish as quantized networks have it, a sum, and an activation by itself."""
     name = dtype.name
@@ -299,6 +304,10 @@ def instances(arch: int) -> list[Instance]:
         Instance(config(arch=arch), dtype, dtype)
         for config in (PoolConfig, ResizeConfig, LayoutConfig)
         for dtype in INTEGERS
+    ]
+    found += [Instance(PoolConfig(arch=arch), dtype, DType.F32) for dtype in INTEGERS]
+    found += [
+        Instance(ResizeConfig(arch=arch), dtype, dtype, gate_of_codes(dtype)) for dtype in INTEGERS
     ]
     found += [
         Instance(ElementwiseConfig(arch=arch), dtype, dtype, chain)

@@ -13,7 +13,7 @@ from onnxbolt.dtypes import INTEGERS, DType
 from onnxbolt.families import named
 from tests.gpu.cases import ALL, TYPES
 from tests.gpu.device import KernelError, Library, Pool, Tensor
-from tests.gpu.reference import LIMITS, relative_error
+from tests.gpu.reference import LIMITS, drawn, relative_error
 
 pytestmark = pytest.mark.gpu
 
@@ -150,6 +150,20 @@ def test_max_of_codes(library: Library, shape: PoolShape, dtype: DType) -> None:
         np.testing.assert_array_equal(output.read(), _reference(x, shape, MAX))
 
 
+@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda dtype: dtype.value)
+@pytest.mark.parametrize("shape", [s for s in SHAPES if s.window == (s.h, s.w)], ids=str)
+def test_mean_of_codes(library: Library, shape: PoolShape, dtype: DType) -> None:
+    """As numbers in fp32, whose sums are exact."""
+    sizes = (shape.n, shape.h, shape.w, shape.c)
+    x = drawn(np.random.default_rng(shape.h * shape.c), sizes, dtype)
+    source = Tensor(library, x, shape.gap)
+    means = np.zeros((shape.n, 1, 1, shape.c), np.float32)
+    output = Tensor(library, means, shape.gap, empty=True)
+    library.kernel(_instance(dtype, DType.F32)).launch(_arguments(shape, AVERAGE, source, output))
+    expected = x.astype(np.float64).mean((1, 2), keepdims=True)
+    np.testing.assert_allclose(output.read(), expected, rtol=2.0**-22, atol=0)
+
+
 def _arguments(shape: PoolShape, kind: int, source: Tensor, output: Tensor) -> Pool:
     top, left, bottom, right = shape.pads
     return Pool(
@@ -214,9 +228,10 @@ def test_empty_window_is_refused(library: Library) -> None:
         library.kernel(_instance(DType.F16)).check(Pool(MAX, 1, 4, 4, 8, 2, 2, 0, 2))
 
 
-def _instance(dtype: DType) -> Instance:
+def _instance(dtype: DType, out: DType | None = None) -> Instance:
     return next(
         instance
         for instance in ALL
-        if instance.config.family is named("pool") and instance.dtype is dtype
+        if instance.config.family is named("pool")
+        and (instance.dtype, instance.out) == (dtype, out or dtype)
     )

@@ -133,6 +133,31 @@ def test_a_wrong_number_of_a_step_is_found(place: int, tmp_path: Path) -> None:
     assert not verify(model, fused, providers=[CPU]).passed
 
 
+def _gated(net: Net, x: str, pair: Pair) -> str:
+    """Squeeze-and-excitation without its convolutions: a gate for each channel."""
+    mean = pair(net.node("GlobalAveragePool", x), 0.0173, 11)
+    return net.node("Mul", x, pair(net.node("HardSigmoid", mean), 0.00392, 2))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda dtype: dtype.value)
+def test_means_and_gates_of_codes(dtype: DType, tmp_path: Path) -> None:
+    """The mean reads bytes, and its value is computed of it; the gate broadcasts."""
+    model = _net(dtype, _gated)
+    with kernels.moving():
+        fused = _fused(model, tmp_path)
+        result = verify(model, fused, providers=[CPU])
+    types, name = _types(fused), dtype.name
+    assert types[f"GlobalAveragePool_nhwc_CastF32_{dtype.value}"] == 1
+    gate = f"FusedQuantizedGate_Decode{name}_MulCodes{name}_Quantize{name}_{dtype.value}"
+    assert types[gate] == 1
+    assert types["Mul"] == types["Sub"] == 1  # (mean - zero point) * scale
+    assert result.passed, result.text()
+    node = next(node for node in fused.graph.node if node.op_type == gate)
+    params = next(a for a in node.attribute if a.name == "epilogue_params")
+    params.floats[2] *= 1.02
+    assert not verify(model, fused, providers=[CPU]).passed
+
+
 @pytest.mark.parametrize("name", [name for name in stored.names() if name.startswith("mobile")])
 def test_depthwise_convolutions_of_codes(name: str, tmp_path: Path) -> None:
     """No Conv stays where kernels have run."""

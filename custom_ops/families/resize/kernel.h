@@ -11,6 +11,7 @@
 #include "cutlass/array.h"
 #include "cutlass/fast_math.h"
 #include "epilogue/chain.h"
+#include "epilogue/codes.h"
 #include "ops/resize/arguments.h"
 #include "runtime/dependent_launch.h"
 #include "runtime/instance.h"

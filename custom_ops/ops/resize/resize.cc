@@ -182,6 +182,7 @@ class Resize : public Operation {
 };
 
 const RegisteredKind<Resize> kResize("resize", Cut::kImages, Operands::kOwn);
+const RegisteredKind<Resize> kGate("quantized_gate", Cut::kImages, Operands::kOwn);
 
 }  // namespace
 }  // namespace onnxbolt

@@ -20,7 +20,7 @@ class Resize(Family[ResizeConfig]):
 
     number, name, config = 19, "resize", ResizeConfig
     takes = ("element", "output", "epilogue")
-    kinds, fixed = frozenset({"resize"}), ANY_ACCESS
+    kinds, fixed = frozenset({"resize", "quantized_gate"}), ANY_ACCESS
     tensor_cores = False
     codes, codes_measured = INTEGERS, False
 

@@ -7,11 +7,14 @@ The kernel may include a Cast behind the node.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt import families
 from onnxbolt.candidates import Anchor, Candidate, Link
+from onnxbolt.canonicalize.quantized.scaling import Scaling, new_tensor
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, Step
 from onnxbolt.forms import Form, stored_shape
@@ -20,7 +23,8 @@ from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Kernels, Origin, Result, Writer
 from onnxbolt.layout.places import without_padding
 from onnxbolt.ops import OPS, FusedOp
-from onnxbolt.ops.base import Stored
+from onnxbolt.ops.base import Operation, Signature, Stored
+from onnxbolt.ops.quantized.pattern import decoded
 from onnxbolt.registry import cached
 
 
@@ -37,7 +41,49 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     if dtype.is_code and not (op.selects(node) and families.takes_codes(op.name, dtype)):
         return None
     reads, writes = op.forms_of(node, state.form(x))
-    return Carry((reads, *(None for _ in node.inputs[1:])), (writes,), _emit, ours=True)
+    codes = _averaged(op, x, state, reads)
+    emit = _emit if codes is None else partial(_emit_mean, *codes)
+    return Carry((reads, *(None for _ in node.inputs[1:])), (writes,), emit, ours=True)
+
+
+def _averaged(
+    op: FusedOp, x: gs.Tensor, state: Assignment, form: Form
+) -> tuple[gs.Tensor, Scaling] | None:
+    """The codes whose values x are, where a kernel takes the mean of codes; None otherwise."""
+    found = decoded(x) if op.averages and x.dtype == np.float32 else None
+    dtype = None if found is None else DType.of_codes(found[0].dtype)
+    if found is None or dtype is None or state.form(found[0]) != form:
+        return None
+    return found if families.takes_codes(op.name, dtype) else None
+
+
+def _emit_mean(
+    codes: gs.Tensor, scaling: Scaling, writer: Writer, node: gs.Node, carry: Carry
+) -> None:
+    """The mean of codes as numbers, whose value follows: (mean - zero point) * scale."""
+    (reads, *_), (form,) = carry.reads, carry.writes
+    y, op, dtype = node.outputs[0], replacing(node), DType.of_codes(codes.dtype)
+    assert reads is not None  # the rule has set it,
+    assert op is not None  # and has looked
+    assert dtype is not None  # at both
+    mean = new_tensor(writer.graph, f"{y.name}_of_codes", np.dtype(np.float32), y.shape)
+    made = writer.own(
+        Operation(
+            Signature(op, dtype, len(y.shape), (Step(CASTS[DType.F32]),)),
+            [writer.get(codes, reads)],
+        ),
+        Result(mean, form),
+        Origin(f"{node.op} of codes in NHWC", node, (node,)),
+        Kernels(op.configs(_sizes(codes, reads), _sizes(y, form), dtype, writer.archs)),
+    )
+    value = made.outputs[0]
+    if scaling.zero:
+        zero = writer.constant(y.name, scaling.zero.astype(np.float32))
+        less = writer.scratch(y, np.float32)
+        writer.add("Sub", [value, zero], [less], {}, y, node)
+        value = less
+    scale = writer.constant(y.name, scaling.scale.astype(np.float32))
+    writer.add("Mul", [value, scale], [writer.produce(y, form)], {}, y, node)
 
 
 @cached(1)

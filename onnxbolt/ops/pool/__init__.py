@@ -84,6 +84,8 @@ class Pooling(FusedOp):
         """The operator on NCL, NCHW or NCDHW."""
         rank = signature.rank or 4
         x = body("Transpose", [body.load("x")], perm=LAST_TO_FIRST[rank])
+        if self.averages and signature.dtype.is_code:
+            x = body("Cast", [x], to=DType.F32.onnx)
         result = body(self.operator, [x])
         body.refer(self.taken)
         result = body("Transpose", [result], perm=FIRST_TO_LAST[rank])
@@ -123,10 +125,11 @@ class AveragePool(Pooling):
 
 
 class GlobalAveragePool(Pooling):
-    """The mean of each line, image or volume."""
+    """The mean of each line, image or volume; of codes as numbers in fp32."""
 
     name, op_type = "global_average_pool", "GlobalAveragePool_nhwc"
     operator, operators = "GlobalAveragePool", MEANS
+    averages = True
 
     def replacement(self, node: gs.Node) -> Replacement | None:
         """GlobalAveragePool, or ReduceMean over all spatial axes."""

@@ -27,12 +27,15 @@ from onnxbolt.ops.conv import Conv
 from onnxbolt.ops.conv.problem import problem_of
 from onnxbolt.ops.elementwise import Elementwise
 from onnxbolt.ops.gemm import Gemm
-from onnxbolt.ops.products import ProductOp
+from onnxbolt.ops.products import ProductOp, operands
 from onnxbolt.ops.quantized import pattern
 from onnxbolt.ops.quantized.pattern import QuantizedAnchor
+from onnxbolt.ops.resize import Resize
 from onnxbolt.patterns.types import AnchorPattern, StepPattern
 from onnxbolt.problems import Problem, QuantizedConvProblem, QuantizedGemmProblem
+from onnxbolt.sampling import Sampling
 
+_AS_IT_IS = Sampling("nearest", "asymmetric", "floor", "scales")
 _OFFSETS = "offsets"  # the variant for a zero point of x that is not 0
 
 
@@ -263,6 +266,37 @@ class QuantizedElementwise(Elementwise):
     def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
         """The steps' parameters."""
         return {"epilogue_params": AttributeProto.FLOATS}
+
+
+class QuantizedGate(Resize):
+    """x [N, 1, 1, C] and a tensor [N, H, W, C] of codes to y [N, H, W, C] of the same type: the
+    gate of squeeze-and-excitation. It is a Resize by 1, whose epilogue broadcasts."""
+
+    name, op_type = "quantized_gate", "FusedQuantizedGate"
+    operators = ()  # type: ignore[assignment]
+    adds_values = False
+
+    def continuations(self) -> Sequence[StepPattern]:
+        """Steps between values and codes."""
+        return pattern.between_codes(self)
+
+    def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
+        """Attributes `sampling`, `scales` and `epilogue_params`, which the body reads."""
+        anchor = candidate.anchor
+        signature = Signature(self, anchor.dtype, 4, _steps(candidate), variant=_AS_IT_IS)
+        codes = operands(candidate, (stored.writes,), tensors)
+        own = {"sampling": _AS_IT_IS.numbers, "scales": [1.0, 1.0]}
+        x = tensors.get(anchor.x, stored.writes)
+        return Operation(signature, [x, *codes], {**own, **candidate.parameters})
+
+    def words(self, signature: Signature) -> Sequence[str]:
+        """None: there is one way."""
+        return ()
+
+    def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
+        """The scales, and the steps' parameters."""
+        own = super().attributes(signature)
+        return {**own, "epilogue_params": AttributeProto.FLOATS}
 
 
 def _turned(body: Body, name: str, perm: Sequence[int], dtype: DType | None) -> str:

@@ -162,7 +162,7 @@ def _combine(
     if found is None or DType.of_codes(found[0].dtype) is not anchor.dtype:
         return f"its other operand is no value of codes of the same type: {other.name}"
     codes, scaling = found
-    if list(codes.shape or ()) != list(tensor.shape or ()) or None in (codes.shape or (None,)):
+    if not anchor.op.accepts(codes, tensor):
         return f"its other operand's shape may differ from the result's: {other.name}"
     return Link(Step(steps[anchor.dtype], _params(scaling)), codes, (node,), node.outputs[0])
 
