@@ -40,12 +40,21 @@ def _numbers(emit: Emit, dtype: DType) -> list[str]:
 
 
 def _quantize(emit: Emit, opset: int, x: str, _: str, params: object, dtype: DType) -> str:
-    return emit("QuantizeLinear", [x, *_numbers(emit, dtype)])
+    return emit("QuantizeLinear", [_apart(emit, x, dtype), *_numbers(emit, dtype)])
 
 
 def _requantize(emit: Emit, opset: int, x: str, _: str, params: object, dtype: DType) -> str:
     numbers = _numbers(emit, dtype)
-    return emit("DequantizeLinear", [emit("QuantizeLinear", [x, *numbers]), *numbers])
+    codes = emit("QuantizeLinear", [_apart(emit, x, dtype), *numbers])
+    return emit("DequantizeLinear", [codes, *numbers])
+
+
+def _apart(emit: Emit, x: str, dtype: DType) -> str:
+    """x behind an operator that changes nothing, where codes are fp8: ONNX Runtime drops a Relu
+    right in front of these, as if they had no negative ones."""
+    if dtype is not DType.E4M3:
+        return x
+    return emit("Max", [x, emit("Const", float(np.finfo(np.float32).min))])
 
 
 def _dequantize(emit: Emit, opset: int, x: str, _: str, params: object, dtype: DType) -> str:

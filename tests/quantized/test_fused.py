@@ -166,6 +166,19 @@ def test_a_residual_block(stride: int, zero: int, tmp_path: Path) -> None:
     assert found.tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("name", [name for name in stored.names() if "fp8" in name])
+def test_bodies_of_fp8_are_right_in_plain_onnx_runtime(name: str, tmp_path: Path) -> None:
+    """It drops a Relu right in front of codes in fp8, as it does in the original."""
+    fused = _fused(stored.graph(name), tmp_path)
+    session = ort.InferenceSession(fused.SerializeToString(), providers=["CPUExecutionProvider"])
+    (x,) = session.get_inputs()
+    draws = np.random.default_rng(5).standard_normal(x.shape)
+    (found,) = session.run(None, {x.name: draws.astype(np.float16)})
+    (expected,) = _outputs(fused)
+    largest = np.abs(expected.astype(np.float64)).max()
+    assert np.abs(found.astype(np.float64) - expected).max() <= _FP8_STEP * largest
+
+
 def test_codes_that_are_an_output_are_written(tmp_path: Path) -> None:
     """A pair whose codes the model returns is none within an epilogue."""
     model = _block()
