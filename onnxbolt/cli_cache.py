@@ -75,7 +75,7 @@ def cache_show(prefix: str, as_json: bool, quiet: bool) -> None:
 @cache.command("export")
 @click.argument("path", metavar="FILE", type=FILE)
 def cache_export(path: Path, quiet: bool) -> None:
-    """Write all measurements to FILE as JSON lines, sorted."""
+    """Write all measurements to FILE as JSON lines, sorted; compressed if it ends in .gz."""
     from onnxbolt.tune.database import Database
 
     with Database() as database:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import os
 import stat
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from onnxbolt.errors import InputError
 
+_GZIP = b"\x1f\x8b"  # the first bytes of a compressed file
 
-def write_whole(path: Path, text: str) -> None:
+
+def write_whole(path: Path, text: str | bytes) -> None:
     """Write a temporary file beside `path`, then move it there. Raises InputError where that fails,
     and leaves no other file then, nor where a signal ends it."""
+    content = text if isinstance(text, bytes) else text.encode()
     staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        staged.write_text(text, encoding="utf-8", newline="\n")
+        staged.write_bytes(content)
         os.replace(staged, path)
     except OSError as error:
         raise InputError(
@@ -80,14 +86,26 @@ def read_whole(path: Path, largest: int) -> str:
         return path.read_text(encoding="utf-8")
 
 
-def read_lines(path: Path, longest: int) -> Iterator[str]:
-    """The file's lines. Raises InputError if it cannot be read, is not text, or has a line of
-    more than `longest` characters."""
-    with _readable(path), path.open(encoding="utf-8") as file:
+def read_lines(path: Path, longest: int, largest: int) -> Iterator[str]:
+    """The lines of a file, which gzip may have compressed. Raises InputError if it cannot be read,
+    is not text, has a line of more than `longest` characters, or more than `largest` of them in
+    all."""
+    with _readable(path), _text(path) as file:
+        total = 0
         while line := file.readline(longest + 1):
+            total += len(line)
             if len(line) > longest:
                 raise InputError(f"{path}: a line has more than {longest} characters")
+            if total > largest:
+                raise InputError(f"{path}: has more than {largest} characters")
             yield line
+
+
+def _text(path: Path) -> IO[str]:
+    """The file opened as text, decompressed if gzip has compressed it."""
+    with path.open("rb") as file:
+        compressed = file.read(len(_GZIP)) == _GZIP
+    return gzip.open(path, "rt", encoding="utf-8") if compressed else path.open(encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -98,6 +116,8 @@ def _readable(path: Path) -> Iterator[None]:
         raise InputError(
             f"{path}: cannot be read: {error.strerror}; name a file that exists"
         ) from error
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise InputError(f"{path}: its compressed content is damaged: {error}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -99,7 +99,7 @@ def test_an_archive_is_not_unpacked_beyond_its_limit(
 
 def test_long_lines_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("a\n" + "b" * 50)
-    lines = read_lines(tmp_path / "lines", 20)
+    lines = read_lines(tmp_path / "lines", 20, 1000)
     assert next(lines) == "a\n"
     with pytest.raises(InputError, match="a line has more than 20 characters"):
         next(lines)

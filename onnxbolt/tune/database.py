@@ -8,6 +8,7 @@ write-ahead log makes each `add` whole or absent, whenever the process ends.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import sqlite3
 import threading
 import time
@@ -127,10 +128,12 @@ class Database:
             return int(self._connection.execute("SELECT count(*) FROM measurements").fetchone()[0])
 
     def export(self, path: Path) -> None:
-        """Write everything as JSON lines: the same measurements give the same bytes."""
+        """Write everything as JSON lines, compressed if the name ends in .gz: the same measurements
+        give the same bytes."""
         rows = self._select("ORDER BY key, config, time_ns, id")
         lines = [HEADER, *(dict(zip(COLUMNS, row, strict=True)) for row in rows)]
-        write_whole(path, "".join(f"{canonical(line)}\n" for line in lines))
+        text = "".join(f"{canonical(line)}\n" for line in lines).encode()
+        write_whole(path, gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
 
     def merge(self, path: Path) -> int:
         """Add what another database or an exported file holds, all of it or nothing, and return how

@@ -71,7 +71,7 @@ def _rows_of_database(path: Path) -> Iterator[Row]:
 
 def _rows_of_export(path: Path) -> Iterator[Row]:
     number = 0
-    for number, line in enumerate(read_lines(path, _LONGEST_LINE), 1):
+    for number, line in enumerate(read_lines(path, _LONGEST_LINE, _LARGEST), 1):
         try:
             values = checks.parsed_json(line)
             if number == 1:

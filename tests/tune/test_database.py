@@ -4,6 +4,7 @@ ends."""
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import math
 import random
 import signal
@@ -25,6 +26,7 @@ from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.problems import GemmProblem
+from onnxbolt.tune import merging
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.schema import SCHEMA
 
@@ -283,6 +285,32 @@ def test_merge_of_a_problem_that_equals_a_sound_one_is_one_clear_error(
     other.add(ok(2, 5.0, key=sound.replace('"m":1,', '"m":true,')))
     with pytest.raises(InputError, match="m is True"):
         database.merge(other.path)
+
+
+def test_an_export_may_be_compressed(tmp_path: Path, database: Database) -> None:
+    database.add(ok(2, 5.0), ok(3, 4.0))
+    path = tmp_path / "export.jsonl.gz"
+    database.export(path)
+    first = path.read_bytes()
+    assert gzip.decompress(first) == exported(database)
+    database.export(path)
+    assert path.read_bytes() == first
+    with Database(tmp_path / "other.sqlite") as other:
+        assert other.merge(path) == 2
+        path.write_bytes(first[:-20])
+        with pytest.raises(InputError, match="compressed content is damaged"):
+            other.merge(path)
+
+
+def test_merge_of_a_small_file_that_becomes_large_is_one_clear_error(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.add(ok(2, 5.0), ok(3, 4.0))
+    path = tmp_path / "export.jsonl.gz"
+    database.export(path)
+    monkeypatch.setattr(merging, "_LARGEST", 1000)
+    with pytest.raises(InputError, match="more than 1000 characters"):
+        database.merge(path)
 
 
 def test_merge_of_no_file_is_one_clear_error(tmp_path: Path, database: Database) -> None:
