@@ -129,7 +129,7 @@ def test_an_op_with_its_family(precision: str, dtype: DType, scale: float, tmp_p
 def test_tuning_by_a_strategy_measures_an_extension_s_kernels() -> None:
     net = Net({"x": (96, 70)})
     source = net.model(STEPS["SteepSwish"](net, net.linear("x", 70, 50)))
-    tuning = pipeline.tune(source, archs=ARCH, strategy="best_family", fuse="all", budget=300)
+    tuning = pipeline.tune(source, archs=ARCH, strategy="best_family", fuse="all", budget=3600)
     assert tuning.ended_by == "done"
     with Database() as database:
         measured = list(itertools.chain(*map(database.measurements, database.keys())))

@@ -59,11 +59,17 @@ def test_every_fused_node_computes_its_tensor(
         for node in onnx.load(path, load_external_data=False).graph.node
         if node.domain == "com.onnxbolt"
     ]
-    texts = [
-        {attribute.name: attribute.s.decode() for attribute in node.attribute} for node in nodes
+    found = [
+        {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+        for node in nodes
     ]
-    # for a node that writes a part of a Concat's result: that part
-    tensors = {text.get("part_tensor") or text["tensor"] for text in texts}
+    # for a node that writes a part of a Concat's result: that part; for merged products: each one
+    tensors = {
+        name.decode()
+        for values in found
+        for name in values.get("joined_tensors")
+        or [values.get("part_tensor") or values.get("tensor", b"")]
+    }
     assert "" not in tensors
     assert tensors <= {row.name for row in result.rows}
 
