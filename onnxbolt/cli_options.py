@@ -9,7 +9,7 @@ import click
 
 from onnxbolt.cli_base import ARCH, FILE, SEED, Finite, custom_ops
 from onnxbolt.errors import InputError
-from onnxbolt.options import FUSE, PRECISIONS, TRIALS, seconds, shapes
+from onnxbolt.options import FUSE, PRECISIONS, TRIALS, latency, seconds, shapes
 
 
 def once(_: click.Context, __: click.Parameter, values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -32,6 +32,20 @@ class _Time(click.ParamType[float]):
 
 
 TIME = _Time()
+
+
+class _Latency(click.ParamType[float]):
+    """'0.7ms' -> 0.0007"""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            return value if isinstance(value, float) else latency(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
 
 
 class _Count(click.ParamType[int | str]):
@@ -237,6 +251,12 @@ def measuring(only: str = "") -> Callable[[Callable[..., Any]], Callable[..., An
             type=TIME,
             metavar="TIME",
             help=said("Time limit, compilation included, e.g. 90s or 10m."),
+        ),
+        click.option(
+            "--target",
+            type=_Latency(),
+            metavar="TIME",
+            help=said("Stop as soon as the whole model takes no more than this, e.g. 0.7ms."),
         ),
         click.option(
             "--trials",

@@ -213,12 +213,13 @@ def optimize_all(
     """Optimize each model; with `write`, write its files.
 
     Options.lock and Options.inputs are replaced by those of each job. With Options.tune the kernels
-    of all models are measured first, in one run, and Options.budget is for everything. After an
-    interrupt while tuning, nothing more is measured, and models get the best kernels so far. Raises
+    of all models are measured first, in one run, and Options.budget is for everything; with
+    Options.target each model is tuned by itself, until it meets the target. After an interrupt
+    while tuning, nothing more is measured, and models get the best kernels so far. Raises
     InputError if there is no GPU to tune on.
     """
     tuning = _SharedTuning(options, len(jobs))
-    if options.tune:
+    if options.tune and options.target is None:
         sources = [job.source for job in jobs]
         tuning.note(pipeline.tune_together(sources, tuning.for_kernels(), watch).ended_by)
     outcomes = []

@@ -53,6 +53,7 @@ class Choices(TypedDict, total=False):
     seed: int
     tune: bool
     budget: float | None
+    target: float | None
     trials: int
     strategy: str
     gpus: int | str
@@ -103,6 +104,7 @@ class Options:
     seed        seed of the random inputs
     tune        measure kernels and ONNX Runtime on the local GPU first
     budget      with tune: time limit in seconds, compilation included
+    target      with tune: stop as soon as the whole model takes no more than so many seconds
     trials      with tune: kernels tried per problem
     strategy    with tune: an extension's strategy, by name, that chooses what is measured; default:
                 the tuner's own
@@ -148,6 +150,7 @@ class Options:
     seed: int = 0
     tune: bool = False
     budget: float | None = None
+    target: float | None = None
     trials: int = TRIALS
     strategy: str = ""
     gpus: int | str = 1
@@ -187,6 +190,8 @@ class Options:
             )
         if self.budget is not None and not self.budget > 0:
             raise InputError(f"{option('budget', self.budget)}: give a time above zero")
+        if self.target is not None:
+            self._check_target(self.target)
         for name, shapes in self.asked_shapes.items():
             if not all(1 <= size <= LONGEST for shape in shapes.values() for size in shape):
                 raise InputError(f"{option(name)}: sizes must be from 1 to {LONGEST}")
@@ -234,6 +239,15 @@ class Options:
         if self.insecure and not self.scheduler:
             raise InputError(
                 f"{option('insecure', True)} is about {option('scheduler')}: give it as well"
+            )
+
+    def _check_target(self, target: float) -> None:
+        if not 0 < target < math.inf:
+            raise InputError(f"{option('target', target)}: give a time above zero")
+        if not self.tune or self.fuse == "all":
+            raise InputError(
+                f"{option('target', target)} measures the whole model with ONNX Runtime: it needs"
+                f" {option('tune', True)}, and cannot be combined with {option('fuse', 'all')}"
             )
 
     @property
@@ -293,6 +307,15 @@ def seconds(text: str) -> float:
     if not total:
         raise InputError(f"{text!r} is not a time; write it as 90s, 10m or 1h30m")
     return total
+
+
+def latency(text: str) -> float:
+    """'0.7ms', '700us' or '0.0007s' in seconds. Raises InputError for other text and for zero."""
+    parts = re.fullmatch(r"(\d{1,12}(?:\.\d{1,12})?)\s*(us|ms|s)", text.strip())
+    found = float(parts[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[parts[2]] if parts else 0.0
+    if not found:
+        raise InputError(f"{text!r} is not a model's time; write it as 0.7ms or 700us")
+    return found
 
 
 def shapes(text: str) -> dict[str, tuple[int, ...]]:

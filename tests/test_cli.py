@@ -280,7 +280,7 @@ def test_an_architecture_given_twice_counts_once(small_model: Path) -> None:
     assert once.read_bytes() == twice.read_bytes()
 
 
-@pytest.mark.parametrize("flag", ["budget", "trials", "strategy"])
+@pytest.mark.parametrize("flag", ["budget", "target", "trials", "strategy"])
 def test_optimize_tunes_by_the_options_of_tune(flag: str) -> None:
     def option(command: str) -> dict[str, Any]:
         (found,) = (p for p in commands.commands[command].params if p.name == flag)

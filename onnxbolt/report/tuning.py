@@ -11,6 +11,7 @@ Section = tuple[str, tuple[str, ...], list[tuple[Any, ...]]]
 _ENDS = {
     "done": "nothing more was worth trying",
     "budget": "the budget is spent",
+    "target": "the target is met",
     "interrupt": "interrupted",
 }
 

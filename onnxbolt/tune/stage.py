@@ -24,6 +24,7 @@ from onnxbolt import gpu
 from onnxbolt.archs import by_name, get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.errors import InputError, OnnxboltError
+from onnxbolt.kernel_time import US
 from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Machine
 from onnxbolt.measurements.timings import NOTHING, Choice, Comparison, Timings
@@ -51,6 +52,7 @@ from onnxbolt.verify.session import CUDA, available_providers
 
 # shares of the remaining budget
 _KERNELS_SHARE = 0.6  # for kernels; the rest is for comparing
+_FIRST_TURN = 60.0  # seconds, with a target: enough for the first kernels of a model
 _REGIONS_SHARE = 0.7  # for regions, of that rest; what remains is for the whole model
 # kernels per core in the compiler's queue: with more, kernels are chosen too early; with fewer,
 # headers take most of the time
@@ -111,9 +113,22 @@ def tuned(
     said = messages or _say_nothing
     with _gpus(archs, options, said) as gpus, Database() as database:
         measuring = _Measuring(subject, options, database, gpus, said, watch or Silent(), start)
-        chosen, timings = _rounds(subject, archs, options.fuse, locked, measuring)
-        chosen = measuring.settled(chosen, archs, timings)
+        for seconds in _turns(options):
+            measuring.begin(seconds)
+            chosen, timings = _rounds(subject, archs, options.fuse, locked, measuring)
+            chosen = measuring.settled(chosen, archs, timings)
+            if measuring.ended:
+                break
         return chosen, measuring.tuning
+
+
+def _turns(options: Options) -> Iterator[float]:
+    """The seconds of each turn, at whose end the whole model is measured: without a target one turn
+    to the end, else each twice as long as the one before."""
+    seconds = math.inf if options.target is None else _FIRST_TURN
+    while True:
+        yield seconds
+        seconds *= 2
 
 
 def kernel_problems(subject: Subject, archs: Sequence[int]) -> list[Problem]:
@@ -399,6 +414,24 @@ class _Measuring(_Kernels):
     ) -> None:
         super().__init__(options, database, gpus, watch, start)
         self._subject, self._messages = subject, messages
+        self._last = self._deadline  # the end of the last turn
+        # bodies of control flow are no whole models
+        self._target = None if subject.places else options.target
+
+    def begin(self, seconds: float) -> None:
+        """Begin a turn of so many seconds, which repeats nothing that earlier ones measured."""
+        self._deadline = min(self._last, time.monotonic() + seconds)
+        self._note(notes=(), whole=None)
+
+    @property
+    def ended(self) -> bool:
+        """True if no turn follows: the target is met, there is nothing more to try, or no time."""
+        whole = self.tuning.whole
+        stopped = self.tuning.ended_by == "budget" and time.monotonic() < self._last
+        met = self._target is not None and whole is not None and whole.ours_us <= self._target * US
+        if met and stopped:
+            self._note(ended_by="target")
+        return met or not stopped
 
     def extend(
         self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]

@@ -89,7 +89,7 @@ class Tuning:
     seconds: float = 0.0
     trials: int = 0  # candidates measured now; others were in the database
     kernels: int = 0  # kernels compiled now or found in the cache
-    ended_by: str = "done"  # or "budget", or "interrupt"
+    ended_by: str = "done"  # or "budget", "target" or "interrupt"
     whole: WholeModel | None = None  # None if it was not compared
     notes: tuple[str, ...] = ()  # things that could not be measured, and why
     history: tuple[Moment, ...] = ()  # a moment whenever the best changed
@@ -148,7 +148,7 @@ def together(found: Sequence[tuple[str, Tuning]]) -> Tuning:
         sum(tuning.seconds for _, tuning in found),
         sum(tuning.trials for _, tuning in found),
         sum(tuning.kernels for _, tuning in found),
-        next((end for end in ("interrupt", "budget") if end in ends), "done"),
+        next((end for end in ("interrupt", "budget", "target") if end in ends), "done"),
         notes=tuple(dict.fromkeys((*notes, *whole))),
     )
 

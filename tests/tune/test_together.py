@@ -79,6 +79,9 @@ def test_the_budget_is_for_all_models(
     budgets.clear()
     optimize_all(jobs, Options(tune=True, library=False), write=False)
     assert budgets == [None] * 4
+    budgets.clear()
+    optimize_all(jobs, Options(tune=True, target=1e-3, library=False), write=False)
+    assert budgets == [None] * 3  # each model by itself
 
 
 def test_after_an_interrupt_all_models_get_the_best_so_far(
