@@ -15,10 +15,8 @@ All kernels were compiled by the tuner: comparing compiles nothing.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import functools
 import hashlib
+import math
 import os
 import tempfile
 import time
@@ -44,15 +42,13 @@ from onnxbolt.tune.cuda import CudaError, Stream
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.library import compiled
 from onnxbolt.tune.parts import promising
-from onnxbolt.tune.sessions import Arrays, Found, Sample, Setting, Source, interleave, only, search
+from onnxbolt.tune.racing import Here, Lap, Race, RaceError, Racing
+from onnxbolt.tune.sessions import cudnn_version
 from onnxbolt.tune.submodels import Fused, Original, fuse, repeat
-from onnxbolt.verify.feeds import random_feeds
-from onnxbolt.verify.session import CUDA, RUNTIME_ERRORS, available_providers
 
 Progress = Callable[[str], None]
 ORT, FUSED = "ort", "fused"
 Side = str | Part  # ORT, FUSED, or fused in part
-_SEARCH_RUNS, _ROUNDS, _RUNS = 10, 10, 10
 # share of the time for comparing that may go to compiling kernels that were not measured
 _COMPILING = 0.3
 _ALONE = 3.0  # how many times longer a kernel compiles alone than together with others in a unit
@@ -71,6 +67,7 @@ class Bench:
     deadline: float
     stream: Stream | None
     progress: Progress = lambda message: None
+    racing: Racing | None = None  # the place for races; None: this process
     _configs: dict[str, str] = field(default_factory=dict)
 
     def configs(self, region: Region) -> str:
@@ -83,6 +80,17 @@ class Bench:
             )
             self._configs[region.key] = digest(rows)
         return self._configs[region.key]
+
+    @property
+    def runtime(self) -> dict[str, object]:
+        """The versions, besides the machine, that ONNX Runtime's times depend on."""
+        cudnn = cudnn_version() if self.racing is None else self.racing.cudnn
+        return {"onnxruntime": ort.__version__, "cudnn": cudnn}
+
+    @property
+    def builds(self) -> bool:
+        """True if fused nodes run by kernels, and not as function bodies on the CPU."""
+        return self.racing is not None or self.stream is not None
 
     @property
     def over(self) -> bool:
@@ -139,7 +147,7 @@ def _ready(region: Region, bench: Bench) -> bool:
     at_once = min(len(families), len(os.sched_getaffinity(0)))
     seconds = (
         _ALONE * sum(family.compile_seconds for family in families) / at_once
-        if bench.stream and families
+        if bench.builds and families
         else 0.0
     )
     return seconds <= _COMPILING * max(bench.deadline - time.monotonic(), 0.0)
@@ -155,7 +163,7 @@ def session_key(bench: Bench, region: Region, side: Side) -> str:
         "session": f"{FUSED} {part.kind}" if part else side,
         "region": region.key_of(part) if part else region.key,
         "machine": plain(bench.machine),
-        **runtime_versions(),
+        **bench.runtime,
     }
     if side != ORT:
         parts["configs"] = bench.configs(region)
@@ -165,23 +173,6 @@ def session_key(bench: Bench, region: Region, side: Side) -> str:
 def digest(value: object) -> str:
     """A short digest of a value, for keys."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:32]
-
-
-def runtime_versions() -> dict[str, object]:
-    """The versions, besides the machine, that ONNX Runtime's times depend on."""
-    return {"onnxruntime": ort.__version__, "cudnn": cudnn_version()}
-
-
-@functools.cache
-def cudnn_version() -> int:
-    """The version of the cuDNN that ONNX Runtime has loaded (92000 is 9.20.0); 0 if there is
-    none."""
-    if CUDA not in available_providers():  # the call loads cuDNN
-        return 0
-    try:
-        return int(ctypes.CDLL("libcudnn.so.9").cudnnGetVersion())
-    except (OSError, AttributeError):
-        return 0
 
 
 def _recall(bench: Bench, region: Region) -> dict[str, Comparison] | None:
@@ -225,10 +216,24 @@ class Work:
 def _measure_all(
     bench: Bench, missing: Sequence[Region], original: Original
 ) -> dict[str, Comparison]:
-    """Measure one region after another. Each is prepared just before, since preparing all regions
-    of a large model takes minutes and gigabytes."""
+    """Measure one region after another, or as many at once as there are places. Each is prepared
+    just before, since preparing all regions of a large model takes minutes and gigabytes."""
     answers: dict[str, Comparison] = {}
     unready = 0
+    racing = bench.racing or Here(bench.stream)
+    racers: dict[int, Work] = {}
+
+    def finish() -> None:
+        try:
+            number, laps = racing.done()
+        except CudaError as error:
+            # the device is lost to this process, so failures of later regions would not be their
+            # fault
+            for work in racers.values():
+                _incomparable(bench, work.region, str(error))
+            raise
+        answers.update(_finished(bench, racers.pop(number), laps))
+
     with tempfile.TemporaryDirectory(prefix="onnxbolt-") as directory:
         for region in missing:
             if bench.over:
@@ -237,7 +242,13 @@ def _measure_all(
             if not _ready(region, bench):
                 unready += 1
             elif (work := _work(bench, region, original)) is not None:
-                answers |= _measure(bench, work, *_library(bench, work, Path(directory)))
+                race = _race(bench, work, *_library(bench, work, Path(directory)))
+                racers[id(work)] = work
+                racing.submit(id(work), race)
+                while len(racers) >= racing.slots:
+                    finish()
+        while racers:
+            finish()
     if unready:
         bench.progress(
             f"{unready} regions are not compared with ONNX Runtime: the budget ended before"
@@ -252,7 +263,7 @@ def _library(bench: Bench, work: Work, directory: Path) -> tuple[Manifest, Path 
     manifest = library.make_manifest(
         (op for model in models for op in model.ops), work.fused.instances
     )
-    if bench.stream is None:
+    if not bench.builds:
         return manifest, None
     path = directory / f"{manifest.digest}.so"
     if manifest.ops and not path.exists():
@@ -310,82 +321,47 @@ def _incomparable(bench: Bench, region: Region, why: str) -> None:
     bench.progress(f"{region.description}: cannot be compared with ONNX Runtime, because {why}")
 
 
-def _measure(
-    bench: Bench, work: Work, manifest: Manifest, path: Path | None
+def _race(bench: Bench, work: Work, manifest: Manifest, path: Path | None) -> Race:
+    """The race of both sides of a region, and of its parts."""
+    models = [
+        work.nodes,
+        *(made.model(manifest) for made in (work.fused, *work.parts.values())),
+    ]
+    repeated = [repeat(model, work.copies).SerializeToString() for model in models]
+    return Race(repeated, path, -math.inf if bench.over else bench.deadline)
+
+
+def _finished(
+    bench: Bench, work: Work, laps: Sequence[Lap | None] | RaceError
 ) -> dict[str, Comparison]:
-    """Measure both sides of a region, and its parts, in one interleaved measurement."""
-    region, copies = work.region, work.copies
-    nodes = repeat(work.nodes, copies)
-    feeds = random_feeds(nodes)
-
-    def fused(part: Fused) -> Source:
-        return Source("fused", repeat(part.model(manifest), copies).SerializeToString(), path)
-
-    try:
-        found = best_of(
-            {ORT: Source("nodes", nodes.SerializeToString()), FUSED: fused(work.fused)},
-            feeds,
-            bench.stream,
-        )
-        for part, made in work.parts.items():
-            if not bench.over:
-                _try(found, part, fused(made), feeds, bench.stream)
-        samples = interleave(
-            {side: best.session.measure for side, best in found.items()}, _ROUNDS, _RUNS
-        )
-    except RUNTIME_ERRORS as error:
-        _incomparable(bench, region, str(error).splitlines()[0][:200])
+    """Remember the times of a race, and compare them."""
+    region = work.region
+    if isinstance(laps, RaceError):
+        _incomparable(bench, region, str(laps))
         return {}
-    except CudaError as error:
-        # the device is lost to this process, so failures of later regions would not be their fault
-        _incomparable(bench, region, str(error))
-        raise
-    for side, sample in samples.items():
-        _remember(bench, region, side, sample, found[side].setting, copies)
+    sides: list[Side] = [ORT, FUSED, *work.parts]
+    for side, lap in zip(sides, laps, strict=True):
+        if lap is not None:
+            _remember(bench, region, side, lap, work.copies)
     answer = _recall(bench, region) or {}
     times = answer[region.key]
+    setting = laps[0].setting if laps[0] else ""
     bench.progress(
         f"{region.description}: fused {times.ours_us:.1f} us, ONNX Runtime {times.ort_us:.1f} us"
-        f" ({found[ORT].setting})"
+        f" ({setting})"
     )
     return answer
 
 
-def _try(
-    found: dict[Side, Found], part: Part, source: Source, feeds: Arrays, stream: Stream | None
-) -> None:
-    """A part, the rest of which runs with ONNX Runtime's best setting for the whole region; None if
-    it does not run."""
-    with contextlib.suppress(*RUNTIME_ERRORS):
-        found[part] = only(source, found[ORT].setting, feeds, stream)
-
-
-def best_of(sources: dict[Side, Source], feeds: Arrays, stream: Stream | None) -> dict[Side, Found]:
-    """The fastest setting of each side; with CUDA graphs if both sides can be captured, else
-    without. Raises one of RUNTIME_ERRORS."""
-    try:
-        return {
-            side: search([source], feeds, stream, _SEARCH_RUNS, (True,))
-            for side, source in sources.items()
-        }
-    except RUNTIME_ERRORS:
-        return {
-            side: search([source], feeds, stream, _SEARCH_RUNS, (False,))
-            for side, source in sources.items()
-        }
-
-
-def _remember(
-    bench: Bench, region: Region, side: Side, sample: Sample, setting: Setting, copies: int
-) -> None:
+def _remember(bench: Bench, region: Region, side: Side, lap: Lap, copies: int) -> None:
     bench.database.add(
         Measurement(
             session_key(bench, region, side),
             None,
             Status.OK,
-            sample.median / copies,
-            sample.mad / copies,
-            len(sample.times),
-            detail=str(setting),
+            lap.sample.median / copies,
+            lap.sample.mad / copies,
+            len(lap.sample.times),
+            detail=lap.setting,
         )
     )

@@ -14,6 +14,7 @@ from onnxbolt.errors import OnnxboltError
 from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.records import Machine, Measurement
 from onnxbolt.problems import Problem
+from onnxbolt.tune.racing import Racing
 
 Candidates = Sequence[tuple[KernelConfig, Path]]
 
@@ -47,6 +48,11 @@ class Gpus(ABC):
     @abstractmethod
     def machine(self) -> Machine:
         """The machine that the measurements belong to."""
+
+    @property
+    def racing(self) -> Racing | None:
+        """A place for races of sessions; None: this process."""
+        return None
 
     @abstractmethod
     def submit(self, task: int, problem: Problem, candidates: Candidates) -> None: ...

@@ -30,7 +30,7 @@ from onnxbolt.graph.convolutions import convolutions, poolings
 from onnxbolt.measurements.records import median_and_deviation
 from onnxbolt.runtime import session_options
 from onnxbolt.tune.cuda import CudaError, Stream
-from onnxbolt.verify.session import CPU, CUDA, RUNTIME_ERRORS
+from onnxbolt.verify.session import CPU, CUDA, RUNTIME_ERRORS, available_providers
 
 Arrays = Mapping[str, np.ndarray]
 Name = TypeVar("Name")
@@ -290,6 +290,18 @@ def _empty(shape: Sequence[int], dtype: np.dtype, device: str) -> ort.OrtValue:
     # numpy has no such type; ONNX Runtime takes the bits
     element: Any = onnx.TensorProto.BFLOAT16 if dtype == _BFLOAT16 else dtype
     return ort.OrtValue.ortvalue_from_shape_and_type(list(shape), element, device, 0)
+
+
+@functools.cache
+def cudnn_version() -> int:
+    """The version of the cuDNN that ONNX Runtime has loaded (92000 is 9.20.0); 0 if there is
+    none."""
+    if CUDA not in available_providers():  # the call loads cuDNN
+        return 0
+    try:
+        return int(ctypes.CDLL("libcudnn.so.9").cudnnGetVersion())
+    except (OSError, AttributeError):
+        return 0
 
 
 @dataclass(frozen=True)

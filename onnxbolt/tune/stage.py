@@ -446,19 +446,17 @@ class _Measuring(_Kernels):
 
     def settled(self, chosen: Plan, archs: Sequence[int], timings: Timings) -> Plan:
         """The plan without the regions that make the whole model slower."""
-        machine, options = self._gpus[0].machine, self._options
-        if options.fuse == "all" or CUDA not in available_providers():
+        gpus, options = self._gpus[0], self._options
+        if options.fuse == "all" or not _compares(gpus):
             return chosen
 
-        def checked(deadline: float, stream: Stream | None) -> Plan:
-            bench = Bench(timings, self._database, machine, deadline, stream, self._messages)
+        def checked(deadline: float) -> Plan:
+            bench = self._bench(gpus, timings, deadline)
             plan, whole = settle(self._subject, archs, options.fuse, timings, chosen, bench)
             self._note(whole=whole)
             return plan
 
-        found = self._or_remembered(
-            lambda: checked(self._deadline, Stream()), lambda: checked(-math.inf, None)
-        )
+        found = self._or_remembered(lambda: checked(self._deadline), lambda: checked(-math.inf))
         self.take_stock()
         if found.candidates and self.tuning.whole is None:
             self._note(
@@ -470,21 +468,26 @@ class _Measuring(_Kernels):
         self, gpus: Gpus, found: Sequence[Region], timings: Timings
     ) -> dict[str, Comparison]:
         """Compare regions; comparisons made before an interrupt count."""
-        if CUDA not in available_providers():
+        if not _compares(gpus):
             self._messages(
                 "nothing is compared with ONNX Runtime, because this onnxruntime has no"
                 " CUDA provider (install onnxruntime-gpu); predictions decide what is fused"
             )
             return {}
 
-        def answers(budget: float, stream: Stream | None) -> dict[str, Comparison]:
-            machine, deadline = gpus.machine, time.monotonic() + budget
-            bench = Bench(timings, self._database, machine, deadline, stream, self._messages)
+        def answers(budget: float) -> dict[str, Comparison]:
+            bench = self._bench(gpus, timings, time.monotonic() + budget)
             return compare(found, self._subject.original, self._subject.precision, bench)
 
         return self._or_remembered(
-            lambda: answers(self._left() * _REGIONS_SHARE, Stream()),
-            lambda: answers(-math.inf, None),
+            lambda: answers(self._left() * _REGIONS_SHARE), lambda: answers(-math.inf)
+        )
+
+    def _bench(self, gpus: Gpus, timings: Timings, deadline: float) -> Bench:
+        racing = gpus.racing
+        stream = Stream() if racing is None and deadline > -math.inf else None
+        return Bench(
+            timings, self._database, gpus.machine, deadline, stream, self._messages, racing
         )
 
     def _or_remembered(self, measure: Callable[[], T], recall: Callable[[], T]) -> T:
@@ -499,6 +502,12 @@ class _Measuring(_Kernels):
                     notes=(*self.tuning.notes, f"comparing with ONNX Runtime ended early: {error}")
                 )
         return recall()
+
+
+def _compares(gpus: Gpus) -> bool:
+    """True if ONNX Runtime has a CUDA provider where these GPUs are."""
+    racing = gpus.racing
+    return CUDA in available_providers() if racing is None else racing.cudnn > 0
 
 
 def _build(instances: Sequence[Instance], stop: threading.Event) -> Iterator[library.Result]:

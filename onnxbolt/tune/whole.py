@@ -27,8 +27,9 @@ from onnxbolt.measurements.timings import Comparison, Timings
 from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.ranges import Point
 from onnxbolt.plan.regions import regions
-from onnxbolt.tune.baseline import FUSED, ORT, Bench, Side, best_of, digest, runtime_versions
+from onnxbolt.tune.baseline import FUSED, ORT, Bench, Side, digest
 from onnxbolt.tune.library import compiled
+from onnxbolt.tune.racing import Lap, Race, RaceError, Racing, best_of
 from onnxbolt.tune.sessions import Found, Source, interleave
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.submodels import Fused, rounded
@@ -39,7 +40,13 @@ from onnxbolt.verify.session import RUNTIME_ERRORS
 _STEPS = 4  # the last step drops all remaining regions
 _ROUNDS, _RUNS = 10, 10
 # KeyError: inputs that are not tensors
-_FAILURES: tuple[type[Exception], ...] = (*RUNTIME_ERRORS, InputError, LibraryError, KeyError)
+_FAILURES: tuple[type[Exception], ...] = (
+    *RUNTIME_ERRORS,
+    InputError,
+    LibraryError,
+    RaceError,
+    KeyError,
+)
 SLOWER = "the whole model is slower with it than with ONNX Runtime"
 
 
@@ -135,29 +142,38 @@ class _Race:
         original = _at(
             rounded(self._subject.original, self._subject.precision), self._subject.ranges.opt
         )
-        feeds, stream = random_feeds(original), self._bench.stream
-        if ORT not in self._theirs:
-            self._theirs |= best_of({ORT: self._source("original", original)}, feeds, stream)
-        found = best_of({FUSED: self._fused(chosen)}, feeds, stream) | self._theirs
-        samples = interleave(
-            {side: found[side].session.measure for side in (FUSED, ORT)}, _ROUNDS, _RUNS
-        )
-        for key, (side, sample) in zip(keys, samples.items(), strict=True):
+        source, racing = self._source("original", original), self._bench.racing
+        if racing is None:
+            ours, theirs = self._raced_here(chosen, source, original)
+        else:
+            ours, theirs = _raced(racing, self._fused(chosen), source)
+        for key, lap in zip(keys, (ours, theirs), strict=True):
             self._bench.database.add(
                 Measurement(
                     key,
                     None,
                     Status.OK,
-                    sample.median,
-                    sample.mad,
-                    len(sample.times),
-                    detail=str(found[side].setting),
+                    lap.sample.median,
+                    lap.sample.mad,
+                    len(lap.sample.times),
+                    detail=lap.setting,
                 )
             )
         self._bench.progress(
-            f"whole model: {samples[FUSED].median:.1f} us, ONNX Runtime {samples[ORT].median:.1f}"
-            f" us ({self._theirs[ORT].setting})"
+            f"whole model: {ours.sample.median:.1f} us, ONNX Runtime {theirs.sample.median:.1f} us"
+            f" ({theirs.setting})"
         )
+
+    def _raced_here(self, chosen: Plan, source: Source, original: ModelProto) -> tuple[Lap, Lap]:
+        feeds, stream = random_feeds(original), self._bench.stream
+        if ORT not in self._theirs:
+            self._theirs |= best_of({ORT: source}, feeds, stream)
+        found = best_of({FUSED: self._fused(chosen)}, feeds, stream) | self._theirs
+        samples = interleave(
+            {side: found[side].session.measure for side in (FUSED, ORT)}, _ROUNDS, _RUNS
+        )
+        ours, theirs = (Lap(str(found[side].setting), samples[side]) for side in (FUSED, ORT))
+        return ours, theirs
 
     def _fused(self, chosen: Plan) -> Source:
         """The model of the plan `chosen`, which is made again on another graph, with the same
@@ -166,12 +182,12 @@ class _Race:
         made = Fused.of(again.graph, again.plan(self._archs, self._fuse, chosen.used), self._archs)
         manifest = library.make_manifest(made.ops, made.instances)
         path = self._directory / f"{digest(manifest.digest)}.so"
-        if self._bench.stream and not path.exists():
+        if self._bench.builds and not path.exists():
             library.build(manifest, path, self._bench.progress, compiled(manifest.instances))
         return self._source(
             manifest.digest[:16],
             _at(made.model(manifest), self._subject.ranges.opt),
-            path if self._bench.stream else None,
+            path if self._bench.builds else None,
         )
 
     def _source(self, name: str, model: ModelProto, path: Path | None = None) -> Source:
@@ -202,9 +218,27 @@ class _Race:
                 "sizes": inputs,
                 "plan": digest(plan),
                 "machine": plain(self._bench.machine),
-                **runtime_versions(),
+                **self._bench.runtime,
             }
         )
+
+
+def _raced(racing: Racing, ours: Source, theirs: Source) -> tuple[Lap, Lap]:
+    """The laps of both sides in another process, which gets the models as messages."""
+    models = []
+    for source in (theirs, ours):
+        assert isinstance(source.model, Path)
+        if len(list(source.model.parent.iterdir())) > 1:
+            raise RaceError("its weights do not fit into one message to a worker")
+        models.append(source.model.read_bytes())
+    racing.submit(0, Race(models, ours.library))
+    _, laps = racing.done()
+    if isinstance(laps, RaceError):
+        raise laps
+    theirs_lap, ours_lap = laps
+    assert ours_lap is not None
+    assert theirs_lap is not None
+    return ours_lap, theirs_lap
 
 
 def _structure(model: ModelProto) -> str:

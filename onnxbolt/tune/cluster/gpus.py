@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxbolt import checks
-from onnxbolt.errors import InputError
+from onnxbolt.errors import InputError, OnnxboltError
 from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.keys import kernel_key, plain
 from onnxbolt.measurements.records import Machine, Measurement, Status
@@ -20,12 +20,17 @@ from onnxbolt.tune.cluster.pool import Job, Messages, Pool, RefusedError, Worker
 from onnxbolt.tune.library import profiler_library
 from onnxbolt.tune.measuring import Candidates, Gpus, Measured
 from onnxbolt.tune.profiler import machine_of
+from onnxbolt.tune.racing import Lap, Race, RaceError, Racing
 from onnxbolt.tune.rows import measurement_of
+from onnxbolt.tune.sessions import Sample
 from onnxbolt.tune.soundness import check_measurement
 
 # Seconds of a worker that does not hang: for operands and reference, and for each candidate with
 # its other launches. The profiler's child has shorter limits of its own.
 _PROBLEM, _CANDIDATE = 180.0, 120.0
+# seconds of a race that does not hang: it tries some settings of some models
+_RACE = 600.0
+_MOST_BYTES = 2**30  # bytes of all models of a race
 
 
 def admit(pool: Pool, worker: Worker, facts: dict[str, Any]) -> None:
@@ -38,6 +43,9 @@ def admit(pool: Pool, worker: Worker, facts: dict[str, Any]) -> None:
     checks.text("name", device["name"])
     checks.integer("power_limit", device["power_limit"], 0, UNBOUNDED)
     worker.machine = machine_of(arch, device)
+    worker.cudnn = checks.integer("cuDNN", facts["cuDNN"], 0, UNBOUNDED)
+    if others := {each.cudnn for each in pool.admitted(worker.machine)} - {worker.cudnn}:
+        raise RefusedError(f"its cuDNN is {worker.cudnn}, and that of the others {others.pop()}")
 
 
 def machines_of(
@@ -74,8 +82,8 @@ class ClusterGpus(Gpus):
         return self._machine
 
     @property
-    def count(self) -> int:
-        return self._pool.count(self._machine)
+    def racing(self) -> ClusterRacing:
+        return ClusterRacing(self._pool, self._machine)
 
     def submit(self, task: int, problem: Problem, candidates: Candidates) -> None:
         """Candidates of a task that has not begun yet race together with the earlier ones."""
@@ -153,3 +161,65 @@ class ClusterGpus(Gpus):
             if measurement.status is Status.OK and (best is None or measurement.us < best.us):
                 self._best[problem] = measurement
         return found
+
+
+class ClusterRacing(Racing):
+    """Races on the GPUs of one machine's kind in a pool, all models of a race on one GPU."""
+
+    def __init__(self, pool: Pool, machine: Machine) -> None:
+        self._pool, self._machine = pool, machine
+        self._outbox: queue.SimpleQueue[tuple[Job, Any, float]] = queue.SimpleQueue()
+        self._numbers: dict[Job, int] = {}
+
+    @property
+    def cudnn(self) -> int:
+        return max((each.cudnn for each in self._pool.admitted(self._machine)), default=0)
+
+    @property
+    def slots(self) -> int:
+        return len(self._pool.admitted(self._machine)) + 1  # the next one is prepared meanwhile
+
+    def submit(self, number: int, race: Race) -> None:
+        def run(worker: Worker, moved: bool) -> list[Lap | None] | RaceError:
+            return self._run(worker, race)
+
+        job = Job(("race", number), self._machine, run, self._outbox)
+        self._numbers[job] = number
+        self._pool.submit(job)
+
+    def done(self) -> tuple[int, list[Lap | None] | RaceError]:
+        while True:
+            try:
+                job, outcome, _ = self._outbox.get(timeout=1.0)
+            except queue.Empty:
+                self._pool.check()
+                continue
+            if isinstance(outcome, OnnxboltError):
+                outcome = RaceError(str(outcome))
+            return self._numbers.pop(job), outcome
+
+    def _run(self, worker: Worker, race: Race) -> list[Lap | None] | RaceError:
+        """Checked laps. Raises ValueError for those that the worker cannot have made."""
+        if sum(map(len, race.models)) > _MOST_BYTES:
+            return RaceError("its models are too large to be sent to a worker")
+        reply = self._pool.ask(
+            worker,
+            tasks.race,
+            _RACE,
+            *race.models,
+            library=race.library and self._pool.send(worker, race.library),
+            left=max(min(race.deadline - time.monotonic(), _RACE / 2), -1.0),
+        )
+        if "no race" in reply:
+            return RaceError(checks.text("no race", reply["no race"]))
+        laps = [lap and _lap(*lap) for lap in reply["laps"]]
+        if len(laps) != len(race.models) or None in laps[:2]:
+            raise ValueError("laps of other models")
+        return laps
+
+
+def _lap(setting: object, times: Sequence[object]) -> Lap:
+    sample = Sample(tuple(checks.number("us", time) for time in times))
+    if not sample.times or not sample.median > 0:
+        raise ValueError("a measured time of 0")
+    return Lap(checks.text("setting", setting), sample)

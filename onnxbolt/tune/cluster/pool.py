@@ -57,6 +57,7 @@ class Worker:
     admitted: bool = False
     machine: Machine | None = None
     profiler: str = ""  # the digest of the profiler's library
+    cudnn: int = 0
     running: Job | None = None
     gone: threading.Event = field(default_factory=threading.Event)
     libraries: set[str] = field(default_factory=set)  # digests of those that were sent
@@ -121,10 +122,11 @@ class Pool:
             self._waiting = [job for job in self._waiting if job not in doomed]
             return cancelled
 
-    def count(self, machine: Machine) -> int:
-        """How many workers measure on such a machine."""
+    def admitted(self, machine: Machine) -> list[Worker]:
+        """The workers that measure on such a machine."""
         with self._changed:
-            return sum(worker.machine == machine for worker in self._workers.values())
+            everyone = self._workers.values()
+            return [each for each in everyone if each.admitted and each.machine == machine]
 
     def wait(self, count: int) -> list[Worker]:
         """The workers, once `count` of them have joined, or those that have joined in time. Raises
@@ -157,10 +159,13 @@ class Pool:
                     f" again: what was measured is kept{why and f' ({why})'}"
                 )
 
-    def ask(self, worker: Worker, task: tasks.Task, seconds: float, **values: Any) -> Any:
-        """The reply of a task to JSON; for use in `Job.run`. Raises OnnxboltError for what the
-        worker cannot do."""
-        return self._call(worker, task, seconds + tasks.LOCK_SECONDS, json.dumps(values).encode())
+    def ask(
+        self, worker: Worker, task: tasks.Task, seconds: float, *data: bytes, **values: Any
+    ) -> Any:
+        """The reply of a task to JSON and data; for use in `Job.run`. Raises OnnxboltError for what
+        the worker cannot do."""
+        request = json.dumps(values).encode()
+        return self._call(worker, task, seconds + tasks.LOCK_SECONDS, request, *data)
 
     def send(self, worker: Worker, library: Path) -> str:
         """The name of a library on the worker, to which it is sent unless the worker has it."""

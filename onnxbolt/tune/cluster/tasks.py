@@ -10,9 +10,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import platform
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,9 +30,12 @@ from onnxbolt.families import config_from
 from onnxbolt.measurements.keys import problem_from
 from onnxbolt.measurements.records import Machine
 from onnxbolt.options import cache_directory
-from onnxbolt.tune import worker
+from onnxbolt.tune import racing, worker
+from onnxbolt.tune.cuda import CudaError, Stream
 from onnxbolt.tune.profiler import Profiler
 from onnxbolt.tune.rows import values_of
+from onnxbolt.tune.sessions import cudnn_version
+from onnxbolt.verify.session import CUDA, available_providers
 
 LOCK_SECONDS = 60.0  # that a task waits for the GPU
 Task = Callable[..., bytes]
@@ -46,10 +51,17 @@ def versions() -> dict[str, str]:
 
 
 def hello() -> bytes:
-    """{"versions", "arch": of the first GPU or null}"""
+    """{"versions", "arch": of the first GPU or null, "cuDNN": 0 without ONNX Runtime's CUDA
+    provider}"""
     extensions.load()
     local = gpu.local_arch()
-    return _reply({"versions": versions(), "arch": by_name(local).number if local else None})
+    return _reply(
+        {
+            "versions": versions(),
+            "arch": by_name(local).number if local else None,
+            "cuDNN": cudnn_version(),
+        }
+    )
 
 
 def store(digest: str, data: bytes) -> bytes:
@@ -82,6 +94,25 @@ def measure(request: bytes) -> bytes:
         return {"measurements": [values_of(measurement) for measurement in found]}
 
     return _on_gpu(request, measured)
+
+
+def race(request: bytes, *models: bytes) -> bytes:
+    """{"library": digest or null, "left": seconds} and models -> {"laps": [[setting, times] or
+    null, ..]}, or {"no race": why} where they do not run."""
+
+    def raced(values: dict[str, Any]) -> dict[str, Any]:
+        stream = Stream() if CUDA in available_providers() else None
+        library = values["library"] and _library(values["library"])
+        deadline = time.monotonic() + values["left"]
+        try:
+            laps = racing.run(racing.Race(models, library, deadline), stream)
+        except racing.RaceError as error:
+            return {"no race": str(error)}
+        except CudaError:
+            os._exit(1)  # the device is lost to this process; the next one races again
+        return {"laps": [lap and [lap.setting, lap.sample.times] for lap in laps]}
+
+    return _on_gpu(request, raced)
 
 
 def digest_of(data: bytes) -> str:

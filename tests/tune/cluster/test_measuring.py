@@ -4,21 +4,29 @@ worker dies, hangs or joins."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import math
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from onnxbolt.archs import get
-from onnxbolt.measurements.timings import Timings
+from onnxbolt.measurements.timings import NOTHING, Timings
 from onnxbolt.options import Options
+from onnxbolt.tune.baseline import Bench, compare
 from onnxbolt.tune.cluster import gpus, tasks
 from onnxbolt.tune.cluster.gpus import ClusterGpus
 from onnxbolt.tune.cluster.opening import cluster_gpus
+from onnxbolt.tune.database import Database
+from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import Tuning
 from onnxbolt.tune.tasks import tasks_of
 from onnxbolt.tune.tuner import tune
+from onnxbolt.tune.whole import settle
 from tests.tune.cluster.conftest import Cluster
 from tests.tune.fakes import MODEL, Records, true_us
+from tests.tune.test_baseline import convolutional, regions_of
 
 TASKS = tasks_of(MODEL, get(90), trials=12)
 UUIDS = ("GPU-0", "GPU-1")
@@ -96,3 +104,33 @@ def test_a_worker_that_hangs_is_started_again(
     assert is_right(timings, records)
     assert "the worker GPU-0 is lost: it does not answer" in said
     assert len({line["pid"] for line in cluster.measured}) > 1
+
+
+def test_both_sides_of_regions_and_of_the_model_race_on_workers(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the CPU, where fused nodes run as function bodies, without a library."""
+    monkeypatch.setattr(Bench, "builds", False)
+    said: list[str] = []
+    model = convolutional()
+    found = regions_of(model)
+    with opened(said) as gpus, Database() as database:
+        bench = Bench(
+            NOTHING,
+            database,
+            gpus.machine,
+            time.monotonic() + 600,
+            None,
+            said.append,
+            gpus.racing,
+        )
+        answers = compare(found, model, "fp16", bench)
+        again = compare(found, model, "fp16", dataclasses.replace(bench, deadline=-math.inf))
+        subject = Subject.of(model, Options())
+        chosen = subject.plan([90], "all", NOTHING)
+        _, whole = settle(subject, [90], "all", NOTHING, chosen, bench)
+    assert answers.keys() == {region.key for region in found}
+    assert again == answers
+    assert whole is not None
+    assert whole.ours_us > 0 < whole.ort_us
+    assert len([line for line in said if "ONNX Runtime" in line]) > len(answers)
