@@ -1,0 +1,119 @@
+"""Kernels of products of codes: which there are, and what their configurations say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from onnxbolt.archs import ARCHS, get
+from onnxbolt.dtypes import DType
+from onnxbolt.families import config_from, named
+from onnxbolt.families.blocks import sm90
+from onnxbolt.families.blocks.codes import CodesConfig, Offsets
+from onnxbolt.problems import GemmProblem, QuantizedConvProblem, QuantizedGemmProblem
+
+GEMM, CONV = named("quantized_gemm_sm90"), named("quantized_conv_sm90")
+BASE = QuantizedGemmProblem(
+    6304, 768, 768, DType.I8, DType.I8, ("Dequantize", "Bias", "Relu", "QuantizeI8")
+)
+IMAGE = QuantizedConvProblem(
+    *(32, 28, 28, 128, 256, 3, 3, 28, 28, (1, 1, 1, 1), (1, 1), (1, 1), 1),
+    *(DType.U8, DType.U8, ("Dequantize", "Bias", "QuantizeU8")),
+)
+
+
+def _gemms(**changes: object) -> list[CodesConfig]:
+    return list(GEMM.candidates(replace(BASE, **changes), get(90)))  # type: ignore[arg-type]
+
+
+def _convs(**changes: object) -> list[CodesConfig]:
+    return list(CONV.candidates(replace(IMAGE, **changes), get(90)))  # type: ignore[arg-type]
+
+
+def test_they_run_on_hopper_alone() -> None:
+    for family in (GEMM, CONV):
+        assert [arch.number for arch in ARCHS.values() if family.runs_on(arch)] == [90]
+
+
+def test_tiles_have_whole_groups_of_16_columns_and_are_not_swapped() -> None:
+    """Where results have 8 bits also of each block's share of a cluster's weights."""
+    codes, values = [*_gemms(), *_gemms(n=208), *_convs()], _gemms(n=40, out=DType.F16)
+    assert all(config.columns // config.cluster[0] % 16 == 0 for config in codes)
+    found = [*codes, *values]
+    assert all(config.columns % 16 == 0 for config in found)
+    assert {config.columns for config in values} == {48}
+    assert not any(config.swapped for config in found)
+    numbers = [*replace(found[0], swapped=True).row()]
+    with pytest.raises(ValueError, match="swapped tiles"):
+        config_from(numbers)
+
+
+@pytest.mark.parametrize(
+    ("out", "columns", "access"),
+    [(DType.I8, 16, 16), (DType.F16, 8, 8), (DType.F32, 4, 4), (DType.BF16, 1000, 8)],
+)
+def test_results_have_rows_of_16_bytes(out: DType, columns: int, access: int) -> None:
+    found = _gemms(n=columns, out=out, chain=("Dequantize", "Bias"))
+    assert {config.access_out for config in found} == {access}
+    assert _gemms(n=columns + access // 2, out=out, chain=("Dequantize", "Bias")) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"k": 24},
+        {"n": 24},
+        {"chain": ("Dequantize", "AddCodesI8", "AddCodesI8", "QuantizeI8")},
+    ],
+)
+def test_other_gemms_have_none(changes: dict[str, object]) -> None:
+    assert _gemms(**changes) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"groups": 2},
+        {"groups": 128, "k": 128},
+        {"c": 24},
+        {"strides": (9, 1)},
+        {"pads": (129, 1, 1, 1)},
+    ],
+)
+def test_other_convolutions_have_none(changes: dict[str, object]) -> None:
+    assert _convs(**changes) == []
+
+
+def test_two_tensors_are_read_where_results_are_values() -> None:
+    chain = ("Dequantize", "AddCodesI8", "AddCodesI8")
+    assert _gemms(chain=chain, out=DType.F16)
+
+
+def test_offsets_follow_from_the_zero_point_and_the_padding() -> None:
+    assert {config.offsets for config in _gemms()} == {Offsets.NONE}
+    assert {config.offsets for config in _gemms(offsets=True)} == {Offsets.BY_COLUMN}
+    assert {config.offsets for config in _convs()} == {Offsets.NONE}
+    assert {config.offsets for config in _convs(offsets=True)} == {Offsets.BY_COLUMN}
+    both = _convs(offsets=True, border=True)
+    assert {config.offsets for config in both} == {Offsets.BY_PIXEL}
+    assert config_from(both[0].row()) == both[0]
+
+
+def test_sums_of_floats_are_added_apart_every_128() -> None:
+    floats = {"dtype": DType.E4M3, "out": DType.E4M3}
+    found = _gemms(**floats)
+    assert all(config.promotes and config.k <= 128 for config in found)
+    assert all(
+        2 * sm90.accumulators(config) <= sm90.MAX_ACCUMULATORS[config.consumers] for config in found
+    )
+    assert not any(config.promotes for config in _gemms(**floats, k=128) if config.k <= 128)
+    assert not any(config.promotes for config in _gemms())
+
+
+def test_codes_are_predicted_to_be_faster_than_values_of_16_bits() -> None:
+    arch, half = get(90), named("gemm_sm90")
+    ours = min(GEMM.predicted_us(BASE, config, arch) for config in _gemms())
+    values = GemmProblem(6304, 768, 768, DType.F16, DType.F16, ("Bias", "Relu"))
+    theirs = min(half.predicted_us(values, c, arch) for c in half.candidates(values, arch))
+    assert 1.2 < theirs / ours < 2.2
