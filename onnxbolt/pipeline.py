@@ -118,7 +118,7 @@ def optimize_as_decided(
         whole, notes = promised(given, options)
         original, branches = resolved(whole)
         try:
-            subject = Subject.of(original, options, kernels)
+            subject = Subject.of(original, options, kernels, archs=archs)
         except LiftError as reason:
             report = _written_as_it_is(
                 given,
@@ -332,13 +332,13 @@ def without_skipped(
     planned_first = skips.needs_plan(names)
     skipped = frozenset(skips.nodes) & names
     if skipped and not planned_first:
-        subject = Subject.of(subject.original, options, subject.kernels, skipped)
+        subject = subject.without(options, skipped)
     parts = planner.fused(subject)
     if not planned_first:
         return subject, parts
     skips.check(names, _rows(parts))
     while more := (skipped | skips.sources(_rows(parts))) - subject.skipped:
-        subject = Subject.of(subject.original, options, subject.kernels, subject.skipped | more)
+        subject = subject.without(options, subject.skipped | more)
         parts = planner.fused(subject)
     return subject, parts
 
@@ -441,7 +441,7 @@ def tune(
     ):
         original, _ = resolved(promised(given, options)[0])
         planner = Planner(archs, options, NOTHING, progress, watch)
-        return planner.tuned(Subject.of(original, options))
+        return planner.tuned(Subject.of(original, options, archs=archs))
 
 
 def tune_together(
@@ -463,7 +463,9 @@ def tune_together(
         for source in sources:
             with contextlib.suppress(OnnxboltError), opened(source) as given:
                 original, _ = resolved(promised(given, options)[0])
-                problems += kernel_problems(Subject.of(original, options, kernels), archs)
+                problems += kernel_problems(
+                    Subject.of(original, options, kernels, archs=archs), archs
+                )
         return tune_kernels(problems, archs, options, watch)
 
 

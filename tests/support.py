@@ -33,10 +33,11 @@ from onnxbolt.rewrite import rewrite
 
 
 @contextmanager
-def planned(family: Family[Any]) -> Iterator[None]:
-    """Planning may choose the kernels of `family`, even if none has run on a GPU yet."""
+def planned(family: Family[Any], measured: bool = True) -> Iterator[None]:
+    """Planning may choose the kernels of `family`, even if none has run on a GPU yet; none of them
+    if `measured` is False."""
     before = family.measured, family.unmeasured
-    family.measured, family.unmeasured = True, ()
+    family.measured, family.unmeasured = measured, ()
     empty_caches()
     try:
         yield

@@ -84,7 +84,7 @@ class Forecaster:
         at = dataclasses.replace(
             self.options, min_shapes=None, opt_shapes=asked or None, max_shapes=None
         )
-        subject = Subject.of(original, at, self.kernels)
+        subject = Subject.of(original, at, self.kernels, archs=self.archs)
         symbols = _symbols(subject)
         planner = Planner(self.archs, at, self.locked)
         _, parts = without_skipped(planner, subject, at)

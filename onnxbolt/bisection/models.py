@@ -120,7 +120,9 @@ class Maker:
         save_model(model, path, large=large)
 
     def _subject(self, stages: Stages) -> Subject:
-        return Subject.of(self._original, self._options, self._kernels, self._skipped, stages)
+        return Subject.of(
+            self._original, self._options, self._kernels, self._skipped, stages, self._archs
+        )
 
     def _fused(
         self, subject: Subject, keys: Container[tuple[str, str]] | None, frozen: bool

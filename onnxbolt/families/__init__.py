@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from onnxbolt import checks
-from onnxbolt.archs import Arch
+from onnxbolt.archs import Arch, get
 from onnxbolt.dtypes import DType
 from onnxbolt.families import row
 from onnxbolt.families.attention import Attention
@@ -183,10 +183,12 @@ def takes_codes(kind: str, dtype: DType) -> bool:
     return served and multiplies_codes()
 
 
-def multiplies_codes() -> bool:
-    """True if planning may choose kernels that multiply codes."""
-    products = {QuantizedConvProblem, QuantizedGemmProblem}
-    return not products.isdisjoint(problem_types().values())
+def multiplies_codes(archs: Collection[int] = ()) -> bool:
+    """True if planning may choose kernels that multiply codes, on each of `archs` if there are
+    some."""
+    products = {QuantizedConvProblem, QuantizedGemmProblem} & set(problem_types().values())
+    able = [family for family in _planned() if products.intersection(family.problems)]
+    return bool(able) and all(any(f.runs_on(get(arch)) for f in able) for arch in archs)
 
 
 def convolves_by_channel() -> bool:

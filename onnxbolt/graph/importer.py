@@ -231,11 +231,12 @@ def import_model(model: ModelProto) -> gs.Graph:
     Operators of opsets before WORKING_OPSET are lifted to it. Stored types and shapes are left out
     where inference contradicts them. Beside graphsurgeon's fields the graph has `source` (the
     model), `captured` (names that must still be produced because subgraphs, training information or
-    quantization annotations read them), `skipped` (source nodes that stay: none yet), `constants`
-    (by name, all of the source), `source_tensors` (names), `taken_names`, `stored_types`
-    (value_info that is believed) and `notes` (lines for the report); see docs/architecture.md for
-    the fields of nodes and constants. Raises InputError where a node reads what nothing produces,
-    LiftError where an old operator has no newer form.
+    quantization annotations read them), `skipped` (source nodes that stay: none yet), `archs`
+    (those that the model is written for: any), `constants` (by name, all of the source),
+    `source_tensors` (names), `taken_names`, `stored_types` (value_info that is believed) and
+    `notes` (lines for the report); see docs/architecture.md for the fields of nodes and constants.
+    Raises InputError where a node reads what nothing produces, LiftError where an old operator has
+    no newer form.
     """
     proto, notes = model.graph, list[str]()
     new = lifted(model, WORKING_OPSET)
@@ -277,6 +278,7 @@ def import_model(model: ModelProto) -> gs.Graph:
     )
     graph.source, graph.constants, graph.captured = model, constants, frozenset(captured(model))
     graph.skipped = frozenset[str]()
+    graph.archs = ()
     _check_produced(
         graph, overridable | {sparse.values.name for sparse in proto.sparse_initializer}
     )

@@ -50,6 +50,7 @@ class Subject:
     left: tuple[Left, ...] = ()  # bodies that are no subjects
     names: frozenset[str] = frozenset()  # source nodes and tensors that could be skipped
     skipped: frozenset[str] = frozenset()  # those that are, in this graph and in bodies
+    archs: tuple[int, ...] = ()  # those that the model is written for; any if there are none
 
     @classmethod
     def of(
@@ -59,16 +60,19 @@ class Subject:
         kernels: Kernels | None = None,
         skipped: frozenset[str] = frozenset(),
         stages: Stages | None = None,
+        archs: Sequence[int] = (),
     ) -> Subject:
         """The model after the stages before planning, but for those that `stages` leave out;
         `kernels` are by default those of the ONNX Runtime that `options` name, and `skipped` source
-        nodes and tensors whose nodes stay. Raises InputError for a model that cannot be used,
-        LiftError for one of an opset that they do not work on."""
+        nodes and tensors whose nodes stay. `archs` are those that the model is written for: codes
+        are looked for where all of them have kernels. Raises InputError for a model that cannot be
+        used, LiftError for one of an opset that they do not work on."""
         before = _Before(
             options.precision,
             kernels or kernels_of(options.ort_version),
             skipped,
             stages or Stages(),
+            tuple(archs),
         )
         return _subject(original, before, partial(ranges_of, options=options))
 
@@ -85,12 +89,17 @@ class Subject:
         names = (value.name for value in self.original.graph.input)
         return {name: shapes[name] for name in names if name in shapes}
 
+    def without(self, options: Options, skipped: frozenset[str]) -> Subject:
+        """The same model anew, `skipped` of whose nodes stay."""
+        return Subject.of(self.original, options, self.kernels, skipped, archs=self.archs)
+
     def again(self) -> Subject:
         """The same subject with a new graph, since rewriting changes a graph for good."""
         graph = import_model(self.original)
+        graph.archs = self.archs
         skip(graph, nodes_by_name(graph), self.skipped)
         infer(graph)
-        _prepare(graph, _Before(self.precision, self.kernels, self.skipped, Stages()))
+        _prepare(graph, _Before(self.precision, self.kernels, self.skipped, Stages(), self.archs))
         return dataclasses.replace(self, graph=graph)
 
     def plan(self, archs: Sequence[int], fuse: str, timings: Timings) -> Plan:
@@ -111,6 +120,7 @@ class _Before:
     kernels: Kernels
     skipped: frozenset[str]
     stages: Stages
+    archs: tuple[int, ...] = ()
 
 
 def _subject(
@@ -121,10 +131,11 @@ def _subject(
     around: gs.Graph | None = None,
 ) -> Subject:
     graph = import_model(original) if around is None else import_within(original, around)
+    graph.archs = before.archs
     names = nodes_by_name(graph)
     skip(graph, names, before.skipped)
     infer(graph)
-    looked_for = quantized.is_quantized(graph) and not has_kernels()
+    looked_for = quantized.is_quantized(graph) and not has_kernels(graph)
     refused = _quantized(original, before) if looked_for else []
     found, left = bodies_of(graph)
     notes = list(graph.notes)
@@ -151,6 +162,7 @@ def _subject(
         tuple(left),
         frozenset(names),
         before.skipped,
+        before.archs,
     )
 
 
@@ -168,7 +180,7 @@ def _prepare(graph: gs.Graph, before: _Before) -> tuple[list[str], list[Kept]]:
     changes += stages.lines("preparation", "ops' own forms", lambda: preparation.prepare(graph))
     if before.precision in precisions.LOW and not stages.leaves_out("precision"):
         stages.changed.setdefault("precision", f"conversion to {before.precision}")
-        between = quantized.between_codes(graph) if has_kernels() else frozenset()
+        between = quantized.between_codes(graph) if has_kernels(graph) else frozenset()
         kept = precisions.convert(graph, before.precision, before.kernels, between)
     for name, words, run in (
         ("projections", "projections of one input merged", projections.merge),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,7 +58,20 @@ def test_a_result_that_cannot_be_padded_is_no_kernel_s(tmp_path: Path) -> None:
     ]
 
 
-def test_others_have_no_such_kernels(tmp_path: Path) -> None:
-    types, report = _optimized(stored.graph("mlp.modelopt.int8"), tmp_path, "sm_80")
-    assert not any(op.startswith("Fused") for op in types)
-    assert {row.reason for row in report.refusals} == {"sm_80 has no tensor-core kernel for i8"}
+@pytest.mark.parametrize("archs", [("sm_80",), ("sm_80", "sm_90a")])
+@pytest.mark.parametrize("name", ["mlp.modelopt.int8", "cnn.ort.qoperator.u8s8.channel"])
+def test_others_write_models_as_without_such_kernels(
+    name: str, archs: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Where one architecture has none, too."""
+    written, rows = [], []
+    for measured in (True, False):
+        with contextlib.ExitStack() as stack:
+            for family in ("quantized_gemm_sm90", "quantized_conv_sm90"):
+                stack.enter_context(planned(named(family), measured))
+            out = tmp_path / "out.onnx"
+            report = optimize(stored.graph(name), out, library=False, verify=False, archs=archs)
+            written.append(onnx.load(out).graph.SerializeToString(deterministic=True))
+            rows.append([(row.node, row.reason) for row in report.refusals])
+    assert written[0] == written[1]
+    assert rows[0] == rows[1]

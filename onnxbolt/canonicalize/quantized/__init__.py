@@ -33,19 +33,20 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
 _MOST_ROUNDS = 10
 
 
-def has_kernels() -> bool:
-    """True if planning may choose kernels that read codes."""
-    return families.multiplies_codes()
+def has_kernels(graph: gs.Graph) -> bool:
+    """True if planning may choose kernels that read codes, on all architectures that the graph is
+    written for."""
+    return families.multiplies_codes(graph.archs)
 
 
 def run(graph: gs.Graph) -> int:
     """Run each pass once where kernels read codes; returns how many changes they made."""
-    return sum(_passed(graph)) if has_kernels() else 0
+    return sum(_passed(graph)) if has_kernels(graph) else 0
 
 
 def merge(graph: gs.Graph) -> None:
     """Let readers that no kernel took read one DequantizeLinear again."""
-    if has_kernels():
+    if has_kernels(graph):
         merges.run(graph)
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt import families, ops
-from onnxbolt.canonicalize.quantized import has_kernels
 from onnxbolt.canonicalize.quantized.scaling import (
     DEQUANTIZE,
     QUANTIZE,
@@ -19,6 +18,7 @@ from onnxbolt.canonicalize.quantized.scaling import (
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, EpilogueStep, steps_of
 from onnxbolt.epilogues.patterns import Unary, Vector
+from onnxbolt.families import multiplies_codes
 from onnxbolt.forms import FIRST_TO_LAST, PLAIN, Form, padded_channels, take
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.layout.carry import Carry, Writer
@@ -97,7 +97,7 @@ def _of_tensor(node: gs.Node) -> bool:
 
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
-    if _scales(node) and not (has_kernels() and _of_tensor(node)):
+    if _scales(node) and not (multiplies_codes() and _of_tensor(node)):
         return None
     data = [t for t in node.inputs[: _tensors(node)] if not isinstance(t, gs.Constant)]
     out = node.outputs[0].shape
