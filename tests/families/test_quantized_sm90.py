@@ -37,7 +37,7 @@ def test_they_run_on_hopper_alone() -> None:
 
 
 def test_tiles_have_whole_groups_of_16_columns_and_are_not_swapped() -> None:
-    """Where results have 8 bits also of each block's share of a cluster's weights."""
+    """A block's share of a cluster's weights has, too, where results have 8 bits."""
     codes, values = [*_gemms(), *_gemms(n=208), *_convs()], _gemms(n=40, out=DType.F16)
     assert all(config.columns // config.cluster[0] % 16 == 0 for config in codes)
     found = [*codes, *values]

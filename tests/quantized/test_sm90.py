@@ -63,7 +63,7 @@ def test_a_result_that_cannot_be_padded_is_no_kernel_s(tmp_path: Path) -> None:
 def test_others_write_models_as_without_such_kernels(
     name: str, archs: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Where one architecture has none, too."""
+    """Also where only one of two architectures has none."""
     written, rows = [], []
     for measured in (True, False):
         with contextlib.ExitStack() as stack:
