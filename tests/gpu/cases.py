@@ -50,11 +50,23 @@ from tests.gpu.planned import planned
 
 TYPES = (DType.F16, DType.BF16, DType.F32)
 # a number per parameter, in the order of onnxbolt/epilogues/
-PARAMS = {
+PARAMS: dict[str, tuple[float, ...]] = {
     "LeakyRelu": (0.1,),
     "Clip": (-0.4, 0.7),
     "HardSigmoid": (0.3, 0.45),
     "Elu": (1.3,),
+}
+# scales and zero points of steps between codes; fp8 has no zero points
+PARAMS |= {
+    f"{step}{dtype.name}": (scale, 0.0 if dtype is DType.E4M3 else zero)
+    for dtype in CODES
+    for step, scale, zero in (
+        ("Decode", 0.04371, 3.0),
+        ("Requantize", 0.00411, 1.0),
+        ("MulCodes", 0.05113, -2.0),
+        ("AddCodes", 0.02719, 5.0),
+        ("Quantize", 0.03637, 4.0),
+    )
 }
 ACTIVATIONS = (
     "Relu",

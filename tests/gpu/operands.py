@@ -16,6 +16,7 @@ from onnxbolt.families import KernelConfig
 from onnxbolt.families.row import SLOTS
 from tests.gpu.cases import PARAMS
 from tests.gpu.device import Epilogue, Library, Rotation, Tensor
+from tests.gpu.reference import drawn
 
 
 class Operands:
@@ -34,10 +35,7 @@ class Operands:
             rng.normal(0.4, 0.7, shape[-1:]).astype(np.float32)
             for _ in range(kinds.count("vector"))
         ]
-        self.tensors = [
-            rng.normal(0, 1, shape).astype(instance.dtype.numpy)
-            for _ in range(kinds.count("tensor"))
-        ]
+        self.tensors = [drawn(rng, shape, instance.dtype) for _ in range(kinds.count("tensor"))]
         self._device = [Tensor(library, vector) for vector in self.vectors] + [
             Tensor(library, tensor, gap) for tensor in self.tensors
         ]

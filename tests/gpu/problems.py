@@ -65,7 +65,7 @@ from tests.gpu.device import (
 from tests.gpu.operands import Operands, Problem, access, parameters, random_of
 from tests.gpu.planned import FAMILIES as PLANNED
 from tests.gpu.planned import planned
-from tests.gpu.reference import LIMITS, convolve, epilogue, output_extent, rounded
+from tests.gpu.reference import LIMITS, convolve, drawn, epilogue, output_extent, rounded
 from tests.gpu.resized import SHAPES as RESIZES
 from tests.gpu.resized import resize_problem
 from tests.gpu.sampled import SHAPES as SAMPLES
@@ -163,7 +163,7 @@ def elementwise_problem(
     """A chain by itself; `shape` is rows, channels, and elements between rows."""
     rows, channels, gap = shape
     rng = random_of(instance, shape)
-    x = rng.normal(0, 1, (rows, channels)).astype(instance.dtype.numpy)
+    x = drawn(rng, (rows, channels), instance.dtype)
     operands = Operands(library, instance, x.shape, gap, rng)
     source, output = Tensor(library, x, gap), Tensor(library, np.zeros_like(x), gap, empty=True)
     arguments = Elementwise(
@@ -182,17 +182,22 @@ def elementwise_problem(
 def _pool_problem(
     library: Library, instance: Instance, shape: tuple[int, int, int, int]
 ) -> Problem:
-    """The mean of each whole image; `shape` is n, h, w, c."""
+    """The mean of each whole image, the largest code where results are codes; `shape` is n, h, w,
+    c."""
     n, h, w, c = shape
-    x = random_of(instance, shape).normal(0, 1, shape).astype(instance.dtype.numpy)
+    x = drawn(random_of(instance, shape), shape, instance.dtype)
+    kind = int(not instance.out.is_code)
     source, output = (
         Tensor(library, x),
         Tensor(library, np.zeros((n, 1, 1, c), instance.out.numpy), empty=True),
     )
+    window = (h, w, 0, 0, 0, 0, 1, 1, 1, 1, 0)
     arguments = Pool(
-        1, n, h, w, c, 1, 1, h, w, 0, 0, 0, 0, 1, 1, 1, 1, 0, source.pointer, output.pointer, c, c
+        kind, n, h, w, c, 1, 1, *window, source.pointer, output.pointer, source.pitch, output.pitch
     )
-    return Problem(arguments, output, x.astype(np.float64).mean((1, 2), keepdims=True), (source,))
+    reduce = np.mean if kind else np.max
+    expected = reduce(x.astype(np.float64), axis=(1, 2), keepdims=True)
+    return Problem(arguments, output, expected, (source,))
 
 
 def _layout_problem(
@@ -200,7 +205,7 @@ def _layout_problem(
 ) -> Problem:
     """To channels last; `shape` is images, channels, channels as stored, pixels."""
     n, channels, stored, pixels = shape
-    x = random_of(instance, shape).normal(0, 1, (n, channels, pixels)).astype(instance.dtype.numpy)
+    x = drawn(random_of(instance, shape), (n, channels, pixels), instance.dtype)
     y = np.pad(x.transpose(0, 2, 1), ((0, 0), (0, 0), (0, stored - channels))).astype(
         instance.out.numpy
     )
@@ -495,7 +500,9 @@ BUILDERS: dict[Family[Any], Builder] = {
     ),
     named("pool"): _each(_pool_problem, (2, 7, 7, 40), (1, 33, 20, 7), (3, 2, 2, 64)),
     named("resize"): lambda library, instance: [
-        resize_problem(library, instance, shape) for shape in RESIZES
+        resize_problem(library, instance, shape)
+        for shape in RESIZES
+        if shape.sampling.mode == "nearest" or not instance.dtype.is_code
     ],
     named("pixel_shuffle"): lambda library, instance: [
         shuffle_problem(library, instance, shape) for shape in SHUFFLES
@@ -559,6 +566,7 @@ def _form(instance: Instance) -> str:
         "TOKENS": isinstance(config, NormConfig) and config.tokens and not config.tables,
         "EMBEDDINGS": isinstance(config, NormConfig) and config.tables > 0,
         "DIVIDED": isinstance(config, AttentionConfig) and config.splits > 1,
+        "CODES": instance.dtype.is_code and bool(config.family.codes),
         "PROMOTES": isinstance(config, CodesConfig) and config.promotes,
         "OFFSETS": isinstance(config, CodesConfig) and config.offsets > 0,
         "VALUES": isinstance(config, CodesConfig) and not instance.out.is_code,

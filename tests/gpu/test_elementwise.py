@@ -8,13 +8,12 @@ import pytest
 
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.families import named
-from tests.gpu.cases import ALL, PARAMS
-from tests.gpu.device import Elementwise, Epilogue, KernelError, Library, Tensor
-from tests.gpu.operands import Operands, random_of
+from tests.gpu.cases import ALL
+from tests.gpu.device import Elementwise, KernelError, Library, Tensor
+from tests.gpu.operands import Operands
 from tests.gpu.problems import elementwise_problem
-from tests.gpu.reference import LIMITS, drawn, epilogue, relative_error
+from tests.gpu.reference import LIMITS, epilogue, relative_error
 
 pytestmark = pytest.mark.gpu
 
@@ -32,14 +31,6 @@ SHAPES = (
 _ALL = [instance for instance in ALL if instance.config.family is named("elementwise")]
 KERNELS = [instance for instance in _ALL if not instance.dtype.is_code]
 OF_CODES = [instance for instance in _ALL if instance.dtype.is_code]
-# scales, and zero points of integers, by the beginnings of steps' names
-_NUMBERS = {
-    "Decode": (0.04371, 3),
-    "Requantize": (0.00411, 1),
-    "MulCodes": (0.05113, -2),
-    "AddCodes": (0.02719, 5),
-    "Quantize": (0.03637, 4),
-}
 _FEW = 1e-3  # codes that may differ, since they lie near the middle of two
 
 
@@ -58,38 +49,17 @@ def test_elementwise(library: Library, instance: Instance, shape: tuple[int, int
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("instance", OF_CODES, ids=instance_name)
 def test_codes(library: Library, instance: Instance, shape: tuple[int, int, int]) -> None:
-    """By one step of the result, or of what is rounded within."""
-    (rows, channels, gap), dtype = shape, instance.dtype
-    rng = random_of(instance, shape)
-    x, other = (drawn(rng, (rows, channels), dtype) for _ in range(2))
-    source, operand = Tensor(library, x, gap), Tensor(library, other, gap)
-    output = Tensor(library, np.zeros_like(x), gap, empty=True)
-    arguments = Epilogue()
-    arguments.tensors[0], arguments.tensor_pitch[0] = operand.pointer, operand.pitch
-    params = [number for step in instance.chain for number in _params(step, dtype)]
-    arguments.params[: len(params)] = params
-    call = Elementwise(
-        rows, channels, source.pointer, output.pointer, source.pitch, output.pitch, arguments
-    )
-    kernel = library.kernel(instance)
-    kernel.check(call)
-    kernel.launch(call)
-    expected = x.astype(np.float64)
-    for step in instance.chain:
-        given = other.astype(np.float64) if EPILOGUES[step].operand else None
-        expected = EPILOGUES[step].reference(expected, given, *_params(step, dtype))
-    apart = np.abs(output.read().astype(np.float64) - expected)
-    most = np.maximum(1, np.abs(expected) / 8) if dtype is DType.E4M3 else np.ones(())
-    assert (apart <= most).all()
+    """Few differ, near the middle of two: by one step of the result, or of what is rounded
+    within."""
+    problem = elementwise_problem(library, instance, shape)
+    kernel, expected = library.kernel(instance), problem.expected
+    assert expected is not None
+    kernel.check(problem.arguments)
+    kernel.launch(problem.arguments)
+    apart = np.abs(problem.output.read().astype(np.float64) - expected)
+    fp8 = instance.dtype is DType.E4M3
+    assert (apart <= (np.maximum(1, np.abs(expected) / 8) if fp8 else 1)).all()
     assert np.count_nonzero(apart) <= max(1, _FEW * apart.size)
-
-
-def _params(step: str, dtype: DType) -> tuple[float, ...]:
-    """Those of a step; fp8 has no zero points."""
-    found = next((n for name, n in _NUMBERS.items() if step.startswith(name)), None)
-    if found is None:
-        return PARAMS.get(step, ())
-    return (float(np.float32(found[0])), 0.0 if dtype is DType.E4M3 else float(found[1]))
 
 
 def test_a_view_that_begins_anywhere_is_read_in_narrower_accesses(library: Library) -> None:
