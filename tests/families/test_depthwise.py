@@ -11,7 +11,7 @@ from onnxbolt import families
 from onnxbolt.archs import ARCHS, Arch, get
 from onnxbolt.dtypes import VALUES, DType
 from onnxbolt.families import named
-from onnxbolt.families.depthwise import fixed
+from onnxbolt.families.blocks.channelwise import fixed
 from onnxbolt.problems import ConvProblem
 
 BASE = ConvProblem(

@@ -373,7 +373,7 @@ def _halo() -> Iterator[tuple[str, tuple[Edit, ...]]]:
 
 _DEPTHWISE_STORE = "      *reinterpret_cast<Access<Output, kWidth>*>(y) = result;\n"
 DEPTHWISE = Store(
-    "depthwise/tile.h",
+    "channelwise/tile.h",
     _DEPTHWISE_STORE,
     "{code}" + _DEPTHWISE_STORE,
     "result[i]",
@@ -572,7 +572,7 @@ def _depthwise() -> Iterator[tuple[str, tuple[Edit, ...]]]:
         K_BLOCK,
         (
             Edit(
-                "depthwise/convolution.h",
+                "channelwise/convolution.h",
                 product,
                 f"if (r + 1 < Shape::kR || s + 1 < Shape::kS) {product}",
             ),

@@ -1,6 +1,6 @@
-// Depthwise convolution in NHWC for every architecture (depthwise/convolution.h).
+// Depthwise convolution in NHWC for every architecture (channelwise/convolution.h).
 #pragma once
-#include "depthwise/convolution.h"
+#include "channelwise/convolution.h"
 
 namespace onnxbolt {
 

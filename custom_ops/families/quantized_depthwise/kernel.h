@@ -1,10 +1,10 @@
-// Depthwise convolution of 8-bit codes in NHWC for every architecture: depthwise/
+// Depthwise convolution of 8-bit codes in NHWC for every architecture: channelwise/
 // convolution.h, with weights of signed integers, and with the zero point of x subtracted from
 // what lies inside of the image. So they need no offsets, and no classes of pixels.
 //
-// Constraints: those of depthwise/convolution.h; sums are integers that fp32 has.
+// Constraints: those of channelwise/convolution.h; sums are integers that fp32 has.
 #pragma once
-#include "depthwise/convolution.h"
+#include "channelwise/convolution.h"
 #include "epilogue/codes.h"
 #include "ops/quantized/arguments.h"
 

@@ -6,17 +6,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
-from onnxbolt.families import depthwise
 from onnxbolt.families.base import Compiled, Family
-from onnxbolt.families.depthwise import DepthwiseConfig
+from onnxbolt.families.blocks import channelwise
+from onnxbolt.families.blocks.channelwise import ChannelwiseConfig
 from onnxbolt.problems import QuantizedConvProblem
 
 _TAPS = (1 << 24) // (255 * 128)  # products of codes whose sums fp32 has
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizedDepthwiseConfig(DepthwiseConfig):
-    """See DepthwiseConfig."""
+class QuantizedDepthwiseConfig(ChannelwiseConfig):
+    """See ChannelwiseConfig."""
 
 
 class QuantizedDepthwise(Family[QuantizedDepthwiseConfig]):
@@ -33,12 +33,12 @@ class QuantizedDepthwise(Family[QuantizedDepthwiseConfig]):
     ) -> tuple[QuantizedDepthwiseConfig, ...]:
         if problem.r * problem.s > _TAPS:
             return ()
-        return depthwise.candidates(QuantizedDepthwiseConfig, problem, arch)
+        return channelwise.candidates(QuantizedDepthwiseConfig, problem, arch)
 
     def shared_memory(self, kernel: Compiled) -> int:
-        return depthwise.SHARED_MEMORY
+        return channelwise.SHARED_MEMORY
 
     def predicted_us(
         self, problem: QuantizedConvProblem, config: QuantizedDepthwiseConfig, arch: Arch
     ) -> float:
-        return depthwise.predicted_us(problem, config, arch)
+        return channelwise.predicted_us(problem, config, arch)

@@ -10,7 +10,7 @@
 #pragma once
 #include <algorithm>
 
-#include "depthwise/tile.h"
+#include "channelwise/tile.h"
 #include "ops/conv/check.h"
 #include "runtime/dependent_launch.h"
 
