@@ -13,6 +13,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from onnxbolt.epilogues import MAX_PARAMS
 from onnxbolt.families import named
 from tests import library_fixtures as fx
 
@@ -554,7 +555,7 @@ def gemm_with(**attributes: Any) -> onnx.ModelProto:
             {"configs": fx.config(named("gemm_2x"), 90).row()},
             "no configuration for sm_80.*--arch sm_80",
         ),
-        ({"epilogue_params": [0.0] * 9}, "configs or epilogue_params is damaged"),
+        ({"epilogue_params": [0.0] * (MAX_PARAMS + 1)}, "configs or epilogue_params is damaged"),
     ],
 )
 def test_session_is_refused(
