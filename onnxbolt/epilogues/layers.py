@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from onnxbolt.epilogues.registry import EPILOGUES, PRODUCT, STORE
+from onnxbolt.registry import cached
 
 # room of EpilogueArguments and ChainArguments in C++ (codegen/declarations.py)
 MAX_VECTORS, MAX_TENSORS, MAX_PARAMS, MAX_LAYERS = 4, 2, 12, 4
@@ -42,6 +43,7 @@ def fits_several(steps: tuple[str, ...]) -> bool:
     )
 
 
+@cached(maxsize=1024)  # every prediction of a kernel's time asks
 def gates(steps: tuple[str, ...]) -> int:
     """The number of steps that multiply by other columns of the product. With one of them it has
     twice the columns of the result."""
@@ -53,6 +55,7 @@ def rotates(steps: tuple[str, ...]) -> bool:
     return any(EPILOGUES[step].operand == "rotation" for step in steps)
 
 
+@cached(maxsize=1024)
 def tensor_operands(steps: tuple[str, ...]) -> int:
     """The number of steps that read a tensor of the output's size."""
     return sum(EPILOGUES[step].operand == "tensor" for step in steps)

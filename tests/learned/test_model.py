@@ -105,6 +105,8 @@ def test_lock_file_and_report_name_the_model(path: Path, tmp_path: Path) -> None
     name = CostModel.read(path).digest
     assert [p.model for row in report.fused for p in row.predicted] == [name]
     assert f"times are predicted, those of some kernels by cost model {name}" in report.text()
+    report.save(tmp_path / "report.html")
+    assert f"cost model {name}" in (tmp_path / "report.html").read_text()
     (choice,) = Lock.read(lock).choices.values()
     assert (choice.model, choice.measured) == (name, False)
     pipeline.optimize(

@@ -15,11 +15,13 @@ def memory_us(problem: Problem, arch: Arch) -> float:
     return problem.bytes_moved / bandwidth(arch) * US
 
 
+@cached(maxsize=1024)  # every candidate asks
 def vector_operands(steps: tuple[str, ...]) -> int:
     """How many steps of an epilogue read a number for each column."""
     return sum(EPILOGUES[step].operand == "vector" for step in steps)
 
 
+@cached(maxsize=1024)
 def epilogue_cost(steps: tuple[str, ...]) -> float:
     """Instructions for one output."""
     return sum(EPILOGUES[step].cost for step in steps)

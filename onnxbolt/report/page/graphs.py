@@ -170,6 +170,8 @@ def _facts_of_fused(node: Values) -> list[Fact]:
             ("ONNX Runtime", numbers.time(found["ort_us"])),
             ("Roofline", numbers.time(found["floor_us"])),
         ]
+        if found.get("model") and measured is None:  # reports of earlier versions have none
+            facts.append(("Predicted by", f"cost model {found['model']}"))
     facts += [("Configuration", config) for config in node["configs"]]
     return [*facts, *(("Kernel", name) for name in node["kernels"] if name)]
 
