@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
@@ -22,6 +23,16 @@ from onnxbolt.problems import Problem
 Features = Mapping[str, float]
 _NOT_OF_A_KERNEL = ("arch", "min_m", "max_m", "family")  # slots
 _ITEMS = 3  # items of a tuple that have features of their own
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """A kernel as `Family.shared_memory` asks for it."""
+
+    config: KernelConfig
+    dtype: DType
+    out: DType
+    chain: tuple[str, ...]
 
 
 def of_problem(problem: Problem, arch: Arch) -> dict[str, float]:
@@ -53,12 +64,15 @@ def of_kernel(
     tiles = math.ceil(problem.rows / row["tile_m"]) * math.ceil(problem.columns / row["tile_n"])
     waves = tiles * row["split_k"] / arch.sm_count
     slots = {f"config {slot}": n for slot, n in row.items() if slot not in _NOT_OF_A_KERNEL}
+    kernel = _Kernel(config, problem.dtype, problem.out, problem.chain)
+    shared = config.family.shared_memory(kernel)
     terms = config.family.terms(problem, config, arch)
     return {
         **common,
         **slots,
         "tiles per SM": waves,
         "tiles full": waves / math.ceil(waves),
+        **({} if shared is None else {"shared memory": shared}),
         "formula us": us,
         "formula products": common["arch products us"] / us,
         "formula memory": common["arch memory us"] / us,

@@ -117,7 +117,7 @@ def tuned(
             measuring.begin(seconds)
             chosen, timings = _rounds(subject, archs, options.fuse, locked, measuring)
             chosen = measuring.settled(chosen, archs, timings)
-            if measuring.ended:
+            if measuring.at_end():
                 break
         return chosen, measuring.tuning
 
@@ -423,9 +423,9 @@ class _Measuring(_Kernels):
         self._deadline = min(self._last, time.monotonic() + seconds)
         self._note(notes=(), whole=None)
 
-    @property
-    def ended(self) -> bool:
-        """True if no turn follows: the target is met, there is nothing more to try, or no time."""
+    def at_end(self) -> bool:
+        """True if no turn follows: the target is met, which is noted, or there is nothing more to
+        try, or no time."""
         whole = self.tuning.whole
         stopped = self.tuning.ended_by == "budget" and time.monotonic() < self._last
         met = self._target is not None and whole is not None and whole.ours_us <= self._target * US
