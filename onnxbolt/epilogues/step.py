@@ -120,6 +120,7 @@ class EpilogueStep:
     body: Body
     reference: Callable[..., Array]  # (x, operand or None, *params) in the input's precision
     cost: float  # fp32 instructions per element, for the cost model
+    exact_cost: float = 0.0  # those of a kernel that does not approximate it; 0: as many
     functor: str = ""
     header: str = ""  # a file name in the include path, without a directory
     definition: Definition | None = None  # for extensions' steps; others: profiler/steps.h

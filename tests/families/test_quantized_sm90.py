@@ -8,6 +8,7 @@ import pytest
 
 from onnxbolt.archs import ARCHS, get
 from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import QUANTIZE
 from onnxbolt.families import config_from, named
 from onnxbolt.families.blocks import sm90
 from onnxbolt.families.blocks.codes import CodesConfig, Offsets
@@ -109,6 +110,27 @@ def test_sums_of_floats_are_added_apart_every_128() -> None:
     )
     assert not any(config.promotes for config in _gemms(**floats, k=128) if config.k <= 128)
     assert not any(config.promotes for config in _gemms())
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "activation", "measured"),
+    [
+        ((6304, 2304, 768), DType.E4M3, "Relu", 29.87),
+        ((6304, 2304, 768), DType.I8, "Relu", 21.24),
+        ((1280, 768, 3072), DType.I8, "Relu", 7.27),
+        ((16384, 4096, 1024), DType.E4M3, "Relu", 188.82),
+        ((6304, 3072, 768), DType.E4M3, "GeluErf", 57.59),
+        ((16384, 4096, 1024), DType.I8, "GeluErf", 205.89),
+    ],
+)
+def test_predictions_are_near_what_an_h200_takes(
+    size: tuple[int, int, int], dtype: DType, activation: str, measured: float
+) -> None:
+    chain = ("Dequantize", "Bias", activation, QUANTIZE[dtype])
+    problem, arch = QuantizedGemmProblem(*size, dtype, dtype, chain), get(90)
+    found = GEMM.candidates(problem, arch)
+    predicted = min(GEMM.predicted_us(problem, config, arch) for config in found)
+    assert predicted == pytest.approx(measured, rel=0.2)
 
 
 def test_codes_are_predicted_to_be_faster_than_values_of_16_bits() -> None:

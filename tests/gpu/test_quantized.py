@@ -221,7 +221,7 @@ def test_conv_refuses(
     library: Library, offsets: Offsets, field: str, value: int, text: str
 ) -> None:
     instance = _of(offsets, CONVS)
-    problem = problems(library, instance)[0]  # of those with pads, one with all of them
+    problem = problems(library, instance)[0]  # the first with pads has all of them
     setattr(problem.arguments, field, value)
     with pytest.raises(KernelError, match=text):
         library.kernel(instance).check(problem.arguments)

@@ -22,6 +22,7 @@ def vector_operands(steps: tuple[str, ...]) -> int:
 
 
 @cached(maxsize=1024)
-def epilogue_cost(steps: tuple[str, ...]) -> float:
-    """Instructions for one output."""
-    return sum(EPILOGUES[step].cost for step in steps)
+def epilogue_cost(steps: tuple[str, ...], exact: bool = False) -> float:
+    """Instructions for one output; `exact`: of steps in fp32 that others approximate."""
+    entries = [EPILOGUES[step] for step in steps]
+    return sum((exact and entry.exact_cost) or entry.cost for entry in entries)
