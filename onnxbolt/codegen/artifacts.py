@@ -118,6 +118,48 @@ def compile_each(
                 yield unit, _outcome(unit, entry, toolchain)
 
 
+def known(unit: Unit, toolchain: Toolchain) -> Path | BuildError | None:
+    """The object or the error of a unit in the cache; None if it was not compiled."""
+    entry = cache.objects() / unit_key(unit, toolchain)
+    return _outcome(unit, cache.used(entry), toolchain) if entry.exists() else None
+
+
+def compile_alone(unit: Unit, toolchain: Toolchain) -> tuple[bytes | None, str]:
+    """The object of a unit, or None if it does not compile, and the compiler's log. The cache is
+    neither read nor written."""
+    with tempfile.TemporaryDirectory(prefix="onnxbolt-") as scratch:
+        Path(scratch, unit.source).write_text(unit.text, encoding="utf-8")
+        result = subprocess.run(
+            limited(unit.command(toolchain, unit.source, _OBJECT)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=scratch,
+            env={**os.environ, "TMPDIR": "."},
+        )
+        made = None if result.returncode else Path(scratch, _OBJECT).read_bytes()
+        return made, result.stdout.decode(errors="replace")
+
+
+def keep(unit: Unit, toolchain: Toolchain, made: bytes | None, log: str) -> Path | BuildError:
+    """Add what `compile_alone` returned elsewhere to the cache, and return the object or the error
+    of the unit. Raises BuildError for a failure that says nothing about the source."""
+    if made is None and not _is_verdict(log):
+        raise _failure(unit, log, toolchain)
+    store = cache.objects()
+    store.mkdir(parents=True, exist_ok=True)
+    entry = store / unit_key(unit, toolchain)
+    with tempfile.TemporaryDirectory(dir=store.parent, prefix="build-") as scratch:
+        directory = Path(scratch, entry.name)
+        directory.mkdir()
+        (directory / unit.source).write_text(unit.text, encoding="utf-8")
+        (directory / _LOG).write_text(log, encoding="utf-8")
+        if made is not None:
+            (directory / _OBJECT).write_bytes(made)
+        with contextlib.suppress(OSError):  # another process has made the entry meanwhile
+            os.rename(directory, entry)
+    return _outcome(unit, entry, toolchain)
+
+
 def object_path(key: str) -> Path:
     """The path of the object of the unit with this key, whether it exists or not."""
     return cache.objects() / key / _OBJECT

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from onnxbolt.codegen import cache
 from onnxbolt.codegen.artifacts import (
@@ -72,6 +72,19 @@ class Object:
 Result = tuple[Instance, Path | Uncompiled]
 
 
+class Compiler(Protocol):
+    """`compile_each`, or what takes its place."""
+
+    def __call__(
+        self,
+        units: Sequence[Unit],
+        toolchain: Toolchain,
+        progress: Progress | None = None,
+        *,
+        stop: threading.Event | None = None,
+    ) -> Iterator[tuple[Unit, Path | BuildError]]: ...
+
+
 def profiling_toolchain() -> Toolchain:
     """The product's compiler, for libraries that the profiler loads. Raises ToolchainError."""
     return dataclasses.replace(find_toolchain(), exports="profiler/exports.map")
@@ -94,6 +107,7 @@ def build(
     instances: Iterable[Instance],
     progress: Progress | None = None,
     stop: threading.Event | None = None,
+    compiler: Compiler = compile_each,
 ) -> Iterator[Result]:
     """Each instance with the library that holds it, or with the reason why there is none, as soon
     as it is known.
@@ -115,7 +129,7 @@ def build(
     # so short that no core works alone for long at the end
     for seconds in (share, 0.0):
         parts, missing = list(_parts(missing, seconds)), []
-        for part, unit, verdicts in _build_parts(parts, memory.toolchain, progress, stop):
+        for part, unit, verdicts in _build_parts(parts, memory.toolchain, progress, stop, compiler):
             for instance in part:
                 result = verdicts[instance]
                 if result is None:
@@ -251,6 +265,7 @@ def _build_parts(
     toolchain: Toolchain,
     progress: Progress | None,
     stop: threading.Event | None,
+    compiler: Compiler,
 ) -> Iterator[tuple[list[Instance], Object | None, Mapping[Instance, Path | Uncompiled | None]]]:
     """Compile and link parts; yields each with its object and the results of its instances. A
     result is None if the instance has to be compiled alone to be known."""
@@ -258,7 +273,7 @@ def _build_parts(
         return
     host = compile_units(host_units(), toolchain)
     units = {_numbered(_unit(part), i): part for i, part in enumerate(parts)}
-    for unit, outcome in compile_each(list(units), toolchain, progress, stop=stop):
+    for unit, outcome in compiler(list(units), toolchain, progress, stop=stop):
         part = units[unit]
         if isinstance(outcome, BuildError):
             alone = Uncompiled(str(outcome)) if len(part) == 1 else None

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from onnxbolt.codegen.artifacts import compile_each
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.records import Machine, Measurement
 from onnxbolt.problems import Problem
+from onnxbolt.tune.library import Compiler
 from onnxbolt.tune.racing import Racing
 
 Candidates = Sequence[tuple[KernelConfig, Path]]
@@ -48,6 +50,11 @@ class Gpus(ABC):
     @abstractmethod
     def machine(self) -> Machine:
         """The machine that the measurements belong to."""
+
+    @property
+    def compile_each(self) -> Compiler:
+        """The compilers of candidates."""
+        return compile_each
 
     @property
     def racing(self) -> Racing | None:

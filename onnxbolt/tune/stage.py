@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 from onnxbolt import gpu
@@ -364,7 +365,7 @@ class _Kernels:
                 tasks,
                 self._database,
                 gpus,
-                _build,
+                partial(_build, gpus.compile_each),
                 machine,
                 budget=budget,
                 progress=progress,
@@ -510,8 +511,10 @@ def _compares(gpus: Gpus) -> bool:
     return CUDA in available_providers() if racing is None else racing.cudnn > 0
 
 
-def _build(instances: Sequence[Instance], stop: threading.Event) -> Iterator[library.Result]:
-    return library.build(instances, stop=stop)
+def _build(
+    compiler: library.Compiler, instances: Sequence[Instance], stop: threading.Event
+) -> Iterator[library.Result]:
+    return library.build(instances, stop=stop, compiler=compiler)
 
 
 def _say_nothing(message: str) -> None:

@@ -23,6 +23,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gpu:
     monkeypatch.setattr(stage, "Stream", object)
     monkeypatch.setattr(stage, "available_providers", lambda: [CUDA])
     monkeypatch.setattr(
-        "onnxbolt.tune.library.build", lambda instances, stop: fakes.Builder()(instances, stop)
+        "onnxbolt.tune.library.build",
+        lambda instances, stop, compiler: fakes.Builder()(instances, stop),
     )
     return found

@@ -33,10 +33,12 @@ _SETTINGS = {
 
 @contextlib.contextmanager
 def local_cluster(uuids: Sequence[str]) -> Iterator[Client]:
-    """A cluster with a worker for each GPU of this host, by UUID."""
+    """A cluster with a worker for each GPU of this host, by UUID, and one that compiles on all
+    cores."""
     with tempfile.TemporaryDirectory(prefix="onnxbolt-") as directory, _settings():
         scratch = Path(directory)
-        workers = {
+        cores = len(os.sched_getaffinity(0))
+        workers = {"compilers": _spec(scratch / "compilers", f"CPU={cores}", {})} | {
             uuid: _spec(scratch / uuid, "GPU=1", {"CUDA_VISIBLE_DEVICES": uuid}) for uuid in uuids
         }
         scheduler = {
@@ -149,10 +151,12 @@ class WorkerProcess(ProcessInterface):
 def worker_command(
     scheduler: str, name: str, resources: str, scratch: Path, *more: str
 ) -> list[str]:
-    """Dask's command for a worker with one thread, whose files are in `scratch`."""
+    """Dask's command for a worker with a thread for each unit of its resource, such as "GPU=1",
+    whose files are in `scratch`."""
+    threads = resources.partition("=")[2]
     return [
         *(sys.executable, "-m", "distributed.cli.dask_worker", scheduler),
-        *("--name", name, "--resources", resources, "--nthreads", "1", "--host", "127.0.0.1"),
+        *("--name", name, "--resources", resources, "--nthreads", threads, "--host", "127.0.0.1"),
         *("--memory-limit", "0", "--no-dashboard", "--local-directory", str(scratch)),
         *("--death-timeout", "60"),
         *more,

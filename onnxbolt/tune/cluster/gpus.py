@@ -16,8 +16,9 @@ from onnxbolt.measurements.keys import kernel_key, plain
 from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.problems import UNBOUNDED, Problem
 from onnxbolt.tune.cluster import tasks
+from onnxbolt.tune.cluster.compilers import Compilers
 from onnxbolt.tune.cluster.pool import Job, Messages, Pool, RefusedError, Worker
-from onnxbolt.tune.library import profiler_library
+from onnxbolt.tune.library import Compiler, profiler_library
 from onnxbolt.tune.measuring import Candidates, Gpus, Measured
 from onnxbolt.tune.profiler import machine_of
 from onnxbolt.tune.racing import Lap, Race, RaceError, Racing
@@ -70,8 +71,8 @@ def machines_of(
 class ClusterGpus(Gpus):
     """The GPUs of one machine's kind in a pool."""
 
-    def __init__(self, pool: Pool, machine: Machine) -> None:
-        self._pool, self._machine = pool, machine
+    def __init__(self, pool: Pool, machine: Machine, compilers: Compilers) -> None:
+        self._pool, self._machine, self._compilers = pool, machine, compilers
         self._outbox: queue.SimpleQueue[tuple[Job, Any, float]] = queue.SimpleQueue()
         self._tasks: dict[Job, tuple[int, Candidates]] = {}
         self._best: dict[Problem, Measurement] = {}
@@ -84,6 +85,10 @@ class ClusterGpus(Gpus):
     @property
     def racing(self) -> ClusterRacing:
         return ClusterRacing(self._pool, self._machine)
+
+    @property
+    def compile_each(self) -> Compiler:
+        return self._compilers.compile_each
 
     def submit(self, task: int, problem: Problem, candidates: Candidates) -> None:
         """Candidates of a task that has not begun yet race together with the earlier ones."""

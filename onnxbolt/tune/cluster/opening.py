@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from onnxbolt.errors import InputError
 from onnxbolt.options import Options
 from onnxbolt.spelling import option
+from onnxbolt.tune.cluster.compilers import Compilers, admit_compiler
 from onnxbolt.tune.cluster.gpus import ClusterGpus, admit, machines_of
 from onnxbolt.tune.cluster.pool import Messages, Pool
 
@@ -32,7 +33,14 @@ def cluster_gpus(
         if options.scheduler
         else local_cluster(uuids)
     )
-    with connected as client, Pool(client, "GPU", admit, messages) as pool:
+    with (
+        connected as client,
+        Pool(client, "GPU", admit, messages) as pool,
+        Pool(client, "CPU", admit_compiler, messages) as compilers,
+    ):
         workers = pool.wait(max(len(uuids), 1))
         messages(f"{len(workers)} GPUs measure")
-        yield [ClusterGpus(pool, machine) for machine in machines_of(workers, archs, messages)]
+        yield [
+            ClusterGpus(pool, machine, Compilers(compilers))
+            for machine in machines_of(workers, archs, messages)
+        ]

@@ -122,11 +122,17 @@ class Pool:
             self._waiting = [job for job in self._waiting if job not in doomed]
             return cancelled
 
-    def admitted(self, machine: Machine) -> list[Worker]:
-        """The workers that measure on such a machine."""
+    def admitted(self, machine: Machine | None) -> list[Worker]:
+        """The workers of such a machine; None for workers that have no GPU."""
         with self._changed:
             everyone = self._workers.values()
             return [each for each in everyone if each.admitted and each.machine == machine]
+
+    @property
+    def empty(self) -> bool:
+        """True if no worker has joined that may be used."""
+        with self._changed:
+            return not self._workers
 
     def wait(self, count: int) -> list[Worker]:
         """The workers, once `count` of them have joined, or those that have joined in time. Raises
@@ -186,7 +192,7 @@ class Pool:
             resources={self._resource: 1},
         )
         try:
-            reply = json.loads(self._result(future, worker, deadline))
+            reply = tasks.read_reply(self._result(future, worker, deadline))
         finally:
             future.release()
         if "busy" in reply:
@@ -236,8 +242,11 @@ class Pool:
                 self._changed.notify_all()
 
     def _join(self, worker: Worker, facts: dict[str, Any]) -> None:
-        self._workers[worker.address] = worker
         slots = int(facts["resources"][self._resource])
+        if facts["nthreads"] != slots:
+            self._leave(worker, f"start it with --nthreads {slots}, as many as {self._resource}")
+            return
+        self._workers[worker.address] = worker
         name = f"onnxbolt-{worker.name}"
         threading.Thread(target=self._serve, args=(worker, slots), name=name, daemon=True).start()
 

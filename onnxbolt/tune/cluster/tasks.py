@@ -1,5 +1,5 @@
 """The tasks of a worker: functions that dask names by their module. Their arguments are JSON or a
-library's bytes, and their replies are JSON.
+bytes, and their replies are JSON, maybe with bytes behind it.
 
 A reply is {"failure": message} where nothing can be measured, and {"busy": message} where another
 process measures on the GPU. A worker with a GPU has one thread, so one object holds its state.
@@ -22,9 +22,11 @@ from typing import Any
 import onnxruntime
 from filelock import FileLock, Timeout
 
-from onnxbolt import extensions, gpu
+from onnxbolt import checks, extensions, gpu
 from onnxbolt.archs import by_name
+from onnxbolt.codegen.artifacts import Unit, compile_alone
 from onnxbolt.codegen.digest import present_sources_digest
+from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.families import config_from
 from onnxbolt.measurements.keys import problem_from
@@ -32,6 +34,7 @@ from onnxbolt.measurements.records import Machine
 from onnxbolt.options import cache_directory
 from onnxbolt.tune import racing, worker
 from onnxbolt.tune.cuda import CudaError, Stream
+from onnxbolt.tune.library import cutlass_version
 from onnxbolt.tune.profiler import Profiler
 from onnxbolt.tune.rows import values_of
 from onnxbolt.tune.sessions import cudnn_version
@@ -115,6 +118,24 @@ def race(request: bytes, *models: bytes) -> bytes:
     return _on_gpu(request, raced)
 
 
+def compiler(request: bytes) -> bytes:
+    """{} -> {"nvcc", "CUTLASS": versions}"""
+    try:
+        toolchain = find_toolchain()
+        return _reply({"nvcc": toolchain.version, "CUTLASS": cutlass_version(toolchain)})
+    except OnnxboltError as error:
+        return _reply({"failure": str(error)})
+
+
+def compile_unit(request: bytes) -> bytes:
+    """{"name", "text", "arch"} -> {"compiled", "log"}, and the object."""
+    try:
+        made, log = compile_alone(Unit(**json.loads(request)), find_toolchain())
+        return _reply({"compiled": made is not None, "log": log}, made or b"")
+    except OnnxboltError as error:
+        return _reply({"failure": str(error)})
+
+
 def digest_of(data: bytes) -> str:
     """The name of a library on workers."""
     return hashlib.sha256(data).hexdigest()
@@ -131,8 +152,18 @@ def _on_gpu(request: bytes, answer: Callable[[dict[str, Any]], dict[str, Any]]) 
         return _reply({"failure": str(error)})
 
 
-def _reply(values: dict[str, Any]) -> bytes:
-    return json.dumps(values).encode()
+def _reply(values: dict[str, Any], data: bytes = b"") -> bytes:
+    """JSON on one line, and data behind it."""
+    return json.dumps(values).encode() + b"\n" + data
+
+
+def read_reply(reply: bytes) -> dict[str, Any]:
+    """The values of a reply, with its data as "data". Raises ValueError."""
+    line, _, data = reply.partition(b"\n")
+    values = checks.parsed_json(line.decode())
+    if not isinstance(values, dict):
+        raise ValueError("a reply that is no object")
+    return values | {"data": data}
 
 
 @functools.cache

@@ -61,7 +61,7 @@ def fake_cluster(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Cluster:
     monkeypatch.setattr("onnxbolt.gpu.local_arch", lambda: "sm_90a")
     monkeypatch.setattr("onnxbolt.gpu.uuids", lambda: UUIDS)
     monkeypatch.setattr(gpus, "profiler_library", lambda arch: profiler)
-    monkeypatch.setattr(stage, "_build", found.build)
+    monkeypatch.setattr(stage, "_build", lambda _, *asked: found.build(*asked))
     command = connecting.worker_command
 
     def with_fake_gpu(*arguments: Any) -> list[str]:
