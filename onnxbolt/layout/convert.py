@@ -13,6 +13,7 @@ import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
 from onnxbolt import families, ops
+from onnxbolt.canonicalize.quantized.scaling import new_tensor
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import CASTS, Step
 from onnxbolt.families import only
@@ -32,6 +33,8 @@ def convert(
 ) -> gs.Tensor:
     """Write nodes that bring `stored`, which holds `tensor` in form `have`, into form `want`.
     Returns the result, which is `into` if that is given."""
+    if DType.stored(tensor.dtype) is DType.E4M3:
+        return _between_casts(writer, tensor, stored, have, want, into)
     turned = have.last != want.last
     if turned and not have.grouped and have.channels is want.channels is None:
         if all(size == 1 for size in tensor.shape[2:]):
@@ -41,6 +44,24 @@ def convert(
     if turned and not have.grouped and (padding := appended(tensor, have, want)) is not None:
         return _one_kernel(writer, tensor, stored, want, padding)
     return _standard(writer, tensor, stored, have, want, into)
+
+
+def _between_casts(
+    writer: Writer,
+    tensor: gs.Tensor,
+    stored: gs.Tensor,
+    have: Form,
+    want: Form,
+    into: gs.Tensor | None,
+) -> gs.Tensor:
+    """Convert codes of fp8, which ONNX Runtime only casts, as numbers in fp32."""
+    numbers = new_tensor(writer.graph, f"{tensor.name}_numbers", np.dtype(np.float32), tensor.shape)
+    given = writer.variable(numbers, have)
+    writer.add("Cast", [stored], [given], {"to": TensorProto.FLOAT}, tensor)
+    converted = _standard(writer, numbers, given, have, want, None)
+    target = into if into is not None else writer.variable(tensor, want)
+    writer.add("Cast", [converted], [target], {"to": TensorProto.FLOAT8E4M3FN}, tensor)
+    return target
 
 
 def appended(tensor: gs.Tensor, have: Form, want: Form) -> int | None:

@@ -127,3 +127,19 @@ def test_codes_are_moved_where_others_multiply_them() -> None:
         assert families.takes_codes("max_pool", DType.U8)
         assert not families.takes_codes("max_pool", DType.E4M3)
         assert not families.takes_codes("attention", DType.U8)
+
+
+def test_rows_of_fp8_are_padded_as_numbers(tmp_path: Path) -> None:
+    """ONNX Runtime has Cast alone for fp8, no Pad."""
+    net, fp8 = Net({"x": (4, 10)}, opset=19), DType.E4M3.numpy
+    zero = net.const(0, fp8)
+    codes = net.node("QuantizeLinear", "x", net.const(0.01), zero)
+    weight = net.const(net.rng.standard_normal((10, 32)) * 50, fp8)
+    values = (net.node("DequantizeLinear", c, net.const(0.01), zero) for c in (codes, weight))
+    model = net.model(net.node("MatMul", *values))
+    fused = _fused(model, tmp_path)
+    types = _types(fused)
+    assert types["FusedQuantizedGemm_Dequantize_CastF32_e4m3"] == types["Pad"] == 1
+    assert types["Cast"] == 2
+    result = verify(model, fused, providers=[CPU])
+    assert result.passed, result.text()
