@@ -199,6 +199,21 @@ def test_zero_points_of_outputs(case: Case) -> None:
     assert not zero_points(Net({"x": (1, 8)}).model("x"))
 
 
+def test_two_pairs_in_a_row_round_twice() -> None:
+    """ONNX Runtime would make one of them, but not where others read what is between."""
+    net = Net({"x": (4, 1000)}, seed=2)
+    pairs = [(net.const(scale), net.const(0, np.uint8)) for scale in (0.0235, 0.0156)]
+    last = "x"
+    for numbers in pairs:
+        codes = net.node("QuantizeLinear", last, *numbers)
+        last = net.node("DequantizeLinear", codes, *numbers)
+    model = net.model(last)
+    between = model.graph.node[1].output[0]
+    feeds = {"x": net.rng.standard_normal((4, 1000)).astype(np.float32)}
+    alone, all_read = (Runner(model, CPU).run(feeds, [last, *more]) for more in ([], [between]))
+    np.testing.assert_array_equal(alone[last], all_read[last])
+
+
 # --- with ONNX Runtime's own fusions --------------------------------------------------------------
 
 
