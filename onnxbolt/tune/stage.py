@@ -114,7 +114,7 @@ def tuned(
     said = messages or _say_nothing
     with _gpus(archs, options, said) as gpus, Database() as database:
         measuring = _Measuring(subject, options, database, gpus, said, watch or Silent(), start)
-        for seconds in _turns(options):
+        for seconds in _turns(measuring.target):
             measuring.begin(seconds)
             chosen, timings = _rounds(subject, archs, options.fuse, locked, measuring)
             chosen = measuring.settled(chosen, archs, timings)
@@ -123,10 +123,10 @@ def tuned(
         return chosen, measuring.tuning
 
 
-def _turns(options: Options) -> Iterator[float]:
+def _turns(target: float | None) -> Iterator[float]:
     """The seconds of each turn, at whose end the whole model is measured: without a target one turn
     to the end, else each twice as long as the one before."""
-    seconds = math.inf if options.target is None else _FIRST_TURN
+    seconds = math.inf if target is None else _FIRST_TURN
     while True:
         yield seconds
         seconds *= 2
@@ -417,7 +417,7 @@ class _Measuring(_Kernels):
         self._subject, self._messages = subject, messages
         self._last = self._deadline  # the end of the last turn
         # bodies of control flow are no whole models
-        self._target = None if subject.places else options.target
+        self.target = None if subject.places else options.target
 
     def begin(self, seconds: float) -> None:
         """Begin a turn of so many seconds, which repeats nothing that earlier ones measured."""
@@ -429,7 +429,7 @@ class _Measuring(_Kernels):
         try, or no time."""
         whole = self.tuning.whole
         stopped = self.tuning.ended_by == "budget" and time.monotonic() < self._last
-        met = self._target is not None and whole is not None and whole.ours_us <= self._target * US
+        met = self.target is not None and whole is not None and whole.ours_us <= self.target * US
         if met and stopped:
             self._note(ended_by="target")
         return met or not stopped

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 
 from onnxbolt import pipeline
 from onnxbolt.errors import InputError
-from onnxbolt.options import latency
+from onnxbolt.measurements.timings import NOTHING
+from onnxbolt.options import Options, latency
 from onnxbolt.tune import stage
+from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import WholeModel
 from tests.tune.local_gpu import Gpu, net
 
@@ -77,6 +80,18 @@ def test_the_report_says_that_the_target_is_met(
     assert "the target is met" in report.text()
     report.save(tmp_path / "report.json")
     assert json.loads((tmp_path / "report.json").read_text())["tuning"]["ended_by"] == "target"
+
+
+def test_a_body_of_control_flow_is_tuned_to_the_end(
+    gpu: Gpu, times: Callable[..., list[float]]
+) -> None:
+    """Its time is not the whole model's."""
+    body = dataclasses.replace(Subject.of(net(), Options()), places=("then_branch of If if",))
+    left = times(5.0, 5.0)
+    options = Options(tune=True, target=TARGET, archs=("sm_90a",))
+    _, tuning = stage.tuned(body, [90], options, NOTHING)
+    assert (tuning.ended_by, left) == ("done", [5.0])  # one turn, without a limit
+    assert gpu.measured > 0
 
 
 @pytest.mark.parametrize(("text", "us"), [("0.7ms", 700.0), ("700us", 700.0), ("0.5 s", 5e5)])
