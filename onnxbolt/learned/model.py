@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ FORMAT, SCHEMA = "onnxbolt cost model", 1
 _LARGEST = 2**26  # bytes of a file
 _MOST_ARCHS, _MOST_FEATURES, _MOST_PROBES = 2**31, 1000, 100
 _DIGEST = 12  # digits that name a model
+_FARTHEST = math.log(1000)  # no kernel is as much faster or slower than its formula says
+_SPREADS = 1e-3, 10.0  # the least and the largest with which the tuner can calculate
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,8 @@ class FamilyModel:
 
     def factors(self, problem: Problem, kernels: Sequence[tuple[float, KernelConfig]]) -> Any:
         """The factors between the formula's times and the learned ones."""
-        return np.exp(self.trees.sums(matrix(problem, kernels, self.features)))
+        logarithms = self.trees.sums(matrix(problem, kernels, self.features))
+        return np.exp(np.clip(logarithms, -_FARTHEST, _FARTHEST))
 
 
 def matrix(
@@ -151,10 +155,17 @@ def _families(held: Any) -> Iterator[tuple[str, FamilyModel | None]]:
         model = FamilyModel(
             tuple(checks.integer("arch", arch, 0, _MOST_ARCHS) for arch in each["archs"]),
             names,
-            checks.number("spread", each["spread"]),
+            _spread(each["spread"]),
             Trees.of(each["trees"], len(names)),
         )
         yield name, model if _holds(name, each) else None
+
+
+def _spread(value: object) -> float:
+    spread, (least, most) = checks.number("spread", value), _SPREADS
+    if not least <= spread <= most:
+        raise ValueError(f"spread {spread}: a number from {least} to {most} is expected")
+    return spread
 
 
 def _holds(name: str, held: Mapping[str, Any]) -> bool:
@@ -163,7 +174,7 @@ def _holds(name: str, held: Mapping[str, Any]) -> bool:
         return False
     try:
         return digest_of([Probe.of(probe) for probe in held["probes"]]) == held["formula"]
-    except (ValueError, KeyError, TypeError, ArithmeticError, StopIteration):
+    except (ValueError, LookupError, TypeError, ArithmeticError, StopIteration):
         return False  # a problem or configuration of another version
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from onnxbolt import checks
 
 _MOST_NODES, _MOST_TREES, _MOST_DEPTH = 10**6, 10**4, 64
+_LARGEST = 100.0  # value of a leaf, a logarithm: no sum of leaves overflows
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -55,6 +56,8 @@ class Trees:
         depth = max((depths[root] for root in roots), default=0)
         if len(roots) > _MOST_TREES or depth > _MOST_DEPTH:
             raise ValueError(f"{len(roots)} trees of depth {depth} are too many")
+        if any(abs(leaf) > _LARGEST for leaf in value):
+            raise ValueError(f"a leaf has a value beyond {_LARGEST}")
         index = np.int64
         return cls(
             np.array(roots, index),

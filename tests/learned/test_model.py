@@ -134,6 +134,35 @@ def test_a_file_that_is_no_cost_model_is_one_clear_error(
         pass
 
 
+@pytest.mark.parametrize("spread", [0, 1e-320, 2**31])
+def test_a_spread_with_which_the_tuner_cannot_calculate_is_refused(
+    path: Path, spread: float
+) -> None:
+    held = json.loads(path.read_text())
+    held["families"][0]["spread"] = spread
+    path.write_text(json.dumps(held))
+    with pytest.raises(InputError, match=r"a number from 0\.001 to 10\.0 is expected"):
+        CostModel.read(path)
+
+
+def test_times_stay_within_a_factor_of_the_formulas(path: Path) -> None:
+    held = json.loads(path.read_text())
+    held["families"][0]["trees"].update(roots=[0] * 20, value=[0.0, -100.0, 100.0])
+    path.write_text(json.dumps(held))
+    with cost.learned_from(path):
+        for us, config in cost.ranked(PROBLEM, H200):
+            factor = us / cost.formula_us(PROBLEM, config, H200)
+            expected = (0.001, 1000) if cost.predicted_by(config) else (1,)
+            assert any(math.isclose(factor, each) for each in expected)
+
+
+def test_a_family_whose_probe_is_no_problem_of_today_keeps_the_formula(path: Path) -> None:
+    held = json.loads(path.read_text())
+    held["families"][0]["probes"][0]["problem"]["inner"] = "unknown"
+    path.write_text(json.dumps(held))
+    assert CostModel.read(path).outdated == ("gemm_sm90",)
+
+
 def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.json"):
         pipeline.tune("none.onnx", cost_model=tmp_path / "none.json")

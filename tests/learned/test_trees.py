@@ -37,6 +37,7 @@ def test_each_row_gets_the_sum_of_its_leaves() -> None:
         ("roots", [6], "none of"),
         ("value", [0.0, 10.0], "different numbers"),
         ("value", [0.0, float("nan"), 0.0, 0.0, 0.0, 0.0], "value: a finite number"),
+        ("value", [0.0, 10.0, 0.0, 1e308, 0.0, 0.0], "a leaf has a value beyond"),
         ("threshold", [True, 0.0, 2.0, 0.0, 0.0, 0.0], "threshold: a finite number"),
         ("left", [1.0, 1, 3, 3, 4, 5], "left"),
         ("left", "no list", "left: a list"),
