@@ -128,7 +128,9 @@ class _Run:
     def end(self) -> None:
         """Record what GPUs have begun, and forget the rest."""
         self._gpus.cancel()
-        self._collect(self._seconds() + _LAST, _PATIENCE)
+        last = self._seconds() + _LAST
+        while self._gpus.busy and self._seconds() < last:
+            self._collect(last, _PATIENCE)
 
     def _request(self, compiling: Compiling) -> list[Trial]:
         """Submit the most valuable kernels to the compilers; returns the trials whose kernels are

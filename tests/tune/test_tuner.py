@@ -21,9 +21,11 @@ from onnxbolt.errors import BuildError, OnnxboltError
 from onnxbolt.measurements.records import Status
 from onnxbolt.measurements.strategy import Task
 from onnxbolt.measurements.timings import Timings
+from onnxbolt.problems import Problem
 from onnxbolt.tune.compiling import Build
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.library import Result
+from onnxbolt.tune.measuring import Candidates, Gpus, Measured
 from onnxbolt.tune.progress import Silent, TaskLine, TotalLine
 from onnxbolt.tune.summary import Tuning, spearman
 from onnxbolt.tune.tasks import instance_of, tasks_of
@@ -90,6 +92,42 @@ def test_the_budgets_end_keeps_the_best_so_far_and_the_next_run_goes_on() -> Non
     whole, _ = tuned(records, rest)
     assert not measured & set(rest.measured)
     assert len(whole.choices) == len(TASKS)
+
+
+class SlowGpus(Gpus):
+    """GPUs that begin at once what is submitted, and take some seconds of the clock for it."""
+
+    machine = MACHINE
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.begun = clock, list[tuple[float, Measured]]()
+
+    def submit(self, task: int, problem: Problem, candidates: Candidates) -> None:
+        found = Profiler(Clock()).measure(problem, candidates)
+        self.begun.append((self.clock() + 5.0 + 2.0 * task, Measured(task, found, 5.0)))
+
+    def done(self, timeout: float) -> list[Measured]:
+        self.clock.now += timeout
+        found = [measured for end, measured in self.begun if end <= self.clock()]
+        self.begun = [each for each in self.begun if each[1] not in found]
+        return found
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.begun)
+
+    def cancel(self, task: int | None = None) -> None:
+        pass
+
+
+def test_measurements_that_have_begun_when_the_budget_ends_are_waited_for() -> None:
+    records, gpus = Records(), SlowGpus(Clock())
+    timings, tuning = tune(
+        TASKS[:2], records, gpus, Builder(), MACHINE, budget=1.0, clock=gpus.clock
+    )
+    assert tuning.ended_by == "budget"
+    assert not gpus.busy
+    assert len(timings.choices) == 2
 
 
 def test_an_interrupt_keeps_the_best_so_far() -> None:

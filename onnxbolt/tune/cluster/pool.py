@@ -253,7 +253,8 @@ class Pool:
     def _leave(self, worker: Worker, refused: str = "") -> None:
         """The worker gets no more jobs. The caller holds the lock."""
         worker.gone.set()
-        self._workers.pop(worker.address, None)
+        if self._workers.get(worker.address) is worker:  # else another one has joined there since
+            del self._workers[worker.address]
         if refused:
             self._refused[worker.address] = f"{worker.name}: {refused}"
             self._messages(f"the worker {worker.name} is not used: {refused}")
@@ -270,12 +271,12 @@ class Pool:
                 self._changed.notify_all()
             for _ in range(slots - 1):
                 threading.Thread(target=self._jobs, args=(worker,), daemon=True).start()
-        except (OnnxboltError, RefusedError, _BusyError, LookupError, ValueError) as error:
-            with self._changed:
-                self._leave(worker, str(error))
-            return
         except (_LostError, _HungError) as error:
             self._give_up(worker, error)
+            return
+        except Exception as error:  # whatever a reply leads to: `wait` is for this thread
+            with self._changed:
+                self._leave(worker, str(error))
             return
         self._jobs(worker)
 
@@ -294,7 +295,7 @@ class Pool:
                 self._again(worker, job, error)
                 self._give_up(worker, error)
                 return
-            except (ValueError, KeyError, TypeError) as error:
+            except Exception as error:  # whatever a reply leads to: the tuner waits for the job
                 self._again(worker, job, error)
                 with self._changed:
                     self._leave(worker, f"its reply is not one that onnxbolt makes ({error})")
