@@ -13,6 +13,7 @@ LONG_FILES = (
     "test_exports",
     "test_image_models",
     "test_rotary_models",
+    "test_quantized_models",
     "test_profiler",
 )
 _LONG_TEST = "test_compute_sanitizer_finds_nothing"

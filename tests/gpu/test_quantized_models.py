@@ -1,0 +1,150 @@
+"""Quantized models in ONNX Runtime on a GPU: nodes of codes against the QDQ graph, and the same
+outputs on every run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+from onnxbolt.families import named
+from onnxbolt.gpu import local_arch
+from onnxbolt.pipeline import optimize
+from onnxbolt.verify import verify
+from onnxbolt.verify.session import CUDA
+from tests.quantized import stored
+from tests.support import Net, planned
+
+pytestmark = pytest.mark.gpu
+if local_arch() not in (None, "sm_90a"):
+    pytest.skip("the kernels are for sm_90a", allow_module_level=True)
+
+U8, I8, E4M3 = np.uint8, np.int8, ml_dtypes.float8_e4m3fn
+SAME = [1, 1, 1, 1]
+
+
+@pytest.fixture(autouse=True)
+def _kernels() -> Iterator[None]:
+    with planned(named("quantized_gemm_sm90")), planned(named("quantized_conv_sm90")):
+        yield
+
+
+def _coded(net: Net, x: str, scale: float, zero: int = 0, code: type = U8) -> str:
+    """The values of codes of `x`."""
+    numbers = [net.const(scale), net.const(zero, code)]
+    return net.node("DequantizeLinear", net.node("QuantizeLinear", x, *numbers), *numbers)
+
+
+def _weight(net: Net, *shape: int, axis: int, code: type = I8) -> str:
+    """The values of a weight of codes, with a scale for each channel along `axis`."""
+    terms = float(np.prod(shape)) / shape[axis]
+    values = net.rng.standard_normal(shape) * terms**-0.5
+    scales = np.abs(values).max(tuple(i for i in range(len(shape)) if i != axis))
+    scales = scales / (448.0 if code is E4M3 else 127.0)
+    spread = scales.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    steps = values / spread
+    codes = steps.astype(E4M3) if code is E4M3 else np.rint(steps).astype(I8)
+    return net.node("DequantizeLinear", net.const(codes, code), net.const(scales), axis=axis)
+
+
+def _residual_block(zero: int) -> onnx.ModelProto:
+    """As ResNet's, twice, the second one with a stride."""
+    net = Net({"x": (2, 64, 28, 28)})
+    x = _coded(net, "x", 0.03, zero)
+    for c, k, stride in ((64, 128, 1), (128, 256, 2)):
+        y = net.node("Conv", x, _weight(net, 64, c, 1, 1, axis=0), net.normal(64, scale=0.1))
+        y = _coded(net, net.node("Relu", y), 0.02)
+        y = net.node(
+            *("Conv", y, _weight(net, 64, 64, 3, 3, axis=0), net.normal(64, scale=0.1)),
+            pads=SAME,
+            strides=[stride] * 2,
+        )
+        y = _coded(net, net.node("Relu", y), 0.02)
+        y = net.node("Conv", y, _weight(net, k, 64, 1, 1, axis=0), net.normal(k, scale=0.1))
+        short = net.node(
+            *("Conv", x, _weight(net, k, c, 1, 1, axis=0), net.normal(k, scale=0.1)),
+            strides=[stride] * 2,
+        )
+        total = net.node("Add", _coded(net, y, 0.03, 120), _coded(net, short, 0.03, 131))
+        x = _coded(net, net.node("Relu", total), 0.03)
+    return net.model(x)
+
+
+def _inverted_block(zero: int) -> onnx.ModelProto:
+    """As MobileNet's: wider, each channel by itself, narrower, with a residual of codes."""
+    net = Net({"x": (2, 32, 28, 28)})
+    x = _coded(net, "x", 0.03, zero)
+    y = net.node("Conv", x, _weight(net, 96, 32, 1, 1, axis=0), net.normal(96, scale=0.1))
+    y = _coded(net, net.node("HardSwish", y), 0.02, 10)
+    y = net.node(
+        *("Conv", y, _weight(net, 96, 1, 3, 3, axis=0), net.normal(96, scale=0.1)),
+        pads=SAME,
+        group=96,
+    )
+    y = _coded(net, net.node("HardSwish", y), 0.02, 10)
+    y = net.node("Conv", y, _weight(net, 32, 96, 1, 1, axis=0), net.normal(32, scale=0.1))
+    return net.model(_coded(net, net.node("Add", _coded(net, y, 0.03, 128), x), 0.04, 128))
+
+
+def _transformer(_: int) -> onnx.ModelProto:
+    """A block's linear layers in fp8; between them values of fp32."""
+    net = Net({"x": (2, 50, 64)}, opset=19)
+
+    def linear(x: str, k: int, n: int) -> str:
+        codes = _coded(net, x, 0.01, code=E4M3)
+        y = net.node("MatMul", codes, _weight(net, k, n, axis=1, code=E4M3))
+        return net.node("Add", y, net.normal(n, scale=0.1))
+
+    heads = net.const([0, 0, 2, 32], "int64")
+    q, k, v = (
+        net.node("Transpose", net.node("Reshape", linear("x", 64, 64), heads), perm=perm)
+        for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
+    )
+    scores = net.node("Mul", net.node("MatMul", q, k), net.const(32**-0.5))
+    y = net.node("MatMul", net.node("Softmax", scores, axis=-1), v)
+    joined = net.const([0, 0, 64], "int64")
+    y = net.node("Reshape", net.node("Transpose", y, perm=[0, 2, 1, 3]), joined)
+    y = net.node("Add", linear(y, 64, 64), "x")
+    z = net.node("LayerNormalization", y, net.normal(64), net.normal(64))
+    z = linear(z, 64, 256)
+    half = net.node("Mul", z, net.const(0.5))
+    root = net.node("Div", z, net.const(2**0.5))
+    z = net.node("Mul", half, net.node("Add", net.node("Erf", root), net.const(1.0)))
+    return net.model(net.node("Add", linear(z, 256, 64), y))
+
+
+def _verified(model: onnx.ModelProto, folder: Path, precision: str) -> int:
+    """How many nodes of codes the model has, whose verification passed."""
+    source, out = folder / "in.onnx", folder / "out.onnx"
+    onnx.save(model, source)
+    optimize(source, out, precision=precision, fuse="all", verify=False)
+    result = verify(source, out, providers=[CUDA])
+    assert result.passed, result.text()
+    assert result.verdict.startswith("PASSED: kernels on")
+    nodes = onnx.load(out).graph.node
+    return sum(node.op_type.startswith("FusedQuantized") for node in nodes)
+
+
+@pytest.mark.parametrize("precision", ["keep", "fp16"])
+@pytest.mark.parametrize("zero", [0, 128])
+@pytest.mark.parametrize(
+    ("build", "least"), [(_residual_block, 8), (_inverted_block, 2)], ids=["resnet", "mobilenet"]
+)
+def test_blocks_of_images(
+    build: Callable[[int], onnx.ModelProto], least: int, zero: int, precision: str, tmp_path: Path
+) -> None:
+    assert _verified(build(zero), tmp_path, precision) >= least
+
+
+@pytest.mark.parametrize("precision", ["keep", "fp16"])
+def test_a_transformer_s_layers_in_fp8(precision: str, tmp_path: Path) -> None:
+    assert _verified(_transformer(0), tmp_path, precision) == 6
+
+
+@pytest.mark.parametrize("name", [n for n in stored.names() if "u8u8" not in n])
+def test_files_of_each_tool(name: str, tmp_path: Path) -> None:
+    assert _verified(stored.graph(name), tmp_path, "keep") >= 1
