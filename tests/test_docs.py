@@ -75,6 +75,8 @@ def test_options_exist(page: Path) -> None:
     others = {"--no-deps", "--strict", "--batch"}  # options of pip, mypy and python -m models
     others |= {"--kernel-name-base"}  # Nsight Compute's
     others |= {"--gpus", "--model-repository", "--rm", "--target"}  # docker's and Triton's
+    others |= {"--memory-limit", "--nthreads", "--protocol", "--resources"}  # dask's
+    others |= {"--tls-ca-file", "--tls-cert", "--tls-key"}
     examples = {
         flag
         for path in ROOT.glob("examples/**/*.*")
