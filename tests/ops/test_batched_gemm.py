@@ -100,6 +100,19 @@ def test_other_einsums_stay(equation: str) -> None:
     assert ops(fused(model, arch=90)) == ["Einsum"]
 
 
+@pytest.mark.parametrize("depths", [(1, 16), (16, 1), ("k", "l")])
+def test_an_einsum_that_may_repeat_a_factor_stays(depths: tuple[int | str, int | str]) -> None:
+    first, second = depths
+    net = Net({"q": (2, 8, first), "x": (2, second, 4, 6)})
+    model = net.model(net.node("Einsum", "q", "x", equation="bqc, bchw -> bqhw"))
+    optimized = fused(model, arch=90)
+    assert ops(optimized) == ["Einsum"]
+    feeds = {"q": np.ones((2, 8, 1), np.float32), "x": np.ones((2, 16, 4, 6), np.float32)}
+    if depths != (16, 1):
+        for expected, got in zip(run(model, feeds), run(optimized, feeds), strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
 def test_what_no_kernel_takes_is_taken_back() -> None:
     graph = import_model(masks())
     infer(graph)

@@ -29,7 +29,8 @@ def multiply(graph: gs.Graph) -> int:
 
 
 def _is_product(node: gs.Node) -> bool:
-    """True for a product of [B, M, K] by [B, K, ..] whose further sizes are known, or one."""
+    """True for a product of [B, M, K] by [B, K, ..] with the same K, whose further sizes are known,
+    or one. An Einsum repeats a factor whose K is 1; a MatMul does not."""
     if node.op != "Einsum" or node.domain or len(node.inputs) != 2:
         return False
     if any(isinstance(t, gs.Constant) or not is_float(t) for t in node.inputs):
@@ -39,11 +40,12 @@ def _is_product(node: gs.Node) -> bool:
     if not arrow or len(first) != 3 or len(second) < 3 or len({*first, *second}) != len(second) + 1:
         return False
     batch, rows, depth = tuple(first)
-    shape = node.inputs[1].shape
-    known = len(second) == 3 or (
-        shape is not None and all(isinstance(size, int) and size > 0 for size in shape[2:])
-    )
-    return known and second[:2] == batch + depth and result == batch + rows + second[2:]
+    of_rows, shape = (tensor.shape for tensor in node.inputs)
+    if of_rows is None or shape is None or None in (of_rows[2], shape[1]):
+        return False
+    known = len(second) == 3 or all(isinstance(size, int) and size > 0 for size in shape[2:])
+    same = second[:2] == batch + depth and result == batch + rows + second[2:]
+    return known and same and of_rows[2] == shape[1]
 
 
 def _multiply(graph: gs.Graph, node: gs.Node) -> None:
@@ -51,7 +53,7 @@ def _multiply(graph: gs.Graph, node: gs.Node) -> None:
     (y,) = node.outputs
     node.inputs.clear()
     node.outputs.clear()
-    further = list(b.shape[2:]) if b.shape is not None else []
+    further = list(b.shape[2:])
     if len(further) < 2:
         insert(graph, "MatMul", [a, b], [y], [node], at=node)
         return
