@@ -274,7 +274,7 @@ class Pool:
         except (_LostError, _HungError) as error:
             self._give_up(worker, error)
             return
-        except Exception as error:  # whatever a reply leads to: `wait` is for this thread
+        except Exception as error:  # a thread that ended would let `wait` never return
             with self._changed:
                 self._leave(worker, str(error))
             return
@@ -295,7 +295,7 @@ class Pool:
                 self._again(worker, job, error)
                 self._give_up(worker, error)
                 return
-            except Exception as error:  # whatever a reply leads to: the tuner waits for the job
+            except Exception as error:  # a thread that ended would keep the job, and the tuner waiting
                 self._again(worker, job, error)
                 with self._changed:
                     self._leave(worker, f"its reply is not one that onnxbolt makes ({error})")
