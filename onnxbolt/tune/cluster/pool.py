@@ -295,7 +295,7 @@ class Pool:
                 self._again(worker, job, error)
                 self._give_up(worker, error)
                 return
-            except Exception as error:  # a thread that ended would keep the job, and the tuner waiting
+            except Exception as error:  # a thread that ended would keep the job for good
                 self._again(worker, job, error)
                 with self._changed:
                     self._leave(worker, f"its reply is not one that onnxbolt makes ({error})")
