@@ -205,6 +205,7 @@ def test_families_ask_for_capabilities() -> None:
     assert plain == {
         "pool",
         "depthwise",
+        "quantized_depthwise",
         "squeeze_excite",
         "elementwise",
         "layout",

@@ -718,8 +718,8 @@ _PRODUCTS_OF_FAMILIES: dict[Family[Any], tuple[tuple[str, tuple[Edit, ...]], ...
     named("gemm_2x"): (
         _k(
             "families/gemm_2x/kernel.h",
-            "int(gemm.n), int(gemm.k)}, 1,",
-            "int(gemm.n), int(gemm.k) - Row::at(kTileK)}, 1,",
+            "int(gemm.n), int(gemm.k)},",
+            "int(gemm.n), int(gemm.k) - Row::at(kTileK)},",
         ),
     ),
     named("conv_2x"): (
