@@ -185,9 +185,9 @@ def takes_codes(kind: str, dtype: DType) -> bool:
 
 def multiplies_codes(archs: Collection[int] = ()) -> bool:
     """True if planning may choose kernels that multiply codes, on each of `archs` if there are
-    some."""
+    some. Depthwise kernels alone do not pay for the form that they need."""
     products = {QuantizedConvProblem, QuantizedGemmProblem} & set(problem_types().values())
-    able = [family for family in _planned() if products.intersection(family.problems)]
+    able = [f for f in _planned() if products.intersection(f.problems) and not f.by_channel]
     return bool(able) and all(any(f.runs_on(get(arch)) for f in able) for arch in archs)
 
 
