@@ -18,34 +18,23 @@ def once(_: click.Context, __: click.Parameter, values: tuple[Any, ...]) -> tupl
 
 
 class _Time(click.ParamType[float]):
-    """'10m' -> 600.0"""
+    """A time as a text that `parse` reads: '10m' -> 600.0, for example."""
 
     name = "time"
+
+    def __init__(self, parse: Callable[[str], float]) -> None:
+        self._parse = parse
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         try:
-            return value if isinstance(value, float) else seconds(value)
+            return value if isinstance(value, float) else self._parse(value)
         except InputError as error:
             self.fail(str(error), param, ctx)
 
 
-TIME = _Time()
-
-
-class _Latency(click.ParamType[float]):
-    """'0.7ms' -> 0.0007"""
-
-    name = "time"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        try:
-            return value if isinstance(value, float) else latency(value)
-        except InputError as error:
-            self.fail(str(error), param, ctx)
+TIME, LATENCY = _Time(seconds), _Time(latency)
 
 
 class _Count(click.ParamType[int | str]):
@@ -254,7 +243,7 @@ def measuring(only: str = "") -> Callable[[Callable[..., Any]], Callable[..., An
         ),
         click.option(
             "--target",
-            type=_Latency(),
+            type=LATENCY,
             metavar="TIME",
             help=said("Stop as soon as the whole model takes no more than this, e.g. 0.7ms."),
         ),

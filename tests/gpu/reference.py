@@ -7,20 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from onnxbolt import tolerances
 from onnxbolt.dtypes import INTEGERS, DType
 from onnxbolt.epilogues import EPILOGUES
 from tests.gpu.cases import PARAMS, ConvShape
 
-# relative L2 error of one kernel on inputs that are already rounded; a few codes differ by one, and
-# sums of E4M3FN keep 14 bits
-LIMITS = {
-    DType.F16: 1e-3,
-    DType.BF16: 8e-3,
-    DType.F32: 1e-3,
-    DType.I8: 2e-3,
-    DType.U8: 2e-3,
-    DType.E4M3: 3e-2,
-}
+LIMITS = tolerances.KERNEL  # relative L2 error of one kernel on inputs that are already rounded
 
 
 def rounded(values: np.ndarray, dtype: DType) -> np.ndarray:
