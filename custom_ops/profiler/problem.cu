@@ -317,7 +317,8 @@ Arguments Products::arguments(int set, int first, int last) const {
 }
 
 OffsetArguments Products::offsets(int set) const {
-  return {static_cast<const int32_t*>(offsets_.at(set)), classes_.count()};
+  return {static_cast<const int32_t*>(offsets_.at(set)), classes_.count(),
+          static_cast<int>(description_.zero())};
 }
 
 void Products::poison(cudaStream_t stream) const {

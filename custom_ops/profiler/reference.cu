@@ -606,25 +606,26 @@ void ComputeReference(const ConvArguments& conv, int element, const Chain& chain
   const int64_t rows = int64_t(conv.n) * conv.p * conv.q;
   const dim3 grid(unsigned((rows + kTile - 1) / kTile), (conv.k + kTile - 1) / kTile),
       block(kTile, kThreadRows);
-  const auto plain = [&](auto zero) {
-    ReferenceKernel<decltype(zero), Second::kNone>
-        <<<grid, block>>>(conv, chain, rounding, x_errors, OutputOf(answer));
+  const auto product = [&](auto zero) {
+    if (conv.groups > 1)
+      GroupedReferenceKernel<decltype(zero)>
+          <<<kBlocks, kThreads>>>(conv, chain, rounding, OutputOf(answer));
+    else
+      ReferenceKernel<decltype(zero), Second::kNone>
+          <<<grid, block>>>(conv, chain, rounding, x_errors, OutputOf(answer));
   };
   if (IsCode(element))
-    WithAnyType(element, plain);
+    WithAnyType(element, product);
   else
     WithType(element, [&](auto zero) {
-      if (conv.groups > 1)
-        GroupedReferenceKernel<decltype(zero)>
-            <<<kBlocks, kThreads>>>(conv, chain, rounding, OutputOf(answer));
-      else if (chain.gated)
+      if (chain.gated)
         ReferenceKernel<decltype(zero), Second::kHalf>
             <<<grid, block>>>(conv, chain, rounding, x_errors, OutputOf(answer));
       else if (chain.rotated)
         ReferenceKernel<decltype(zero), Second::kNeighbour>
             <<<grid, block>>>(conv, chain, rounding, x_errors, OutputOf(answer));
       else
-        plain(zero);
+        product(zero);
     });
   Check(cudaGetLastError(), "launching the reference");
   Check(cudaDeviceSynchronize(), "the reference");
