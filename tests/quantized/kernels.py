@@ -34,7 +34,22 @@ class Codes(Family[CodesConfig]):
         return 0.1
 
 
+class ByChannelConfig(CodesConfig):
+    """Another one."""
+
+
+class ByChannel(Codes):
+    """Takes depthwise convolutions of codes, too."""
+
+    number, name, config = 1098, "codes_by_channel_for_tests", ByChannelConfig
+    by_channel = True
+
+    def candidates(self, problem: Problem, arch: Arch) -> tuple[CodesConfig, ...]:
+        return (ByChannelConfig(arch=arch.number),)
+
+
 EXTENSION = Extension(name="codes_for_tests", families=(Codes(),))
+BY_CHANNEL = Extension(name="codes_by_channel_for_tests", families=(ByChannel(),))
 
 
 @contextmanager
@@ -50,11 +65,11 @@ def registered() -> Iterator[None]:
 @contextmanager
 def by_channel() -> Iterator[None]:
     """With kernels for depthwise convolutions of codes, whether these have run on a GPU or not."""
-    Codes.by_channel = True
+    extensions.register(BY_CHANNEL)
     try:
         yield
     finally:
-        Codes.by_channel = False
+        extensions.unregister(BY_CHANNEL)
 
 
 @contextmanager
