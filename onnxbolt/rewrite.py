@@ -115,7 +115,9 @@ class Rewriter(Writer):
         return self._assignment.form(tensor)
 
     def get(self, tensor: gs.Tensor, form: Form | None) -> gs.Tensor:
-        if form is None or isinstance(tensor, gs.Constant) or not tensor.name:
+        if form is None or not tensor.name:
+            return tensor
+        if isinstance(tensor, gs.Constant) and (form == PLAIN or len(tensor.shape) < 4):
             return tensor
         if (place := self._slices.get(tensor.name)) is not None:
             return place.read()

@@ -374,3 +374,15 @@ def test_an_infinite_border_does_not_meet_the_zero_weights_of_padding() -> None:
     assert np.isposinf(expected).any()
     assert np.array_equal(np.isposinf(got), np.isposinf(expected))
     assert not np.isnan(got).any()
+
+
+@pytest.mark.parametrize("channels", [8, 12, 16])
+@pytest.mark.parametrize("precision", ["keep", "fp16"])
+@pytest.mark.parametrize("op", ["Add", "Mul"])
+def test_a_constant_image_is_brought_into_the_layout(
+    op: str, precision: str, channels: int
+) -> None:
+    """With 8 channels of 8 x 8 pixels its shape is the same in both layouts."""
+    net = Net({"x": (1, 8, 8, 8)})
+    y = net.node(op, net.conv("x", 8, channels), net.normal(1, channels, 8, 8))
+    assert_same(net.model(net.node("Relu", y)), 1e-2 if precision == "fp16" else 1e-5, precision)
