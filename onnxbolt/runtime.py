@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -202,7 +202,14 @@ def keep_channels(options: ort.SessionOptions) -> None:
     """Disable ONNX Runtime's reordering of channels for its CPU kernels, on which some fp16 models
     crash."""
     if not _entry(options, _OFF):
-        options.add_session_config_entry(_OFF, _CPU_CHANNELS)
+        leave_out(options, [_CPU_CHANNELS])
+
+
+def leave_out(options: ort.SessionOptions, optimizers: Iterable[str]) -> None:
+    """Disable these of ONNX Runtime's optimizers, beside those that `options` disable. The argument
+    `disabled_optimizers` of a session would replace the latter."""
+    names = [*filter(None, _entry(options, _OFF).split(";")), *optimizers]
+    options.add_session_config_entry(_OFF, ";".join(names))
 
 
 @functools.cache

@@ -235,7 +235,7 @@ def _measure_all(
         answers.update(_finished(bench, racers.pop(number), laps))
 
     with tempfile.TemporaryDirectory(prefix="onnxbolt-") as directory:
-        for region in missing:
+        for number, region in enumerate(missing):
             if bench.over:
                 bench.progress("the budget for comparing with ONNX Runtime is spent")
                 break
@@ -243,8 +243,8 @@ def _measure_all(
                 unready += 1
             elif (work := _work(bench, region, original)) is not None:
                 race = _race(bench, work, *_library(bench, work, Path(directory)))
-                racers[id(work)] = work
-                racing.submit(id(work), race)
+                racers[number] = work
+                racing.submit(number, race)
                 while len(racers) >= racing.slots:
                     finish()
         while racers:

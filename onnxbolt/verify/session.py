@@ -20,7 +20,7 @@ from onnxbolt.graph.inlining import with_inner
 from onnxbolt.graph.scopes import captured
 from onnxbolt.graph.skeleton import inferred_types
 from onnxbolt.graph.weights import Weights
-from onnxbolt.runtime import cuda_failure, keep_channels, session_options
+from onnxbolt.runtime import cuda_failure, keep_channels, leave_out, session_options
 from onnxbolt.verify.shared import SharedWeights
 
 # ONNX Runtime's own exception classes derive from Exception alone
@@ -200,17 +200,13 @@ class Runner:
         extra_ops.register(options)
         if self.library is not None:
             session_options(self.identity, library=self.library, options=options, strict=True)
+        leave_out(options, _LEFT_OUT)
         providers: list[object] = (
             [CPU]
             if self.provider == CPU
             else [(self.provider, {"use_tf32": str(int(self.tf32))}), CPU]
         )
-        return ort.InferenceSession(
-            model.SerializeToString(),
-            options,
-            providers=providers,
-            disabled_optimizers=_LEFT_OUT,
-        )
+        return ort.InferenceSession(model.SerializeToString(), options, providers=providers)
 
 
 def _as_given(

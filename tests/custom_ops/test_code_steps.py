@@ -9,7 +9,15 @@ import pytest
 
 from onnxbolt.dtypes import CODES as TYPES
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import ADD_CODES, DEQUANTIZE, EPILOGUES, QUANTIZE, REQUANTIZE
+from onnxbolt.epilogues import (
+    ADD_CODES,
+    DECODE,
+    DEQUANTIZE,
+    EPILOGUES,
+    MUL_CODES,
+    QUANTIZE,
+    REQUANTIZE,
+)
 from onnxbolt.problems import QuantizedGemmProblem
 from onnxbolt.tune.acceptance import limits_of
 from tests.custom_ops.host_steps import ALL_FP16, CODES, PARAMS, Form, HostSteps
@@ -117,4 +125,5 @@ def test_the_tuner_accepts_every_code_that_kernels_make(steps: HostSteps, dtype:
 
 
 def test_every_step_of_codes_is_of_these_kinds() -> None:
-    assert set(CODES) == {DEQUANTIZE, *ADD_CODES.values(), *ROUNDING}
+    read = (*DECODE.values(), *ADD_CODES.values(), *MUL_CODES.values())
+    assert set(CODES) == {DEQUANTIZE, *read, *ROUNDING}

@@ -56,7 +56,8 @@ MAY_INCLUDE = {
     "b2b": {"runtime", "ops", "b2b"},
     "sm90": BLOCKS | {"sm90"},
     "mma": BLOCKS | {"mma"},
-    "families": BLOCKS | {"sm90", "mma", "families"},
+    "channelwise": BLOCKS | {"channelwise"},
+    "families": BLOCKS | {"sm90", "mma", "channelwise", "families"},
     "profiler": {"runtime", "ops", "profiler"},
 }
 

@@ -98,7 +98,7 @@ def test_a_session_s_key_has_all_that_is_known_of_the_machine(field: str) -> Non
         MACHINE,
         dataclasses.replace(MACHINE, **{field: _other(getattr(MACHINE, field))}),
     ):
-        bench = types.SimpleNamespace(machine=machine, configs=lambda region: [])
+        bench = types.SimpleNamespace(machine=machine, runtime={}, configs=lambda region: [])
         race = types.SimpleNamespace(
             _bench=bench,
             _subject=types.SimpleNamespace(**vars(SESSION), precision="fp16"),

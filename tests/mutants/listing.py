@@ -258,8 +258,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "tests/tune/test_acceptance.py",
         (
             "the tuner allows a sum the error of a longer one",
-            "arithmetic.accumulation(terms)",
-            "arithmetic.accumulation(10 * terms)",
+            "arithmetic.accumulation(terms) + handed",
+            "arithmetic.accumulation(10 * terms) + handed",
         ),
     ),
     *_mutants(

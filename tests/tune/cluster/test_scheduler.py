@@ -141,14 +141,14 @@ def test_an_interrupt_keeps_the_best_so_far_and_leaves_no_process(tmp_path: Path
     process = subprocess.Popen(
         [*command, "tune", str(tmp_path / "net.onnx"), "--gpus", "all", "--log-format", "json"],
         cwd=ROOT,
-        env={**os.environ, "FAKE_SECONDS": "0.5"},
+        env={**os.environ, "FAKE_SECONDS": "3"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     done = Cluster(tmp_path / "fake")
-    while len(done.measured) < 4 and process.poll() is None:
+    while not done.measured and process.poll() is None:
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     out, err = process.communicate()
