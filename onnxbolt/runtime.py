@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 CUDA = "CUDAExecutionProvider"
 # ONNX Runtime 1.31's reordering of channels for CPU convolutions crashes on fp16
 # products behind a Transpose, of which torchvision's vision transformers have many
-_OFF, _CPU_CHANNELS = "optimization.disable_specified_optimizers", "NchwcTransformer"
+_OFF, CPU_CHANNELS = "optimization.disable_specified_optimizers", "NchwcTransformer"
 _NO_PROVIDER = "this onnxruntime's CUDA provider does not load"
 _REMEDY = (
     "are CUDA and cuDNN installed, in the versions that onnxruntime-gpu names? See the error that"
@@ -201,15 +201,14 @@ def _option(name: str, value: object) -> str:
 def keep_channels(options: ort.SessionOptions) -> None:
     """Disable ONNX Runtime's reordering of channels for its CPU kernels, on which some fp16 models
     crash."""
-    if not _entry(options, _OFF):
-        leave_out(options, [_CPU_CHANNELS])
+    leave_out(options, [CPU_CHANNELS])
 
 
 def leave_out(options: ort.SessionOptions, optimizers: Iterable[str]) -> None:
-    """Disable these of ONNX Runtime's optimizers, beside those that `options` disable. The argument
-    `disabled_optimizers` of a session would replace the latter."""
-    names = [*filter(None, _entry(options, _OFF).split(";")), *optimizers]
-    options.add_session_config_entry(_OFF, ";".join(names))
+    """Disable these of ONNX Runtime's optimizers, unless `options` disable some already. The
+    argument `disabled_optimizers` of a session would replace what options disable."""
+    if not _entry(options, _OFF):
+        options.add_session_config_entry(_OFF, ";".join(optimizers))
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from onnxbolt.graph.inlining import with_inner
 from onnxbolt.graph.scopes import captured
 from onnxbolt.graph.skeleton import inferred_types
 from onnxbolt.graph.weights import Weights
-from onnxbolt.runtime import cuda_failure, keep_channels, leave_out, session_options
+from onnxbolt.runtime import CPU_CHANNELS, cuda_failure, leave_out, session_options
 from onnxbolt.verify.shared import SharedWeights
 
 # ONNX Runtime's own exception classes derive from Exception alone
@@ -189,8 +189,7 @@ class Runner:
         """A session of `model`; `read` has the names of the weights that it reads (None: all)."""
         options = ort.SessionOptions()
         options.log_severity_level = 4
-        if self.float16:
-            keep_channels(options)
+        leave_out(options, [*_LEFT_OUT, *([CPU_CHANNELS] if self.float16 else [])])
         self.weights.give(options, read)
         if self.weights.are_large and self.provider == CPU:
             _save_memory(options)
@@ -200,7 +199,6 @@ class Runner:
         extra_ops.register(options)
         if self.library is not None:
             session_options(self.identity, library=self.library, options=options, strict=True)
-        leave_out(options, _LEFT_OUT)
         providers: list[object] = (
             [CPU]
             if self.provider == CPU

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -146,6 +147,8 @@ def test_an_interrupt_keeps_the_best_so_far_and_leaves_no_process(tmp_path: Path
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # a shell ignores interrupts in what it starts in the background
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     done = Cluster(tmp_path / "fake")
     while len(done.measured) < 3 and process.poll() is None:  # the third begins behind an end
