@@ -21,7 +21,9 @@ from tests.support import Net, planned
 
 pytestmark = pytest.mark.gpu
 if local_arch() not in (None, "sm_90a"):
-    pytest.skip("the kernels are for sm_90a", allow_module_level=True)
+    pytest.skip(
+        "kernels of codes are for sm_90a, and the GPU is another one", allow_module_level=True
+    )
 
 U8, I8, E4M3 = np.uint8, np.int8, ml_dtypes.float8_e4m3fn
 SAME = [1, 1, 1, 1]
