@@ -24,6 +24,7 @@ from onnxbolt.layout.assignment import Assignment, last_node
 from onnxbolt.layout.carry import Carry, Kernels, Origin, Result, Writer
 from onnxbolt.layout.convert import convert
 from onnxbolt.layout.elementwise_runs import elementwise_runs
+from onnxbolt.layout.fences import fence
 from onnxbolt.layout.places import Read, Slice, without_padding
 from onnxbolt.layout.slices import Slices, slices
 from onnxbolt.names import NODE_FORMAT
@@ -79,6 +80,7 @@ def rewrite(
         rewriter.settle(tensor)
     graph.nodes = rewriter.nodes
     prune(graph)  # nodes that fused nodes read past: Casts, and what moves an op's operands
+    fence(graph, rewriter.functions)
     return rewriter
 
 
