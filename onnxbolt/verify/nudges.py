@@ -14,6 +14,7 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from onnxbolt.graph import weights
+from onnxbolt.graph.inlining import with_inner
 from onnxbolt.verify.feeds import Feeds
 
 DRAWS = 4  # random signs: two nearly equal values change places in half of them
@@ -21,18 +22,27 @@ _FROM = 16  # elements; sizes and scales are computed from smaller tensors
 
 
 def nudged(model: ModelProto, unit: float, seed: int) -> ModelProto:
-    """A copy of `model` whose weights have moved by `unit` relative to their values, up or down.
+    """A copy of `model` whose weights have moved by `unit` relative to their values, up or down,
+    and the scales of QuantizeLinear to the next number of fp32: a value in the middle of two codes
+    then has the other one.
 
     Large weights in files stay, since a copy would hold them in memory. So do values that bfloat16
     has, because rounding moves no masks, steps of grids and other small integers.
     """
     copy, rng = ModelProto(), np.random.default_rng(seed)
     copy.CopyFrom(model)
+    quantizing = (node for node in with_inner(model.graph.node) if node.op_type == "QuantizeLinear")
+    scales = {node.input[1] for node in quantizing}
     for tensor in copy.graph.initializer:
-        if weights.is_apart(tensor) or np.prod(tensor.dims) < _FROM:
+        if weights.is_apart(tensor):
             continue
         values = numpy_helper.to_array(tensor)
-        moved = _moved(values, unit, rng) if values.dtype.kind in "fV" else values
+        if np.prod(tensor.dims) >= _FROM:
+            moved = _moved(values, unit, rng) if values.dtype.kind in "fV" else values
+        elif tensor.name in scales and values.dtype == np.float32:
+            moved = np.asarray(np.nextafter(values, np.float32(rng.choice([0.0, np.inf]))))
+        else:
+            continue
         if moved is not values:
             tensor.CopyFrom(numpy_helper.from_array(moved, tensor.name))
     return copy

@@ -278,13 +278,10 @@ class Call:
         values = [None if x is None else x.value for x in self.inputs]
         for i, value in floats.items():
             values[i] = value
-        if (
-            padded is not None
-            and self.node.op_type == "Pad"
-            and len(values) > 2
-            and values[2] is not None
-        ):
-            values[2] = np.zeros_like(values[2])
+        if self.node.op_type == "Pad" and len(values) > 2 and values[2] is not None:
+            # in the type of what is padded, which may be errors in place of codes
+            value = values[2] if padded is None else np.full(values[2].shape, padded)
+            values[2] = value.astype(np.asarray(values[0]).dtype)
         return self.analysis.standard.run(
             self.node, values, {name: x.value for name, x in self.env.items()}, dtype
         )
@@ -466,10 +463,10 @@ def _cast(call: Call) -> Bounded | None:
     x, target = call.given[0], onnx.helper.tensor_dtype_to_np_dtype(int(call.attributes["to"]))
     if is_float_code(target) and is_float(x.dtype) and call.attributes.get("saturate", 1):
         return codes.quantized(x, np.ones(()), np.zeros(()), target, 0.0)
-    if is_code(x.dtype) and is_float(target):
-        return Bounded(x.value.astype(np.float64), target, *x.errors)
-    if not is_float(target) or not is_float(x.dtype):
-        return None if is_float(x.dtype) else Bounded.of(x.value.astype(target))
+    if not is_float(x.dtype):
+        return _cast_integers(x, target)
+    if not is_float(target):
+        return None
     rounding = unit(target) if unit(target) > unit(x.dtype) else 0.0
     if call.arithmetic.kernel and x.value.ndim <= 1:
         rounding = 0.0  # kernels read numbers, and vectors along the channels, in fp32
@@ -478,6 +475,16 @@ def _cast(call: Call) -> Bounded | None:
         if call.arithmetic.kernel
         else bounded(x.value, target, x.arithmetic, x.operands, rounding)
     )
+
+
+def _cast_integers(x: Bounded, target: np.dtype) -> Bounded:
+    """Integers or codes as numbers or codes of another type. Errors stay, since they are distances
+    of numbers; of a type that is compared for equality, any value is right where they are set."""
+    value = x.value.astype(target)
+    errors: Sequence[Error] = x.errors
+    if not (is_float(target) or is_code(target)):
+        errors = [np.where(np.asarray(e) > 0, np.inf, 0.0) if is_set(e) else e for e in x.errors]
+    return Bounded(value.astype(np.float64) if is_float(target) else value, target, *errors)
 
 
 def rounded(x: Bounded, dtype: np.dtype, rounding: float) -> Bounded:

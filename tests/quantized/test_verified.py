@@ -214,6 +214,94 @@ def test_two_pairs_in_a_row_round_twice() -> None:
     np.testing.assert_array_equal(alone[last], all_read[last])
 
 
+# --- right models that round ----------------------------------------------------------------------
+
+
+class _Rounding:
+    """Models whose codes may differ: in front of a Q, values of 16 bits, or means, of which many
+    lie in the middle of two codes."""
+
+    def __init__(self, seed: int) -> None:
+        self.net = Net({"x": (2, 16, 4, 5)}, opset=17, seed=seed)
+
+    def codes(self, x: str, scale: float, zero: int) -> str:
+        numbers = self.net.const(scale), self.net.const(zero, np.uint8)
+        return self.net.node("QuantizeLinear", x, *numbers)
+
+    def pair(self, x: str, scale: float, zero: int) -> str:
+        numbers = self.net.const(scale), self.net.const(zero, np.uint8)
+        return self.net.node("DequantizeLinear", self.codes(x, scale, zero), *numbers)
+
+    def conv(self, x: str) -> str:
+        net = self.net
+        weight = net.const(net.rng.integers(-127, 128, (16, 16, 1, 1)), np.int8)
+        return net.node("Conv", x, net.node("DequantizeLinear", weight, net.const(0.00213)))
+
+    def values(self) -> str:
+        """They get 16 bits where the model does."""
+        x = self.conv(self.pair("x", 0.0231, 120))
+        return self.net.node("Add", self.net.node("HardSwish", x), x)
+
+
+def padded(seed: int) -> ModelProto:
+    """Pad moves to the codes."""
+    model = _Rounding(seed)
+    pads = model.net.const([0, 0, 1, 1, 0, 0, 1, 1], np.int64)
+    moved = model.net.node("Pad", model.pair(model.values(), 0.0137, 50), pads)
+    return model.net.model(model.codes(model.conv(moved), 0.03, 100))
+
+
+def converted(seed: int) -> ModelProto:
+    """Codes are an output, and so converted to NCHW."""
+    model = _Rounding(seed)
+    values = model.pair(model.values(), 0.0137, 50)
+    return model.net.model(
+        model.codes(values, 0.0137, 50), model.net.node("Relu", model.conv(values))
+    )
+
+
+def averaged(seed: int) -> ModelProto:
+    """Means of 20 codes, on a scale of which the codes' is twice as large."""
+    model = _Rounding(seed)
+    values = model.pair(model.conv(model.pair("x", 0.0231, 3)), 0.0417, 120)
+    mean = model.net.node("GlobalAveragePool", values)
+    return model.net.model(model.codes(mean, 0.0417 / 2, 100))
+
+
+ROUNDING = [(padded, "fp16"), (converted, "fp16"), (averaged, "keep")]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("make", "precision"), ROUNDING, ids=[make.__name__ for make, _ in ROUNDING]
+)
+def test_models_that_round_pass_and_their_faults_are_found(
+    make: Callable[[int], ModelProto], precision: str, seed: int, tmp_path: Path
+) -> None:
+    """The faults: of a Q that stays, the zero point is off by one, or the scale by a fiftieth."""
+    model = make(seed)
+    with kernels.moving():
+        fused = _fused(model, tmp_path, precision)
+    result = verify(model, fused, providers=[CPU])
+    assert result.passed, result.text()
+    assert not result.unjudged
+    *_, node = (node for node in fused.graph.node if node.op_type == "QuantizeLinear")
+    for place in (1, 2):
+        broken = ModelProto()
+        broken.CopyFrom(fused)
+        (tensor,) = [t for t in fused.graph.initializer if t.name == node.input[place]]
+        values = numpy_helper.to_array(tensor)
+        wrong = values + 1 if place == 2 else values * np.float32(1.02)
+        broken.graph.initializer.append(
+            numpy_helper.from_array(np.asarray(wrong, values.dtype), "wrong")
+        )
+        for other in broken.graph.node:
+            if other.output == node.output:
+                other.input[place] = "wrong"
+        found = verify(model, broken, providers=[CPU]).failures
+        assert {row.level for row in found} & {"segment", "node"}
+
+
 # --- with ONNX Runtime's own fusions --------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from onnx import helper, numpy_helper
 
@@ -140,6 +141,33 @@ def test_codes_keep_their_errors_when_they_are_moved() -> None:
         assert env["r"].absolute(env["r"].arithmetic).tolist() == [0] * 5 + [1] + [0] * 2
     Analysis(Standard(model), {}).run(nodes, env := {**env, "x": codes}, Arithmetic())
     assert env["m"].absolute(env["m"].arithmetic).ravel().tolist() == [0, 1]
+
+
+def test_errors_of_codes_stay_where_these_are_padded_and_cast() -> None:
+    error = np.array([[0.0, 1.0]])
+    nodes = [
+        helper.make_node("Pad", ["x", "pads", "zero"], ["p"]),
+        helper.make_node("Cast", ["x"], ["same"], to=helper.np_dtype_to_tensor_dtype(U8)),
+        helper.make_node("Cast", ["x"], ["f"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Cast", ["x"], ["i"], to=onnx.TensorProto.INT32),
+    ]
+    model = helper.make_model(
+        helper.make_graph([], "g", [], []),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    env = {
+        "x": Bounded(np.array([[5, 9]], np.uint8), U8, 0.0, error),
+        "pads": Bounded.of(np.array([0, 1, 0, 0])),
+        "zero": Bounded.of(np.array(7, np.uint8)),
+    }
+    Analysis(Standard(model), {}).run(nodes, env, Arithmetic())
+    assert env["p"].value.tolist() == [[7, 5, 9]]
+    assert env["p"].absolute(env["p"].operands).tolist() == [[0, 0, 1]]
+    for name in ("same", "f"):
+        assert env[name].absolute(env[name].operands).tolist() == [[0, 1]]
+    # integers are compared for equality
+    assert env["i"].absolute(env["i"].operands).tolist() == [[0, np.inf]]
 
 
 # --- rows -----------------------------------------------------------------------------------------

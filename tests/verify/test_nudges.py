@@ -184,3 +184,17 @@ def test_more_labels_than_rounding_chooses_are_wrong() -> None:
     assert row.failed
     assert row.reason.startswith("share of unequal values")
     assert labeled(otherwise_rounded(labels(0.01)), labels(0.01)).passed
+
+
+def test_scales_of_codes_move_to_the_next_number() -> None:
+    """So that a value in the middle of two codes gets the other one; other scalars stay."""
+    scale = np.float32(0.02)
+    model = model_of(
+        "(float[20] x) => (uint8[20] y)",
+        "y = QuantizeLinear(x, scale, zero) z = Mul(x, other)",
+        {"scale": scale, "zero": np.uint8(3), "other": scale},
+    )
+    moved = [weights_of(nudged(model, 2.0**-11, seed)) for seed in range(8)]
+    near = {np.nextafter(scale, np.float32(end)) for end in (0.0, 1.0)}
+    assert {float(found["scale"]) for found in moved} == {float(value) for value in near}
+    assert all(found["other"] == scale and found["zero"] == 3 for found in moved)
