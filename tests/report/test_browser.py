@@ -325,6 +325,33 @@ def test_a_narrow_window_needs_no_sideways_scrolling(name: str, opened: Open) ->
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
+def test_a_narrow_window_shows_all_times_and_readable_letters(opened: Open) -> None:
+    page = opened(html_of_tuned(), NARROW)
+    for cell in page.locator(".bars tbody td:last-child").all():
+        box = cell.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= NARROW["width"]
+    choose_tab(page, "Tuning")
+    for text in page.locator(".curve text").all():
+        box = text.bounding_box()
+        assert box is not None
+        assert box["height"] > 9
+
+
+def test_a_long_name_leaves_room_for_other_rows(opened: Open) -> None:
+    report = reports.tuned()
+    for node in report["kept"]:
+        node["node"] = "name" * 2000
+    page = opened(page_of(report))
+    choose_tab(page, "Decisions")
+    for row in page.locator("#decisions tbody tr").all():
+        box = row.bounding_box()
+        assert box is not None
+        assert box["height"] < 200
+    name = page.locator("#decisions tbody td:first-child span").first
+    assert len(name.get_attribute("title") or "") == 8000
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_texts_stand_out_from_what_is_behind_them(scheme: Scheme, opened: Open) -> None:
     page = opened(html_of_tuned(), scheme=scheme)

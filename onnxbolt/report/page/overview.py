@@ -117,10 +117,8 @@ def _verified(report: Values) -> Figure:
 
 def provenance(report: Values) -> list[str]:
     """The origin of the page's numbers: predicted or measured, the GPU, and versions."""
-    lines = [
-        f"≈ marks a predicted number. Predictions for sm_{arch} are for {gpu}."
-        for arch, gpu in zip(report["archs"], report["gpus"], strict=False)
-    ]
+    gpus = [f"sm_{a} ({gpu})" for a, gpu in zip(report["archs"], report["gpus"], strict=False)]
+    lines = [f"≈ marks a predicted number{' for ' + ' or '.join(gpus) if gpus else ''}."]
     machine = report["machine"]
     if machine:
         lines.append(
@@ -132,7 +130,7 @@ def provenance(report: Values) -> list[str]:
     release = f", ONNX Runtime {report['onnxruntime']}" if report["onnxruntime"] else ""
     lines.append(f"onnxbolt {report['version']}{release}.")
     if report["verification"] and report["verification"]["ran"]:
-        lines.append(f"Errors were measured: {report['verification']['ran']}.")
+        lines.append(f"Errors were measured ({report['verification']['ran']}).")
     return lines
 
 

@@ -133,14 +133,17 @@
       const line = element("tr");
       this.table.rows[row].forEach((cell, column) => {
         const kind = column === 0 ? "name" : this.table.columns[column][1];
-        const made = element("td", { class: kind }, null, line);
+        const made = element("td", { class: kind }, column === 0 ? null : shownText(cell), line);
+        if (column > 0) return;
         const place = this.table.places[row];
-        if (column === 0 && place !== undefined && place !== null) {
-          element("button", { type: "button", class: "link" }, shownText(cell), made).addEventListener("click", () => {
+        const leads = place !== undefined && place !== null;
+        const parent = leads ? element("button", { type: "button", class: "link" }, null, made) : made;
+        element("span", { class: "clamp", title: shownText(cell) }, shownText(cell), parent);
+        if (leads)
+          parent.addEventListener("click", () => {
             open("model");
             model.show(this.table.side, place);
           });
-        } else made.textContent = shownText(cell);
       });
       return line;
     }

@@ -13,7 +13,7 @@ from onnxbolt.report.page.graphs import OURS, Links
 
 Values = Mapping[str, Any]
 Cell = str | list[Any]
-_TEXT, _NUMBER = "text", "number"
+_TEXT, _WORDS, _NUMBER = "text", "words", "number"  # words: sentences, which need more width
 _NOTHING: Cell = [-1, ""]
 
 
@@ -24,15 +24,20 @@ def table(
     side: str = "",
     places: Sequence[int | None] = (),
 ) -> dict[str, Any]:
-    """A table as the page's script draws it. `places` has for each row the block that it is about,
-    in the model before or after (`side`)."""
+    """A table as the page's script draws it, without the columns that are empty in every row.
+    `places` has for each row the block that it is about, in the model before or after (`side`)."""
+    kept = [at for at in range(len(columns)) if any(_shown(row[at]) for row in rows)]
     return {
         "title": title,
-        "columns": [list(column) for column in columns],
-        "rows": [list(row) for row in rows],
+        "columns": [list(columns[at]) for at in kept],
+        "rows": [[row[at] for at in kept] for row in rows],
         "side": side,
         "places": list(places),
     }
+
+
+def _shown(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else cell[1]
 
 
 def nodes(report: Values, links: Links, errors: Mapping[tuple[str, str], Sequence[Values]]) -> Any:
@@ -197,10 +202,10 @@ def refusals(report: Values) -> Any:
     columns = [
         ("Node", _TEXT),
         ("Operator", _TEXT),
-        ("Reason", _TEXT),
+        ("Reason", _WORDS),
         ("Ours, µs", _NUMBER),
         ("ONNX Runtime, µs", _NUMBER),
-        ("Remedy", _TEXT),
+        ("Remedy", _WORDS),
     ]
     places = {
         (block["name"], block["body"]): place
@@ -237,7 +242,7 @@ def _named(values: Mapping[str, float | None], name: str, measured: bool) -> Cel
 
 def kept(report: Values) -> Any:
     """Nodes that stay in fp32."""
-    columns = [("Node", _TEXT), ("Operator", _TEXT), ("Reason", _TEXT)]
+    columns = [("Node", _TEXT), ("Operator", _TEXT), ("Reason", _WORDS)]
     rows = [[located(k["node"], k["body"]), k["op"], k["reason"]] for k in report["kept"]]
     return table("Kept in fp32", columns, rows)
 
@@ -253,7 +258,7 @@ def tasks(report: Values) -> Any:
         ("Best, µs", _NUMBER),
         ("Gained", _NUMBER),
         ("TFLOP/s", _NUMBER),
-        ("Configuration", _TEXT),
+        ("Configuration", _WORDS),
     ]
     rows = [
         [

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from onnxbolt.report.page import embedded, numbers, page
+from onnxbolt.report.page import embedded, numbers, page, tables
 from onnxbolt.report.reading import check
 from tests.report import reports
 
@@ -148,7 +148,7 @@ def test_each_time_says_whether_it_was_measured() -> None:
     assert all(row[theirs][1].startswith(numbers.PREDICTED) for row in fused)
     text = page(report)
     assert "Numbers without ≈ were measured on NVIDIA H200 (700 W) with CUDA 13.0.88" in text
-    assert "Predictions for sm_80 are for A100" in text
+    assert "≈ marks a predicted number for sm_80 (A100) or sm_90 (H200)." in text
     assert "No time was measured." in page(reports.small())
 
 
@@ -200,6 +200,19 @@ def test_parts_without_contents_are_left_out() -> None:
     text = page(report)
     assert "no operator has a newer form" in text
     assert 'id="tab-model"' not in text
+
+
+def test_columns_without_a_value_are_left_out() -> None:
+    report = reports.small()
+    refusal = {"node": "a", "body": "", "op": "Conv", "reason": "no kernel", "remedy": ""}
+    report["refusals"] = [{**refusal, "apart": False, "tensor": "t", "values": {}}]
+    assert [title for title, _ in tables.refusals(report)["columns"]] == [
+        "Node",
+        "Operator",
+        "Reason",
+    ]
+    report["refusals"][0]["values"] = {"sm_90 ours_us": 2.0}
+    assert ["Ours, µs", "number"] in tables.refusals(report)["columns"]
 
 
 def test_a_failed_comparison_is_shown_as_failed() -> None:
