@@ -50,16 +50,17 @@ def graph_inputs(model: ModelProto) -> list[ValueInfoProto]:
     return [value for value in model.graph.input if value.name not in given]
 
 
-def read_feeds(path: Path, model: ModelProto) -> Feeds:
-    """The arrays of an .npz, one per graph input, of the input's type."""
+def read_feeds(path: Path, model: ModelProto, argument: str = "inputs") -> Feeds:
+    """The arrays of an .npz, which the option `argument` names: one per graph input, of the input's
+    type."""
     _require_tensors(model)
-    arrays = _arrays(path)
+    arrays = _arrays(path, argument)
     wanted = {
         value.name: numpy_dtype(value.type.tensor_type.elem_type) for value in graph_inputs(model)
     }
     if set(arrays) != set(wanted):
         raise InputError(
-            f"{option('inputs', path)}: holds {', '.join(sorted(arrays))}; the model's inputs are"
+            f"{option(argument, path)}: holds {', '.join(sorted(arrays))}; the model's inputs are"
             f" {', '.join(wanted)}"
         )
     for name, array in arrays.items():
@@ -71,13 +72,13 @@ def read_feeds(path: Path, model: ModelProto) -> Feeds:
             arrays[name] = array = array.astype(object)
         if array.dtype != wanted[name]:
             raise InputError(
-                f"{option('inputs', path)}: {name} is {array.dtype}, the model takes"
+                f"{option(argument, path)}: {name} is {array.dtype}, the model takes"
                 f" {wanted[name]}; convert the array"
             )
     return arrays
 
 
-def _arrays(path: Path) -> dict[str, Any]:
+def _arrays(path: Path, argument: str) -> dict[str, Any]:
     """All arrays of an .npz. Raises InputError for any other file."""
     try:
         check_regular(path)
@@ -98,7 +99,7 @@ def _arrays(path: Path) -> dict[str, Any]:
     except Exception as error:
         # zipfile, zlib and numpy's parser of headers have a dozen kinds for damaged files
         raise InputError(
-            f"{option('inputs', path)}: not a readable .npz file"
+            f"{option(argument, path)}: not a readable .npz file"
             f" ({error or type(error).__name__}); give a file as numpy.savez writes it: one"
             " array per graph input, under the input's name"
         ) from error

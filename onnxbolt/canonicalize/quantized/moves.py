@@ -69,13 +69,13 @@ def run(graph: gs.Graph) -> int:
     nodes = list(graph.nodes)
     with together(graph):
         following = itertools.pairwise([*nodes, None])
-        down = sum(_down(graph, node, behind) for node, behind in following if _moves(node))
+        down = sum(_down(graph, node, behind) for node, behind in following if moves(node))
     prune(graph)  # DequantizeLinears that nobody reads any more
     with together(graph):
-        return down + sum(_up(graph, node) for node in reversed(nodes) if _moves(node))
+        return down + sum(_up(graph, node) for node in reversed(nodes) if moves(node))
 
 
-def _moves(node: gs.Node) -> bool:
+def moves(node: gs.Node) -> bool:
     if node.domain or not node.outputs or not all(tensor.name for tensor in node.outputs):
         return False
     if node.op == "Resize":
@@ -89,7 +89,7 @@ def _moves(node: gs.Node) -> bool:
     return node.op in _MOVING or node.op == _ALL_INPUTS
 
 
-def _data(node: gs.Node) -> list[gs.Tensor]:
+def data(node: gs.Node) -> list[gs.Tensor]:
     """The inputs whose values are moved."""
     return list(node.inputs) if node.op == _ALL_INPUTS else [node.inputs[0]]
 
@@ -136,7 +136,7 @@ def _appends(node: gs.Node) -> bool:
 
 def _down(graph: gs.Graph, node: gs.Node, following: gs.Node | None) -> bool:
     """Move the DequantizeLinears in front of `node` behind it, where `following` stands."""
-    sources = [producer(tensor) for tensor in _data(node)]
+    sources = [producer(tensor) for tensor in data(node)]
     found = [source for source in sources if source is not None and is_dequantize(source)]
     if not sources or len(found) != len(sources):
         return False
@@ -162,7 +162,7 @@ def _up(graph: gs.Graph, node: gs.Node) -> bool:
     """Move the QuantizeLinears behind `node` in front of it."""
     readers = [sole_use(graph, tensor) for tensor in node.outputs]
     found = [reader for reader in readers if reader is not None and is_quantize(reader)]
-    inputs = _data(node)
+    inputs = data(node)
     if len(found) != len(readers) or not all(_is_free(graph, tensor) for tensor in inputs):
         return False
     scalings = [scaling_of(reader) for reader in found]
