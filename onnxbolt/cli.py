@@ -37,7 +37,7 @@ from onnxbolt.cli_bench import bench
 from onnxbolt.cli_cache import cache
 from onnxbolt.cli_ci import ci
 from onnxbolt.cli_explain import explain
-from onnxbolt.cli_options import comparison, measuring, once, planning, sized
+from onnxbolt.cli_options import calibrating, comparison, measuring, once, planning, sized
 from onnxbolt.cli_repair import bisect, doctor, undo
 from onnxbolt.cli_report import report_commands
 from onnxbolt.cli_tune import INTERRUPTED, tune
@@ -116,6 +116,7 @@ def commands() -> None:
 @click.argument("source", metavar="IN.onnx|DIRECTORY", type=FILE)
 @click.argument("out", metavar="OUT.onnx|DIRECTORY", type=FILE)
 @planning
+@calibrating
 @click.option(
     "--tune",
     is_flag=True,

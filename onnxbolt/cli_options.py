@@ -9,7 +9,16 @@ import click
 
 from onnxbolt.cli_base import ARCH, FILE, SEED, Finite, custom_ops
 from onnxbolt.errors import InputError
-from onnxbolt.options import FUSE, PRECISIONS, TRIALS, latency, seconds, shapes
+from onnxbolt.options import (
+    FUSE,
+    METHODS,
+    PRECISIONS,
+    QUANTIZED,
+    TRIALS,
+    latency,
+    seconds,
+    shapes,
+)
 
 
 def once(_: click.Context, __: click.Parameter, values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -117,10 +126,13 @@ def comparison(function: Callable[..., Any]) -> Callable[..., Any]:
 _CHOICES = (
     click.option(
         "--precision",
-        type=click.Choice(PRECISIONS),
+        type=click.Choice((*PRECISIONS, *QUANTIZED)),
         default="fp16",
         show_default=True,
-        help="Type of weights and compute. keep: as in the model; fp32 is multiplied as TF32.",
+        help=(
+            "Type of weights and compute. keep: as in the model; fp32 is multiplied as TF32. int8,"
+            " fp8: products in 8 bits by --calibration, the rest in fp16; for `optimize` and `ci`."
+        ),
     ),
     click.option(
         "--fuse",
@@ -194,6 +206,35 @@ _CHOICES = (
         ),
     ),
 )
+_CALIBRATION = (
+    click.option(
+        "--calibration",
+        metavar="FILE.npz|DIRECTORY",
+        type=FILE,
+        help=(
+            "With --precision int8 or fp8: inputs (.npz, one array per graph input) from which"
+            " scales are found. Not needed where the lock file has them."
+        ),
+    ),
+    click.option(
+        "--calibration-method",
+        type=click.Choice(METHODS),
+        default=METHODS[0],
+        show_default=True,
+        help=(
+            "minmax: codes reach the largest magnitude. entropy, percentile: as"
+            " onnxruntime.quantization chooses. For int8 alone."
+        ),
+    ),
+    click.option(
+        "--max-error",
+        type=Finite(min=0),
+        help=(
+            "With --precision int8 or fp8: exit with 3 if an output differs by more from the model"
+            " of floats on the calibration data, as relative L2 error."
+        ),
+    ),
+)
 COST_MODEL = click.option(
     "--cost-model",
     metavar="FILE",
@@ -226,6 +267,11 @@ def choices(function: Callable[..., Any]) -> Callable[..., Any]:
 def planning(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the flags that decide what is fused, by which kernels."""
     return _with(function, (*_CHOICES, *_LOCK, COST_MODEL))
+
+
+def calibrating(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the flags by which a model is quantized."""
+    return _with(function, _CALIBRATION)
 
 
 def measuring(only: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:

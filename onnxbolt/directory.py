@@ -216,8 +216,14 @@ def optimize_all(
     of all models are measured first, in one run, and Options.budget is for everything; with
     Options.target each model is tuned by itself, until it meets the target. After an interrupt
     while tuning, nothing more is measured, and models get the best kernels so far. Raises
-    InputError if there is no GPU to tune on.
+    InputError if there is no GPU to tune on, and for calibration data, which one model alone has.
     """
+    if options.calibration is not None:
+        raise InputError(
+            f"{option('calibration', options.calibration)} belongs to one model: optimize the"
+            f" models one by one; with their lock files, {option('frozen', True)} works on a"
+            " directory"
+        )
     tuning = _SharedTuning(options, len(jobs))
     if options.tune and options.target is None:
         sources = [job.source for job in jobs]

@@ -21,6 +21,8 @@ from onnxbolt.files import private_directory
 from onnxbolt.spelling import option
 
 PRECISIONS = ("fp16", "bf16", "keep")
+QUANTIZED = ("int8", "fp8")  # precisions that calibration makes
+METHODS = ("minmax", "entropy", "percentile")  # ways to find scales
 FUSE = ("winning", "all")
 # Bolt, section 3.2.2: tens of candidates are enough where the templates know the hardware
 TRIALS = 24
@@ -34,6 +36,9 @@ class Choices(TypedDict, total=False):
     the two."""
 
     precision: str
+    calibration: str | Path | None
+    calibration_method: str
+    max_error: float | None
     fuse: str
     skip_nodes: Sequence[str]
     skip_rules: Sequence[str]
@@ -75,7 +80,15 @@ class Options:
     flags have the same names.
 
     precision   "fp16", "bf16" or "keep": type of weights and compute; keep: as in the model, fp32
-                on TF32 tensor cores
+                on TF32 tensor cores. "int8" or "fp8": products and what is stored between them in 8
+                bits, the rest in fp16
+    calibration with precision "int8" or "fp8": .npz with one array per graph input, or a directory
+                of them, from which scales are found; not needed where `lock` has them
+    calibration_method
+                "minmax": codes reach the largest magnitude; "entropy", "percentile": as
+                onnxruntime.quantization chooses; for "int8" alone
+    max_error   with precision "int8" or "fp8": fail if an output differs by more than this from the
+                model of floats on the calibration data, as relative L2 error
     fuse        "winning": only fusions that beat ONNX Runtime's own kernels (as measured,
                 else as predicted); "all": every fusion
     skip_nodes  names of fused nodes, source nodes or tensors, one or several: no fused node
@@ -131,6 +144,9 @@ class Options:
     """
 
     precision: str = "fp16"
+    calibration: str | Path | None = None
+    calibration_method: str = "minmax"
+    max_error: float | None = None
     fuse: str = "winning"
     skip_nodes: Sequence[str] = ()
     skip_rules: Sequence[str] = ()
@@ -170,7 +186,11 @@ class Options:
             given = getattr(self, name)
             alone = isinstance(given, str | Path)
             object.__setattr__(self, name, (given,) if alone else tuple(given))
-        for name, allowed in (("precision", PRECISIONS), ("fuse", FUSE)):
+        for name, allowed in (
+            ("precision", (*PRECISIONS, *QUANTIZED)),
+            ("calibration_method", METHODS),
+            ("fuse", FUSE),
+        ):
             if (given := getattr(self, name)) not in allowed:
                 raise InputError(f"{option(name, given)}: choose one of {', '.join(allowed)}")
         for arch in self.archs:
@@ -179,6 +199,7 @@ class Options:
                 raise InputError(f"{option('archs', arch)}: choose one of {known}")
         if len(set(self.archs)) != len(self.archs):
             raise InputError(f"{option('archs', self.archs)}: give each architecture once")
+        self._check_calibration()
         if self.frozen and self.lock is None:
             raise InputError(
                 f"{option('frozen', True)} needs {option('lock')}, the lock file to read"
@@ -212,6 +233,38 @@ class Options:
                 f"{option('trials', self.trials)}: try at least one kernel per problem"
             )
         check_comparison(self.atol, self.rtol, self.seed)
+
+    def _check_calibration(self) -> None:
+        codes = self.precision in QUANTIZED
+        asked = {
+            "calibration": self.calibration is not None,
+            "calibration_method": self.calibration_method != METHODS[0],
+            "max_error": self.max_error is not None,
+        }
+        if not codes and (name := next((name for name, given in asked.items() if given), "")):
+            raise InputError(
+                f"{option(name, getattr(self, name))} needs {option('precision')}"
+                f" {' or '.join(QUANTIZED)}, not {self.precision}"
+            )
+        if codes and self.calibration is None and self.lock is None:
+            raise InputError(
+                f"{option('precision', self.precision)} needs {option('calibration')}, inputs from"
+                f" which scales are found, or {option('lock')}, a lock file that has them"
+            )
+        if self.calibration is not None and self.frozen:
+            raise InputError(
+                f"{option('frozen', True)} takes scales from the lock file, but"
+                f" {option('calibration')} finds new ones: give only one of them"
+            )
+        if self.precision == "fp8" and asked["calibration_method"]:
+            raise InputError(
+                f"{option('calibration_method', self.calibration_method)} is for int8: an fp8 code"
+                " reaches the largest magnitude"
+            )
+        if self.max_error is not None and not 0 <= self.max_error < math.inf:
+            raise InputError(
+                f"{option('max_error', self.max_error)}: give a finite number of 0 or more"
+            )
 
     def _check_min_speedup(self, least: float) -> None:
         if not 0 <= least < math.inf:
@@ -249,6 +302,19 @@ class Options:
                 f"{option('target', target)} measures the whole model with ONNX Runtime: it needs"
                 f" {option('tune', True)}, and cannot be combined with {option('fuse', 'all')}"
             )
+
+    @property
+    def in_floats(self) -> Options:
+        """The options by which a model is optimized that has its codes already."""
+        if self.precision not in QUANTIZED:
+            return self
+        return dataclasses.replace(
+            self,
+            precision="fp16",
+            calibration=None,
+            calibration_method=METHODS[0],
+            max_error=None,
+        )
 
     @property
     def asked_shapes(self) -> dict[str, Shapes]:

@@ -79,6 +79,16 @@ class Output:
         return self._staging / self._name
 
     @property
+    def quantized(self) -> Path:
+        """The staged model that calibration made; it need not exist."""
+        return quantized_path(self.model)
+
+    @property
+    def quantized_place(self) -> Path | None:
+        """The place that it gets; None if nothing is written."""
+        return None if self.path is None else quantized_path(self.path)
+
+    @property
     def library(self) -> Path:
         """The staged library; it need not exist."""
         return get_library_path(self.model)
@@ -133,6 +143,11 @@ class Output:
             )
 
 
+def quantized_path(out: Path) -> Path:
+    """The place of the model that calibration made, beside the optimized one."""
+    return out.with_suffix(f".qdq{out.suffix}")
+
+
 def check_apart(argument: str, path: Path | None, source: object, out: str | Path | None) -> None:
     """Raises InputError if a further result, which the option `argument` names, cannot be written
     to `path`, or would replace a file of a model: of the source, or of the result at `out`."""
@@ -144,6 +159,8 @@ def check_apart(argument: str, path: Path | None, source: object, out: str | Pat
             " create the directory or choose another path"
         )
     written = set() if out is None else {Path(out), data_file(Path(out)), get_library_path(out)}
+    if out is not None:
+        written.add(quantized_path(Path(out)))
     if path.resolve() in {place.resolve() for place in written} or (
         path.exists() and _is_among(path, _files(source))
     ):

@@ -36,7 +36,7 @@ from onnxbolt.library_file import sha256_of
 from onnxbolt.match import preparation
 from onnxbolt.measurements.benchmark import Benchmark
 from onnxbolt.measurements.timings import NOTHING, Timings
-from onnxbolt.options import Choices, Options, takes_options
+from onnxbolt.options import QUANTIZED, Choices, Options, takes_options
 from onnxbolt.output import Output
 from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.cost import learned_from
@@ -45,6 +45,7 @@ from onnxbolt.plan.whole import Estimate, estimates
 from onnxbolt.precision.kernel_table import kernels_of
 from onnxbolt.precision.widen import widen
 from onnxbolt.problems import Problem
+from onnxbolt.quantize.stage import staged
 from onnxbolt.report import Account, Fused, Report
 from onnxbolt.rewrite import Rewriter, rewrite
 from onnxbolt.skips import Skips
@@ -116,6 +117,12 @@ def optimize_as_decided(
         opened(source) as given,
     ):
         whole, notes = promised(given, options)
+        floats, asked, made = whole, options, None
+        if options.precision in QUANTIZED:
+            whole, made = staged(
+                whole, options, lock.quantized, archs, output.quantized, output.quantized_place
+            )
+            lock, options = lock.with_scales(made.scales), options.in_floats
         original, branches = resolved(whole)
         try:
             subject = Subject.of(original, options, kernels, archs=archs)
@@ -127,7 +134,7 @@ def optimize_as_decided(
                 options,
             )
             # a lock without choices: a later run that takes them from it alone needs the file
-            _write_lock(lock.updated(NOTHING, options, names, kernels.release), options, output)
+            _write_lock(lock.updated(NOTHING, asked, names, kernels.release), options, output)
             return report
         planner = Planner(archs, options, decided, progress, watch)
         subject, parts = without_skipped(planner, subject, options)
@@ -157,6 +164,7 @@ def optimize_as_decided(
             whole=_estimates(parts),
             skips=lockfile.skips_of(options),
             skipped=tuple(sorted(subject.skipped)),
+            quantization=made,
         )
         if short := report.short_of(options.require_fused):
             raise CoverageError(short, report)
@@ -192,7 +200,7 @@ def optimize_as_decided(
         if options.min_speedup is not None and report.passed:
             feeds = _feeds(whole, subject, options)
             report = dataclasses.replace(
-                report, speed=_speed(source, whole, output, feeds, progress)
+                report, speed=_speed(source, floats, output, feeds, progress)
             )
             if report.speed and (slow := report.speed.short_of(options.min_speedup)):
                 raise SpeedError(slow, report)
@@ -200,7 +208,7 @@ def optimize_as_decided(
             output.commit()
         if report.passed:
             for used in planner.used:
-                lock = lock.updated(used, options, names, kernels.release)
+                lock = lock.updated(used, asked, names, kernels.release)
             _write_lock(lock, options, output)
     if not report.passed:
         raise AccuracyError(report.failure(), report)

@@ -216,7 +216,7 @@ def test_missing_external_data(small_model: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    "flags", [("--arch", "sm_91"), ("--precision", "fp8"), ("--fuse", "some"), ("--nonsense",)]
+    "flags", [("--arch", "sm_91"), ("--precision", "fp7"), ("--fuse", "some"), ("--nonsense",)]
 )
 def test_wrong_option_is_wrong_usage(
     small_model: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from onnxbolt.plan.choose import Prediction, Totals
     from onnxbolt.plan.verdicts import Verdict
     from onnxbolt.plan.whole import Estimate
+    from onnxbolt.quantize.scales import Quantization
     from onnxbolt.report.blocks import Drawing
     from onnxbolt.tune.summary import Tuning
 
@@ -79,6 +80,7 @@ class ReportData:
     library_bytes: int = 0
     before: Drawing | None = None  # the nodes of both models; None if the model is unchanged
     after: Drawing | None = None
+    quantization: Quantization | None = None  # with --precision int8 or fp8
     machine: Machine | None = None  # the GPU and versions of measured times; None if there are none
     gpus: tuple[str, ...] = ()  # the GPU that predicted times are for, one per architecture
     version: str = __version__
@@ -111,12 +113,17 @@ class ReportData:
 
     @property
     def passed(self) -> bool:
-        """True if nothing that was verified failed, and with `strict` all of it could be judged."""
+        """True if nothing that was verified failed, and with `strict` all of it could be judged;
+        and if no output of a quantized model is off by more than was allowed."""
+        if self.quantization and self.quantization.beyond:
+            return False
         found = self.verification
         return found is None or (found.passed and (found.judged or not self.strict))
 
     def failure(self) -> str:
         """One line on the failure and its remedies; empty if nothing failed."""
+        if self.quantization and self.quantization.beyond:
+            return self._too_far_off(self.quantization)
         if self.passed or self.verification is None:
             return ""
         failures = self.verification.failures
@@ -152,4 +159,14 @@ class ReportData:
             f"{len(failures)} of {len(self.verification.rows)} tensors differ from the original by"
             f" more than allowed, e.g. {worst.kind} {worst.name}: {worst.reason};"
             f" {', '.join([*remedies, option('keep_failed', True) + ' keeps the file'])}"
+        )
+
+    def _too_far_off(self, made: Quantization) -> str:
+        errors = made.scales.errors
+        worst = max(made.beyond, key=lambda name: (math.isnan(errors[name]), errors[name]))
+        return (
+            f"output {worst} of the quantized model is off by {errors[worst]:.2e} on the"
+            f" calibration data, more than {option('max_error', made.max_error)}:"
+            f" {option('calibration_method')} finds other scales, and {option('precision', 'fp16')}"
+            f" rounds less; {option('keep_failed', True)} keeps the files"
         )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from onnxbolt.candidates import Refusal
     from onnxbolt.plan.choose import Totals
     from onnxbolt.plan.verdicts import Verdict
+    from onnxbolt.quantize.scales import Quantization
     from onnxbolt.tune.summary import Tuning
 
 WIDTH = 140  # columns of a text that is not written to a terminal
@@ -145,6 +146,8 @@ def _sections(report: ReportData, shown: Shown) -> Iterable[Section]:
     written of a text that may hold names of a model or of files."""
     if not report.passed_through:
         yield f"{PRECISIONS[report.precision]}{_runtime(report)}", (), []
+    if report.quantization:
+        yield from _quantized(report.quantization, shown)
     if report.original or report.optimized:
         yield (
             f"{shown(report.original) or 'a model in memory'} ->"
@@ -202,6 +205,39 @@ def _sections(report: ReportData, shown: Shown) -> Iterable[Section]:
         yield title, ("weight",), [(shown(name),) for name in report.shared_weights]
     if report.changes:
         yield "canonicalized:", ("pass",), [(shown(line),) for line in report.changes]
+
+
+def _quantized(made: Quantization, shown: Shown) -> Iterable[Section]:
+    found = made.scales
+    balanced = f", channels of {len(found.balanced)} balanced" if found.balanced else ""
+    origin = "scales of the lock file" if made.from_lock else "calibrated"
+    yield (
+        (
+            f"quantized to {found.precision}: {len(found.scales)} tensors stored as"
+            f" codes{balanced}; {origin}, {found.method} of {found.batches} batches (data"
+            f" {found.data[:12]}). Error on these data, against the model of floats{_limit(made)}:"
+        ),
+        ("output", "relative L2"),
+        [(shown(name), f"{error:.2e}") for name, error in found.errors.items()],
+    )
+    if made.model:
+        yield f"quantized model, with which the result is compared: {shown(made.model)}", (), []
+    if made.left:
+        groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
+        for left in made.left:
+            groups[left.op, left.reason].append(left)
+        yield (
+            f"left in floats: {len(made.left)} products",
+            ("op", "nodes", "reason", "e.g."),
+            [
+                (shown(op), len(members), shown(reason), shown(members[0].node))
+                for (op, reason), members in _ordered(groups)
+            ],
+        )
+
+
+def _limit(made: Quantization) -> str:
+    return "" if made.max_error is None else f", limit {made.max_error:.2e}"
 
 
 def _runtime(report: ReportData) -> str:

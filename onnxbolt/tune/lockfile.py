@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from onnxbolt import checks
 from onnxbolt.archs import names
 from onnxbolt.codegen.digest import equal_digests, kernel_sources_digest
@@ -31,9 +33,10 @@ from onnxbolt.inspection import describe
 from onnxbolt.measurements.keys import plain, problem_from
 from onnxbolt.measurements.records import Machine
 from onnxbolt.measurements.timings import Choice, Comparison, Cut, Scheduled, Timings
-from onnxbolt.options import PRECISIONS, Options
+from onnxbolt.options import METHODS, PRECISIONS, QUANTIZED, Options
 from onnxbolt.precision.kernel_table import release
 from onnxbolt.problems import UNBOUNDED, Problem
+from onnxbolt.quantize.scales import Scales
 from onnxbolt.spelling import option
 from onnxbolt.tune.soundness import check_choice
 from onnxbolt.tune.tasks import instance_of
@@ -72,6 +75,7 @@ class Lock:
     skips: tuple[str, ...] = ("",)
     # phases of scopes that are not planned greedily
     schedules: Mapping[str, Scheduled] = field(default_factory=dict)
+    quantized: Mapping[str, Scales] = field(default_factory=dict)  # by the digest of the model
 
     @classmethod
     def read(cls, path: Path) -> Lock:
@@ -93,7 +97,7 @@ class Lock:
             named = _read({"extensions": [], **values}, "extensions", _extension)
             extensions = installed(str(path), tuple(named))
             return cls(
-                checks.entry("precision", values["precision"], PRECISIONS),
+                checks.entry("precision", values["precision"], (*PRECISIONS, *QUANTIZED)),
                 tuple(_read(values, "archs", lambda arch: checks.entry("arch", arch, names()))),
                 tuple(_read(values, "machines", _machine)),
                 dict(_read(values, "choices", _choice)),
@@ -110,6 +114,7 @@ class Lock:
                     )
                 ),
                 dict(_read({"scopes": [], **values}, "scopes", _scheduled)),
+                _quantized({"quantized": [], "scales": [], **values}),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
@@ -142,6 +147,16 @@ class Lock:
             **(
                 {"scopes": _lines(_scope_row(*item) for item in self.schedules.items())}
                 if self.schedules
+                else {}
+            ),
+            **(
+                {
+                    "quantized": _lines(map(_quantized_row, self.quantized.values())),
+                    "scales": _lines(
+                        row for found in self.quantized.values() for row in _scale_rows(found)
+                    ),
+                }
+                if self.quantized
                 else {}
             ),
         }
@@ -205,7 +220,12 @@ class Lock:
             onnxruntime=onnxruntime,
             extensions=extensions,
             schedules={key: found for key, found in schedules.items() if found.phases},
+            quantized=self.quantized,
         )
+
+    def with_scales(self, scales: Scales) -> Lock:
+        """The lock with the scales of a model, which replace older ones."""
+        return dataclasses.replace(self, quantized={**self.quantized, scales.model: scales})
 
 
 def open_for(options: Options) -> Lock:
@@ -388,6 +408,70 @@ def _scheduled(row: Mapping[str, Any]) -> tuple[str, Scheduled]:
     )
 
 
+def _quantized_row(found: Scales) -> dict[str, object]:
+    return {
+        "batches": found.batches,
+        "data": found.data,
+        "errors": dict(found.errors),
+        "left": list(found.left),
+        "method": found.method,
+        "model": found.model,
+        "to": found.precision,
+    }
+
+
+def _scales(row: Mapping[str, Any]) -> Scales:
+    """All but the scales, which have rows of their own."""
+    errors = {
+        checks.text("error", name): checks.number("error", value)
+        for name, value in row["errors"].items()
+    }
+    return Scales(
+        checks.text("model", row["model"]),
+        checks.entry("to", row["to"], QUANTIZED),
+        checks.entry("method", row["method"], METHODS),
+        checks.integer("batches", row["batches"], 1, UNBOUNDED),
+        checks.text("data", row["data"]),
+        {},
+        errors=errors,
+        left=tuple(checks.text("left", name) for name in row["left"]),
+    )
+
+
+def _scale_rows(found: Scales) -> Iterator[dict[str, object]]:
+    for tensor in sorted({*found.scales, *found.balanced}):
+        row: dict[str, object] = {"model": found.model, "tensor": tensor}
+        if tensor in found.scales:
+            row["scale"] = found.scales[tensor]
+        if tensor in found.balanced:
+            row["balanced"] = list(found.balanced[tensor])
+        yield row
+
+
+def _scale(row: Mapping[str, Any]) -> tuple[str, str, float | None, tuple[int, ...]]:
+    """A model, a tensor, its scale and the powers of its channels. Raises ValueError for a scale by
+    which nothing could be divided."""
+    scale = row.get("scale")
+    if scale is not None and not np.finfo(np.float32).tiny <= checks.number("scale", scale) < 1e38:
+        raise ValueError(f"scale {scale} is no positive number of fp32")
+    powers = (checks.integer("balanced", power, -30, 30) for power in row.get("balanced", ()))
+    model, tensor = (checks.text(name, row[name]) for name in ("model", "tensor"))
+    return model, tensor, scale, tuple(powers)
+
+
+def _quantized(values: Mapping[str, Any]) -> dict[str, Scales]:
+    found = _read(values, "quantized", _scales)
+    rows = tuple(_read(values, "scales", _scale))
+    return {
+        each.model: dataclasses.replace(
+            each,
+            scales={t: scale for model, t, scale, _ in rows if model == each.model and scale},
+            balanced={t: powers for model, t, _, powers in rows if model == each.model and powers},
+        )
+        for each in found
+    }
+
+
 def _extensions(choices: Mapping[Key, Choice]) -> tuple[str, ...]:
     """The extensions that the chosen kernels come from."""
     instances = (instance_of(problem, choice.config) for (problem, _), choice in choices.items())
@@ -429,5 +513,6 @@ def _lines(rows: Iterable[Mapping[str, object]]) -> str:
 
 def _about(row: Mapping[str, object]) -> str:
     return json.dumps(
-        [row.get(name) for name in ("arch", "kind", "problem", "key", "gpu")], sort_keys=True
+        [row.get(name) for name in ("arch", "kind", "problem", "key", "gpu", "model", "tensor")],
+        sort_keys=True,
     )

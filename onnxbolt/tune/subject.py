@@ -15,6 +15,7 @@ from onnxbolt.candidates import Refusal
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.known_conditions import resolved
 from onnxbolt.canonicalize.quantized import has_kernels
+from onnxbolt.errors import InputError
 from onnxbolt.graph.bodies import Body, Left, bodies_of, import_within
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import Shape, infer
@@ -22,7 +23,7 @@ from onnxbolt.graph.skipping import nodes_by_name, skip
 from onnxbolt.graph.stages import Stages
 from onnxbolt.match import preparation, projections, quantized, rotations, windows
 from onnxbolt.measurements.timings import Timings
-from onnxbolt.options import Options
+from onnxbolt.options import PRECISIONS, Options
 from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.cuts import segments
 from onnxbolt.plan.planner import planned
@@ -30,6 +31,7 @@ from onnxbolt.plan.ranges import FIXED, Ranges, ranges_of, ranges_within
 from onnxbolt.precision import Kept
 from onnxbolt.precision.kernel_table import Kernels, kernels_of
 from onnxbolt.problems import Problem
+from onnxbolt.spelling import option
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,12 @@ class Subject:
         nodes and tensors whose nodes stay. `archs` are those that the model is written for: codes
         are looked for where all of them have kernels. Raises InputError for a model that cannot be
         used, LiftError for one of an opset that they do not work on."""
+        if options.precision not in PRECISIONS:
+            raise InputError(
+                f"{option('precision', options.precision)} is made by `onnxbolt optimize`, which"
+                " calibrates the model, and writes it as OUT.qdq.onnx: give that file, with"
+                f" {option('precision', 'fp16')}"
+            )
         before = _Before(
             options.precision,
             kernels or kernels_of(options.ort_version),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +48,8 @@ class Chart:
 
 
 def figures(report: Values) -> list[Figure]:
-    return [*_whole(report), *_fused(report), *_sizes(report), _verified(report)]
+    parts = _whole(report), _fused(report), _quantized(report), _sizes(report)
+    return [*itertools.chain(*parts), _verified(report)]
 
 
 def _whole(report: Values) -> Iterator[Figure]:
@@ -93,6 +96,24 @@ def _fused(report: Values) -> Iterator[Figure]:
         yield Figure(
             "Nodes", f"{before} → {after}", "without constants and what is computed from them"
         )
+
+
+def _quantized(report: Values) -> Iterator[Figure]:
+    made = report["quantization"]
+    if not made:
+        return
+    scales, limit = made["scales"], made["max_error"]
+    # null: no number
+    errors = [math.inf if error is None else error for error in scales["errors"].values()]
+    worst = max(errors, default=0.0)
+    within = "" if limit is None else "good" if worst <= limit else "bad"
+    yield Figure(
+        f"Error of {scales['precision']}",
+        f"{worst:.2e}",
+        f"largest relative L2 error of an output on the calibration data, against the model of"
+        f" floats; {len(scales['scales'])} tensors are stored as codes",
+        within,
+    )
 
 
 def _sizes(report: Values) -> Iterator[Figure]:

@@ -1,0 +1,173 @@
+"""Runs models of floats on calibration data, one batch after another, in plain ONNX Runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
+from onnxruntime.quantization.calibrate import HistogramCollector
+
+from onnxbolt.errors import InputError
+from onnxbolt.graph.lift import default_opset
+from onnxbolt.graph.weights import Weights
+from onnxbolt.quantize.data import Data
+from onnxbolt.spelling import option
+from onnxbolt.verify.feeds import Feeds
+from onnxbolt.verify.session import CPU, CUDA, RUNTIME_ERRORS, Runner, available_providers
+
+_TOGETHER = 16  # tensors whose values are in memory at once
+_SHOWN = 3  # significant digits of an error
+_BINS = {"entropy": 512, "percentile": 2048}
+_QUANTIZED_BINS, _PERCENTILE = 128, 99.999  # as onnxruntime.quantization has them
+_AXES_ARE_INPUTS = 18  # opset from which ReduceMax takes its axes as an input
+
+
+def magnitudes(
+    model: ModelProto, large: Weights, data: Data, names: Sequence[str], method: str
+) -> dict[str, float]:
+    """The magnitude that each tensor's codes reach, by one of onnxruntime.quantization's methods:
+    the largest one, or that beyond which few values lie. Raises InputError for a tensor that is not
+    finite."""
+    if method == "minmax":
+        found = _reduced(model, large, data, names, channels=False)
+        return {name: float(values) for name, values in found.items()}
+    result = dict[str, float]()
+    runner = _runner(model, large)
+    for first in range(0, len(names), _TOGETHER):
+        some = names[first : first + _TOGETHER]
+        result |= _thresholds(runner, data, some, method)
+    return result
+
+
+def channel_magnitudes(
+    model: ModelProto, large: Weights, data: Data, names: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """The largest magnitude of each channel, the last axis."""
+    return _reduced(model, large, data, names, channels=True)
+
+
+def errors(
+    model: ModelProto, quantized: ModelProto, large: Weights, data: Data
+) -> dict[str, float]:
+    """The relative L2 error of each output of floats that the quantized model has on the data; of
+    other outputs the share of elements that differ."""
+    runners = [_runner(model, {}), _runner(quantized, large)]
+    sums = dict[str, np.ndarray]()
+    for feeds in data:
+        before, after = (_run(runner, feeds, []) for runner in runners)
+        for name, values in before.items():
+            sums[name] = sums.get(name, np.zeros(2)) + _squares(values, after[name])
+    return {name: _relative(float(off), float(whole)) for name, (off, whole) in sums.items()}
+
+
+def _squares(reference: np.ndarray, found: np.ndarray) -> np.ndarray:
+    if reference.dtype.kind not in "fV":
+        return np.array([np.count_nonzero(reference != found), reference.size], np.float64)
+    wide, other = (values.astype(np.float64) for values in (reference, found))
+    return np.array([np.square(other - wide).sum(), np.square(wide).sum()])
+
+
+def _relative(difference: float, reference: float) -> float:
+    found = math.sqrt(difference / reference) if reference else math.sqrt(difference)
+    return float(f"{found:.{_SHOWN}g}")
+
+
+def _runner(model: ModelProto, large: Weights) -> Runner:
+    provider = CUDA if CUDA in available_providers() else CPU
+    return Runner(model, provider, large=large)
+
+
+def _run(runner: Runner, feeds: Feeds, names: Sequence[str]) -> dict[str, np.ndarray]:
+    try:
+        return runner.run(feeds, names)
+    except RUNTIME_ERRORS as error:
+        raise InputError(
+            f"{option('calibration')}: the model does not run on these inputs: {error}"
+        ) from error
+
+
+def _reduced(
+    model: ModelProto, large: Weights, data: Data, names: Sequence[str], channels: bool
+) -> dict[str, np.ndarray]:
+    """The largest magnitudes of tensors, which the model itself finds."""
+    if not names:
+        return {}
+    ends = {name: f"{name}//largest" for name in names}
+    runner = _runner(_with_reductions(model, ends, channels), large)
+    found = dict[str, np.ndarray]()
+    for feeds in data:
+        values = _run(runner, feeds, list(ends.values()))
+        for name, end in ends.items():
+            found[name] = np.maximum(found.get(name, values[end]), values[end])
+    _require_finite(found)
+    return found
+
+
+def _with_reductions(model: ModelProto, ends: Mapping[str, str], channels: bool) -> ModelProto:
+    made = ModelProto()
+    made.CopyFrom(model)
+    graph = made.graph
+    axes: list[str] = []
+    by_attribute = channels and (default_opset(model) or 0) < _AXES_ARE_INPUTS
+    if channels and not by_attribute:
+        first = numpy_helper.from_array(np.zeros(1, np.int64), "rows//axes")
+        graph.initializer.append(first)
+        axes = [first.name]
+    for name, end in ends.items():
+        whole = f"{name}//magnitudes"
+        graph.node.append(onnx.helper.make_node("Abs", [name], [whole]))
+        if channels:
+            # all axes but the last one become one
+            rows = f"{name}//rows"
+            graph.node.extend(_as_rows(whole, rows))
+            whole = rows
+        reduced = onnx.helper.make_node("ReduceMax", [whole, *axes], [end], keepdims=0)
+        if by_attribute:
+            reduced.attribute.append(onnx.helper.make_attribute("axes", [0]))
+        graph.node.append(reduced)
+        graph.output.append(ValueInfoProto(name=end))
+    return made
+
+
+def _as_rows(name: str, rows: str) -> Iterator[NodeProto]:
+    sizes, last = f"{name}//sizes", f"{name}//last"
+    make = onnx.helper.make_node
+    yield make("Shape", [name], [sizes])
+    numbers = {"first": [-1], "end": [np.iinfo(np.int64).max], "axis": [0]}
+    for key, values in numbers.items():
+        tensor = numpy_helper.from_array(np.array(values, np.int64))
+        yield make("Constant", [], [f"{name}//{key}"], value=tensor)
+    ends = [f"{name}//{key}" for key in numbers]
+    yield make("Slice", [sizes, *ends], [last])
+    yield make("Concat", [ends[0], last], [f"{name}//target"], axis=0)
+    yield make("Reshape", [name, f"{name}//target"], [rows])
+
+
+def _thresholds(runner: Runner, data: Data, names: Sequence[str], method: str) -> dict[str, float]:
+    """The magnitudes that onnxruntime.quantization finds in histograms of some tensors."""
+    collector = HistogramCollector(
+        method, True, _BINS[method], _QUANTIZED_BINS, _PERCENTILE, "same"
+    )
+    silent = contextlib.redirect_stdout(io.StringIO())  # it prints
+    for feeds in data:
+        values = _run(runner, feeds, names)
+        _require_finite(values)
+        with silent:
+            collector.collect(values)
+    with silent:
+        found = collector.compute_collection_result()
+    return {name: max(abs(float(end)) for end in found[name][:2]) for name in names}
+
+
+def _require_finite(found: Mapping[str, np.ndarray]) -> None:
+    for name, values in found.items():
+        if not np.isfinite(values).all():
+            raise InputError(
+                f"{option('calibration')}: tensor {name} is not finite on these inputs, so that it"
+                " has no scale; leave such inputs out"
+            )
