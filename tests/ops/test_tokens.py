@@ -75,6 +75,29 @@ def _expanded(net: Net) -> str:
     return net.node("Sub", _layer(net, total), net.node("Exp", net.node("Tanh", total)))
 
 
+def _several_tokens(net: Net) -> str:
+    """A class token and one of distillation, as DeiT has them."""
+    heads = [np.repeat(net.rng.normal(size=(1, 1, WIDTH)), BATCH, axis=0) for _ in range(2)]
+    both = net.node("Concat", *map(net.const, heads), net.node("Tanh", "x"), axis=1)
+    return _layer(net, net.node("Add", both, _rows(net, LENGTH + 2)))
+
+
+def _positions_of_x(net: Net) -> str:
+    """Register tokens have no positions, as in DINOv2 with registers and DeiT III."""
+    tokens = np.repeat(net.rng.normal(size=(1, 3, WIDTH)), BATCH, axis=0)
+    placed = net.node("Add", net.node("Tanh", "x"), _rows(net, LENGTH))
+    total = net.node("Concat", net.const(tokens), placed, axis=1)
+    return net.node("Sub", _layer(net, total), net.node("Exp", net.node("Tanh", total)))
+
+
+def _without_positions(net: Net) -> str:
+    """Tokens alone, as BEiT and DINOv3 have them."""
+    batch = net.node("Shape", "x", start=0, end=1)
+    sizes = net.node("Concat", batch, net.const([1, WIDTH], np.int64), axis=0)
+    heads = [net.node("Expand", net.normal(1, 1, WIDTH), sizes) for _ in range(2)]
+    return _layer(net, net.node("Concat", *heads, net.node("Tanh", "x"), axis=1))
+
+
 def _rms(net: Net) -> str:
     total = net.node("Add", net.node("Tanh", "x"), _rows(net, LENGTH))
     squares = net.node("ReduceMean", net.node("Mul", total, total), axes=[-1])
@@ -88,6 +111,13 @@ FORMS: dict[str, tuple[Build, int | str, list[str]]] = {
     "rows in front": (_in_front, BATCH, ["TokenLayerNorm_Add_Scale_Bias"]),
     "class token": (_class_token, BATCH, ["TokenLayerNorm_prefix1_Add_Scale_Bias"]),
     "expanded tokens": (_expanded, "batch", ["TokenLayerNorm_prefix2_Add_Store_Scale_Bias"]),
+    "several tokens": (_several_tokens, BATCH, ["TokenLayerNorm_prefix2_Add_Scale_Bias"]),
+    "positions of x alone": (
+        _positions_of_x,
+        BATCH,
+        ["TokenLayerNorm_prefix3_Add_Store_Scale_Bias"],
+    ),
+    "no positions": (_without_positions, "batch", ["TokenLayerNorm_prefix2_Add_Scale_Bias"]),
     "RMS": (_rms, BATCH, ["TokenRmsNorm_Add_Scale"]),
 }
 
@@ -104,7 +134,7 @@ def test_each_form_is_one_node_and_verified(form: str, precision: str, tmp_path:
         f"{name}_{element}" for name in types
     ]
     operators = {node.op_type for node in onnx.load(out).graph.node}
-    assert operators.isdisjoint({"Add", "Expand", "LayerNormalization"})
+    assert operators.isdisjoint({"Add", "Concat", "Expand", "LayerNormalization"})
     tolerance = 1e-5 if precision == "keep" else 2e-2
     np.testing.assert_allclose(_run(out), _run(source), rtol=tolerance, atol=tolerance)
 

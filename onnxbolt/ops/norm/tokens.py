@@ -1,18 +1,20 @@
 """Which nodes are a normalization of tokens that constant rows are added to.
 
     LayerNormalization(Add(x, rows), gamma, beta)
-    LayerNormalization(Add(Concat(head, x, axis=1), rows), gamma, beta)
+    LayerNormalization(Concat(heads.., x, axis=1), gamma, beta)
+    LayerNormalization(Add(Concat(heads.., x, axis=1), rows), gamma, beta)
+    LayerNormalization(Concat(heads.., Add(x, rows), axis=1), gamma, beta)
 
 and the same of RMSNormalization, with x [B, L, C], constant rows [S, C] or [1, S, C] (positions),
-and a constant head of S - L tokens, the same for each sequence: a class token, whose Concat needs
-no copy then. The head is added to the first of the rows when the model is built. The sum may have
-further readers, as in pattern.py.
+and constant heads of S - L tokens, the same for each sequence: class and register tokens, whose
+Concat needs no copy then. The heads are rows of the tokens in front when the model is built. The
+sum may have further readers, as in pattern.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -28,124 +30,163 @@ _RANK = 3
 
 
 @dataclass(frozen=True, eq=False)
-class TokenAnchor(Anchor):
-    """An anchor whose constants are the rows, and the head or None."""
+class _Head:
+    """A constant [1 or B, 1 or tokens, C] that is the same for each sequence."""
 
-    @property
-    def rows(self) -> np.ndarray:
-        """The rows that are added to each sequence, [S, C], the head included."""
-        found, head = self.constants
-        assert found is not None  # the pattern has found it
-        rows = np.array(found.values).reshape(found.shape[-2:])
-        if head is not None:
-            own, tokens = unrounded_values(found), unrounded_values(head)
-            assert own is not None  # numpy knows their type
-            assert tokens is not None
-            first = own.reshape(rows.shape)[: self.prefix].astype(np.float64)
-            rows[: self.prefix] = (first + tokens[0]).astype(rows.dtype)
-        return rows
-
-    @property
-    def tokens(self) -> int:
-        """Rows of a sequence of the result."""
-        found, _ = self.constants
-        assert found is not None  # likewise
-        return int(found.shape[-2])
-
-    @property
-    def prefix(self) -> int:
-        """Tokens of the head."""
-        return self.tokens - int(self.x.shape[1])
+    values: gs.Constant
+    tokens: int
 
 
 @dataclass(frozen=True, eq=False)
 class _Tokens:
-    """x, the rows, the head, and the nodes that add them up."""
+    """x and what is put in front of it and added to it: rows to x alone, rows behind the Concat;
+    and the nodes that do so."""
 
     x: gs.Tensor
-    rows: gs.Constant
-    head: gs.Constant | None
+    heads: tuple[_Head, ...]
+    own: gs.Constant | None
+    behind: gs.Constant | None
     nodes: tuple[gs.Node, ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TokenAnchor(Anchor):
+    """An anchor of tokens that constants are added to."""
+
+    found: _Tokens
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The rows that are added to each sequence, [S, C], the heads included."""
+        own, behind = self.found.own, self.found.behind
+        columns = int(self.x.shape[2])
+        heads = [
+            np.broadcast_to(_exact(head.values)[0], (head.tokens, columns))
+            for head in self.found.heads
+        ]
+        length = self.tokens - self.prefix
+        last = np.zeros((length, columns)) if own is None else _exact(own).reshape(length, columns)
+        rows = np.concatenate([*heads, last])
+        if behind is not None:
+            rows = rows + _exact(behind).reshape(rows.shape)
+        answer: np.ndarray = rows.astype(self.x.dtype)
+        return answer
+
+    @property
+    def tokens(self) -> int:
+        """Rows of a sequence of the result."""
+        return self.prefix + int(self.x.shape[1])
+
+    @property
+    def prefix(self) -> int:
+        """Tokens of the heads."""
+        return sum(head.tokens for head in self.found.heads)
+
+
+def _exact(constant: gs.Constant) -> np.ndarray:
+    """The values in float64, as they were before the precision stage rounded them."""
+    values = unrounded_values(constant)
+    assert values is not None  # numpy knows their type
+    return values.astype(np.float64)
 
 
 def anchors(op: FusedOp, centered: bool) -> tuple[AnchorPattern, ...]:
     """The nodes that `op` begins at."""
-    return (
-        AnchorPattern(("Add",), partial(_addition, op, centered)),
-        AnchorPattern(("Concat",), partial(_concat, op, centered)),
-    )
+    return (AnchorPattern(("Add", "Concat"), partial(_match, op, centered)),)
 
 
-def _concat(op: FusedOp, centered: bool, node: gs.Node) -> Match:
-    readers = node.outputs[0].outputs
-    if len(readers) != 1 or readers[0].op != "Add" or readers[0].domain:
-        return None
-    found = _tokens_of(readers[0])
-    return _matched(op, centered, found) if found and found.nodes[0] is node else None
-
-
-def _addition(op: FusedOp, centered: bool, node: gs.Node) -> Match:
-    found = _tokens_of(node)
-    return _matched(op, centered, found) if found and found.nodes[0] is node else None
-
-
-def _matched(op: FusedOp, centered: bool, found: _Tokens) -> Match:
+def _match(op: FusedOp, centered: bool, node: gs.Node) -> Match:
     """The anchor; None where nothing normalizes the sum, or a norm alone has to be refused."""
-    add = found.nodes[-1]
-    match = pattern.of_sum(op, centered, pattern.Sum(add, found.x, found.rows))
+    end = _end(node)
+    found = _sum(end) if end.op == "Add" else _joined(end)
+    if found is None or found.nodes[0] is not node:
+        return None
+    constants = (found.behind, found.own, *(head.values for head in found.heads))
+    # the link needs one of them; the node has the anchor's `rows` in its place
+    added = next(constant for constant in constants if constant is not None)
+    match = pattern.of_sum(op, centered, pattern.Sum(end, found.x, added))
     if match is None or isinstance(match, Refusal):
         return None
     anchor, links = match
     first, *others = (*found.nodes, *anchor.others)
-    constants = (found.rows, found.head)
-    nodes = tuple(others)
-    return TokenAnchor(op, first, found.x, anchor.weight, anchor.dtype, constants, nodes), links
+    own = TokenAnchor(
+        op, first, found.x, anchor.weight, anchor.dtype, others=tuple(others), found=found
+    )
+    return own, links
 
 
-def _tokens_of(add: gs.Node) -> _Tokens | None:
-    """The sum that an Add computes; None for any other sum."""
+def _end(node: gs.Node) -> gs.Node:
+    """The last node of a sum that begins at `node`, if it is one."""
+    if node.op == "Add" and (concat := _only_reader(node, "Concat")) is not None:
+        node = concat
+    return _only_reader(node, "Add") or node if node.op == "Concat" else node
+
+
+def _only_reader(node: gs.Node, op: str) -> gs.Node | None:
+    """The node that alone reads the result, if it is an `op`."""
+    readers = list(node.outputs[0].outputs)
+    alone = len(readers) == 1 and readers[0].op == op and not readers[0].domain
+    return readers[0] if alone else None
+
+
+def _sum(add: gs.Node) -> _Tokens | None:
+    """The sum that an Add of rows computes; None for any other sum."""
+    parts = _rows_of(add)
+    if parts is None:
+        return None
+    x, rows = parts
+    concat = producer(x)
+    if concat is not None and concat.op == "Concat" and list(x.outputs) == [add]:
+        joined = _joined(concat)
+        if joined is not None:
+            return replace(joined, behind=rows, nodes=(*joined.nodes, add))
+    whole = list(x.shape or ()) == list(add.outputs[0].shape)
+    return _Tokens(x, (), None, rows, (add,)) if whole else None
+
+
+def _rows_of(add: gs.Node) -> tuple[gs.Tensor, gs.Constant] | None:
+    """The tensor and the constant rows, one for each token, that an Add adds up."""
     rows = [tensor for tensor in add.inputs if isinstance(tensor, gs.Constant)]
-    variables = [tensor for tensor in add.inputs if not isinstance(tensor, gs.Constant)]
+    others = [tensor for tensor in add.inputs if not isinstance(tensor, gs.Constant)]
     total = add.outputs[0].shape
-    if len(rows) != 1 or len(variables) != 1 or total is None or len(total) != _RANK:
+    if len(rows) != 1 or len(others) != 1 or total is None or len(total) != _RANK:
         return None
     length, columns = total[1:]
-    if not isinstance(length, int) or tuple(rows[0].shape) not in (
-        (length, columns),
-        (1, length, columns),
-    ):
-        return None
-    concat = producer(variables[0])
-    if concat is not None and (found := _with_head(concat, add, length, columns)) is not None:
-        return _Tokens(found[1], rows[0], found[0], (concat, add))
-    own = list(variables[0].shape or ())
-    return _Tokens(variables[0], rows[0], None, (add,)) if own == list(total) else None
+    fits = tuple(rows[0].shape) in ((length, columns), (1, length, columns))
+    return (others[0], rows[0]) if isinstance(length, int) and fits else None
 
 
-def _with_head(
-    concat: gs.Node, add: gs.Node, length: int, columns: int
-) -> tuple[gs.Constant, gs.Tensor] | None:
-    """The head and x of a Concat of sequences that `add` alone reads."""
-    if concat.op != "Concat" or concat.domain or concat.attrs.get("axis") not in (1, 1 - _RANK):
+def _joined(concat: gs.Node) -> _Tokens | None:
+    """x behind its heads; None for another Concat."""
+    total = concat.outputs[0].shape
+    if concat.domain or concat.attrs.get("axis") not in (1, 1 - _RANK) or len(total or ()) != _RANK:
         return None
-    if len(concat.inputs) != 2 or list(concat.outputs[0].outputs) != [add]:
-        return None
-    head, x = _of_each_sequence(concat.inputs[0], columns), concat.inputs[1]
+    *before, x = concat.inputs
+    heads = [_head(tensor, total[2]) for tensor in before]
     sizes: Sequence[int | str | None] = x.shape or ()
-    if head is None or isinstance(x, gs.Constant) or len(sizes) != _RANK or sizes[2] != columns:
+    if not heads or None in heads or isinstance(x, gs.Constant) or len(sizes) != _RANK:
         return None
-    if not isinstance(sizes[1], int) or not 0 < sizes[1] < length:
+    if sizes[2] != total[2] or not isinstance(sizes[1], int) or not sizes[1]:
         return None
-    return (head, x) if head.shape[1] in (1, length - sizes[1]) else None
+    found = _Tokens(x, tuple(filter(None, heads)), None, None, (concat,))
+    add = producer(x)
+    if add is None or add.op != "Add" or add.domain or list(x.outputs) != [concat]:
+        return found
+    parts = _rows_of(add)
+    if parts is None or list(parts[0].shape or ()) != list(sizes):
+        return found
+    return replace(found, x=parts[0], own=parts[1], nodes=(add, concat))
 
 
-def _of_each_sequence(tensor: gs.Tensor, columns: int) -> gs.Constant | None:
-    """The constant [1 or B, tokens, columns] that a head is or expands, if it is the same for each
-    sequence; else None."""
-    node = producer(tensor)
+def _head(tensor: gs.Tensor, columns: int | str | None) -> _Head | None:
+    """The constant that a head is or expands, if it is the same for each sequence."""
+    shape, node = tensor.shape, producer(tensor)
     if node is not None and node.op == "Expand" and not node.domain:
         tensor = node.inputs[0]
     values = constant_values(tensor)
     if values is None or values.ndim != _RANK or values.shape[2] != columns or not values.size:
         return None
-    return tensor if bool((values == values[:1]).all()) else None
+    tokens = shape[1] if shape is not None and len(shape) == _RANK else None
+    if not isinstance(tokens, int) or values.shape[1] not in (1, tokens):
+        return None
+    return _Head(tensor, tokens) if bool((values == values[:1]).all()) else None
