@@ -16,8 +16,9 @@ from onnxbolt import ops
 from onnxbolt.graph.edit import MOVEMENT
 from onnxbolt.ops.base import Piece
 from onnxbolt.ops.functions import DOMAIN
-from onnxbolt.verify import codes
+from onnxbolt.verify import code_rules
 from onnxbolt.verify.bounds import Bounded, Error, bounded, is_float, is_set
+from onnxbolt.verify.code_rules import as_numbers, has_errors, moved_by
 from onnxbolt.verify.codes import is_code, is_float_code
 from onnxbolt.verify.functions import functions
 from onnxbolt.verify.limits import UNKNOWN, Arithmetic, unit
@@ -154,11 +155,11 @@ class Call:
     def _moved(self) -> list[Bounded]:
         """Values or codes and each kind of error, moved alike; an error that is relative for all
         values stays relative."""
-        moving = [i for i, x in enumerate(self.inputs) if x is not None and _has_errors(x.dtype)]
+        moving = [i for i, x in enumerate(self.inputs) if x is not None and has_errors(x.dtype)]
         if self.node.op_type == "Pad":
             moving = moving[:1]
         dtype = self._input(moving[0]).dtype if moving else None
-        values = self._run({i: _as_numbers(self._input(i).value) for i in moving})
+        values = self._run({i: as_numbers(self._input(i).value) for i in moving})
         kinds: list[list[Error]] = []
         for kind in (0, 1):
             errors = [self._input(i).errors[kind] for i in moving]
@@ -202,7 +203,7 @@ class Call:
     def _measured(self) -> list[Bounded]:
         """The results of an operator without a rule: computed in fp32 by ONNX Runtime, with its
         operands' errors tried with random signs."""
-        floats = {i: x for i, x in enumerate(self.inputs) if x is not None and _has_errors(x.dtype)}
+        floats = {i: x for i, x in enumerate(self.inputs) if x is not None and has_errors(x.dtype)}
         if all(x.exact for x in floats.values()):
             moved = {i: x.value for i, x in floats.items()}
             return [self._of_exact(value) for value in self._run(moved, np.float32)]
@@ -240,7 +241,7 @@ class Call:
                 for i, x in floats.items()
             }
             for sign in (1.0, -1.0):
-                moved = {i: _moved_by(x, sign * changes[i]) for i, x in floats.items()}
+                moved = {i: moved_by(x, sign * changes[i]) for i, x in floats.items()}
                 yield self._run(moved, np.float32)
 
     def _of_exact(
@@ -443,30 +444,10 @@ def _spread(value: np.ndarray, other: np.ndarray) -> Error:
     return np.full(value.shape, _MEASURED_FACTOR * float(np.abs(changes).max(initial=0.0)))
 
 
-def _has_errors(dtype: np.dtype) -> bool:
-    """True for the types of values and codes."""
-    return is_float(dtype) or is_code(dtype)
-
-
-def _as_numbers(values: np.ndarray) -> np.ndarray:
-    """Codes of fp8 in a type that ONNX Runtime moves; others as they are."""
-    return values.astype(np.float32) if is_float_code(values.dtype) else values
-
-
-def _moved_by(x: Bounded, change: np.ndarray) -> np.ndarray:
-    """Values or codes with an error; codes stay in their range."""
-    moved = x.value + change
-    return moved if is_float(x.dtype) else codes.nearest(moved, 0.0, x.dtype).astype(x.dtype)
-
-
 def _cast(call: Call) -> Bounded | None:
     x, target = call.given[0], onnx.helper.tensor_dtype_to_np_dtype(int(call.attributes["to"]))
-    if is_float_code(target) and is_float(x.dtype) and call.attributes.get("saturate", 1):
-        return codes.quantized(x, np.ones(()), np.zeros(()), target, 0.0)
-    if not is_float(x.dtype):
-        return _cast_integers(x, target)
-    if not is_float(target):
-        return None
+    if not (is_float(x.dtype) and is_float(target)):
+        return code_rules.cast(x, target, call.attributes)
     rounding = unit(target) if unit(target) > unit(x.dtype) else 0.0
     if call.arithmetic.kernel and x.value.ndim <= 1:
         rounding = 0.0  # kernels read numbers, and vectors along the channels, in fp32
@@ -475,16 +456,6 @@ def _cast(call: Call) -> Bounded | None:
         if call.arithmetic.kernel
         else bounded(x.value, target, x.arithmetic, x.operands, rounding)
     )
-
-
-def _cast_integers(x: Bounded, target: np.dtype) -> Bounded:
-    """Integers or codes as numbers or codes of another type. Errors stay, since they are distances
-    of numbers; of a type that is compared for equality, any value is right where they are set."""
-    value = x.value.astype(target)
-    errors: Sequence[Error] = x.errors
-    if not (is_float(target) or is_code(target)):
-        errors = [np.where(np.asarray(e) > 0, np.inf, 0.0) if is_set(e) else e for e in x.errors]
-    return Bounded(value.astype(np.float64) if is_float(target) else value, target, *errors)
 
 
 def rounded(x: Bounded, dtype: np.dtype, rounding: float) -> Bounded:
@@ -524,45 +495,11 @@ def _constant(call: Call) -> Bounded:
 
 
 def _dequantize(call: Call) -> Bounded | None:
-    x, numbers = call.given[0], _numbers(call)
-    if numbers is None or is_float(x.dtype):
-        return None
-    scale, zero = numbers
-    rounding = call.arithmetic.rounding(scale.dtype)
-    wide = x.dtype.itemsize > 2  # int32, which fp32 rounds
-    return codes.dequantized(x, scale, zero, rounding * (2 if wide else 1))
+    return code_rules.dequantize_linear(call.given, call.attributes, call.arithmetic)
 
 
 def _quantize(call: Call) -> Bounded | None:
-    x, numbers = call.given[0], _numbers(call)
-    if numbers is None or not is_float(x.dtype) or not call.attributes.get("saturate", 1):
-        return None
-    scale, zero = numbers
-    if len(call.given) > 2:
-        dtype = call.given[2].dtype
-    else:
-        kind = int(call.attributes.get("output_dtype", 0)) or onnx.TensorProto.UINT8
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
-    if not is_code(dtype):
-        return None
-    return codes.quantized(x, scale.value, zero, dtype, call.arithmetic.rounding(x.dtype))
-
-
-def _numbers(call: Call) -> tuple[Bounded, np.ndarray] | None:
-    """The scale and the zero point of a QuantizeLinear or DequantizeLinear, along the axes of its
-    input; None for blocks. They are the model's own numbers, which no stage rounds."""
-    x, scale, *zeros = call.given
-    if call.attributes.get("block_size", 0) or scale.value.ndim > 1 or not is_float(scale.dtype):
-        return None
-    zero = zeros[0].value.astype(np.float64) if zeros else np.zeros(())
-    axis, rank = int(call.attributes.get("axis", 1)), x.value.ndim
-
-    def along(numbers: np.ndarray) -> np.ndarray:
-        if numbers.size == 1:
-            return numbers.reshape(())
-        return numbers.reshape([-1 if place == axis % rank else 1 for place in range(rank)])
-
-    return Bounded(along(scale.value), scale.dtype), along(zero)
+    return code_rules.quantize_linear(call.given, call.attributes, call.arithmetic)
 
 
 def _conv(call: Call) -> Bounded | None:

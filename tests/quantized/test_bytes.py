@@ -3,8 +3,6 @@ write bytes in NHWC, where kernels for bytes have run on a GPU."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +11,14 @@ import onnx
 import pytest
 from onnx import ModelProto
 
-from onnxbolt import families, optimize
+from onnxbolt import families
 from onnxbolt.dtypes import INTEGERS, DType
-from onnxbolt.graph.importer import load_model
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CPU
-from tests.quantized import kernels, stored
+from tests.quantized import fusing, kernels, stored
 from tests.support import Net
 
-
-@pytest.fixture(autouse=True)
-def _kernels() -> Iterator[None]:
-    with kernels.registered():
-        yield
-
-
-def _fused(model: ModelProto, folder: Path) -> ModelProto:
-    out = folder / "out.onnx"
-    optimize(
-        model, out, library=False, verify=False, archs=("sm_90a",), fuse="all", precision="keep"
-    )
-    return load_model(out)
-
-
-def _types(model: ModelProto) -> Counter[str]:
-    return Counter(node.op_type for node in model.graph.node)
+pytestmark = pytest.mark.usefixtures("products")
 
 
 def _net(dtype: DType, op: str, zero: int, **attributes: Any) -> ModelProto:
@@ -71,9 +52,9 @@ def test_what_moves_codes_reads_bytes_in_nhwc(
 ) -> None:
     model = _net(dtype, op, 3, **attributes)
     with kernels.moving():
-        fused = _fused(model, tmp_path)
+        fused = fusing.fused(model, tmp_path)
         result = verify(model, fused, providers=[CPU])
-    types = _types(fused)
+    types = fusing.types(fused)
     (moved,) = [name for name in types if name.startswith(f"{op}_nhwc")]
     assert f"_{dtype.value}" in moved
     assert types[f"NchwToNhwc_{dtype.value}"] == 1
@@ -86,7 +67,7 @@ def test_what_moves_codes_reads_bytes_in_nhwc(
 def test_they_stay_until_kernels_have_run_on_a_gpu(
     op: str, attributes: dict[str, object], tmp_path: Path
 ) -> None:
-    types = _types(_fused(_net(DType.U8, op, 3, **attributes), tmp_path))
+    types = fusing.types(fusing.fused(_net(DType.U8, op, 3, **attributes), tmp_path))
     assert types[op] == 1
     assert not [name for name in types if name.startswith(("Nchw", "Nhwc")) and "u8" in name]
 
@@ -94,26 +75,28 @@ def test_they_stay_until_kernels_have_run_on_a_gpu(
 def test_means_and_interpolations_stay(tmp_path: Path) -> None:
     """They compute values; codes are no values."""
     with kernels.moving():
-        fused = _fused(_net(DType.U8, "Resize", 3, mode="linear"), tmp_path)
-    assert not [name for name in _types(fused) if name.startswith("Resize_nhwc") and "u8" in name]
+        fused = fusing.fused(_net(DType.U8, "Resize", 3, mode="linear"), tmp_path)
+    assert not [
+        name for name in fusing.types(fused) if name.startswith("Resize_nhwc") and "u8" in name
+    ]
 
 
 @pytest.mark.parametrize("name", [n for n in stored.names() if n.startswith("cnn")])
 def test_stored_graphs_pass(name: str, tmp_path: Path) -> None:
     model = stored.graph(name)
     with kernels.moving():
-        fused = _fused(model, tmp_path)
+        fused = fusing.fused(model, tmp_path)
         result = verify(model, fused, providers=[CPU])
     assert result.passed, result.text()
     if ".ort." in name and "u8u8" not in name:
-        assert not {"MaxPool", "Transpose"} & _types(fused).keys()
-        assert any(op.startswith("MaxPool_nhwc") for op in _types(fused))
+        assert not {"MaxPool", "Transpose"} & fusing.types(fused).keys()
+        assert any(op.startswith("MaxPool_nhwc") for op in fusing.types(fused))
 
 
 def test_a_wrong_pooling_of_codes_is_found(tmp_path: Path) -> None:
     model = stored.graph("cnn.ort.qdq.u8s8.channel")
     with kernels.moving():
-        fused = _fused(model, tmp_path)
+        fused = fusing.fused(model, tmp_path)
     node = next(n for n in fused.graph.node if n.op_type.startswith("MaxPool_nhwc"))
     pads = next(a for a in node.attribute if a.name == "pads")
     pads.ints[:] = [0, 1, 2, 1]
@@ -137,8 +120,8 @@ def test_rows_of_fp8_are_padded_as_numbers(tmp_path: Path) -> None:
     weight = net.const(net.rng.standard_normal((10, 32)) * 50, fp8)
     values = (net.node("DequantizeLinear", c, net.const(0.01), zero) for c in (codes, weight))
     model = net.model(net.node("MatMul", *values))
-    fused = _fused(model, tmp_path)
-    types = _types(fused)
+    fused = fusing.fused(model, tmp_path)
+    types = fusing.types(fused)
     assert types["FusedQuantizedGemm_Dequantize_CastF32_e4m3"] == types["Pad"] == 1
     assert types["Cast"] == 2
     result = verify(model, fused, providers=[CPU])

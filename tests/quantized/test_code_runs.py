@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,34 +10,17 @@ import onnx
 import pytest
 from onnx import ModelProto, helper
 
-from onnxbolt import optimize
 from onnxbolt.dtypes import INTEGERS, DType
-from onnxbolt.graph.importer import load_model
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CPU
-from tests.quantized import kernels, stored
+from tests.quantized import fusing, kernels, stored
 from tests.support import Net
 
 # a value to a scale and a zero point, Q and DQ of them
 Pair = Callable[[str, float, int], str]
 
 
-@pytest.fixture(autouse=True)
-def _kernels() -> Iterator[None]:
-    with kernels.registered():
-        yield
-
-
-def _fused(model: ModelProto, folder: Path) -> ModelProto:
-    out = folder / "out.onnx"
-    optimize(
-        model, out, library=False, verify=False, archs=("sm_90a",), fuse="all", precision="keep"
-    )
-    return load_model(out)
-
-
-def _types(model: ModelProto) -> Counter[str]:
-    return Counter(node.op_type for node in model.graph.node)
+pytestmark = pytest.mark.usefixtures("products")
 
 
 def _net(dtype: DType, between: Callable[[Net, str, Pair], str]) -> ModelProto:
@@ -85,14 +67,14 @@ def test_a_run_of_codes_is_one_node(
 ) -> None:
     model = _net(dtype, between)
     with kernels.moving():
-        fused = _fused(model, tmp_path)
+        fused = fusing.fused(model, tmp_path)
         result = verify(model, fused, providers=[CPU])
     name = dtype.name
     expected = [
         f"FusedQuantizedElementwise_Decode{name}_{steps.replace('T_', name + '_')}"
         for steps in CHAINS[between]
     ]
-    ours = [op for op in _types(fused) if op.startswith("FusedQuantizedElementwise")]
+    ours = [op for op in fusing.types(fused) if op.startswith("FusedQuantizedElementwise")]
     assert len(ours) == len(expected)
     for op, begin in zip(sorted(ours), expected, strict=True):
         assert op.startswith(begin.rstrip("T"))
@@ -101,7 +83,7 @@ def test_a_run_of_codes_is_one_node(
 
 
 def test_runs_stay_until_kernels_have_run_on_a_gpu(tmp_path: Path) -> None:
-    types = _types(_fused(_net(DType.U8, _hard_swish), tmp_path))
+    types = fusing.types(fusing.fused(_net(DType.U8, _hard_swish), tmp_path))
     assert types["HardSigmoid"] == types["Mul"] == 1
     assert not [op for op in types if op.startswith("FusedQuantizedElementwise")]
 
@@ -115,9 +97,9 @@ def test_values_that_others_read_are_written(tmp_path: Path) -> None:
         helper.make_tensor_value_info(codes.output[0], onnx.TensorProto.UINT8, (2, 16, 8, 8))
     )
     with kernels.moving():
-        fused = _fused(model, tmp_path)
+        fused = fusing.fused(model, tmp_path)
         result = verify(model, fused, providers=[CPU])
-    ours = [op for op in _types(fused) if op.startswith("FusedQuantizedElementwise")]
+    ours = [op for op in fusing.types(fused) if op.startswith("FusedQuantizedElementwise")]
     assert not [op for op in ours if "Requantize" in op]
     assert result.passed, result.text()
 
@@ -126,7 +108,7 @@ def test_values_that_others_read_are_written(tmp_path: Path) -> None:
 def test_a_wrong_number_of_a_step_is_found(place: int, tmp_path: Path) -> None:
     model = _net(DType.U8, _hard_swish)
     with kernels.moving():
-        fused = _fused(model, tmp_path)
+        fused = fusing.fused(model, tmp_path)
     node = next(n for n in fused.graph.node if n.op_type.startswith("FusedQuantizedElementwise"))
     params = next(a for a in node.attribute if a.name == "epilogue_params")
     params.floats[[0, 1, 6, 9][place]] += [0.001, 1, 0.001, 1][place]
@@ -144,9 +126,9 @@ def test_means_and_gates_of_codes(dtype: DType, tmp_path: Path) -> None:
     """The mean reads bytes, and its value is computed of it; the gate broadcasts."""
     model = _net(dtype, _gated)
     with kernels.moving():
-        fused = _fused(model, tmp_path)
+        fused = fusing.fused(model, tmp_path)
         result = verify(model, fused, providers=[CPU])
-    types, name = _types(fused), dtype.name
+    types, name = fusing.types(fused), dtype.name
     assert types[f"GlobalAveragePool_nhwc_CastF32_{dtype.value}"] == 1
     gate = f"FusedQuantizedGate_Decode{name}_MulCodes{name}_Quantize{name}_{dtype.value}"
     assert types[gate] == 1
@@ -163,13 +145,13 @@ def test_depthwise_convolutions_of_codes(name: str, tmp_path: Path) -> None:
     """No Conv stays where kernels have run."""
     model = stored.graph(name)
     with kernels.moving(), kernels.by_channel():
-        fused = _fused(model, tmp_path)
+        fused = fusing.fused(model, tmp_path)
         result = verify(model, fused, providers=[CPU])
     assert result.passed, result.text()
     if "u8u8" in name:  # weights with zero points
         return
-    assert not {"Conv", "HardSwish"} & _types(fused).keys()
-    assert len([op for op in _types(fused) if op.startswith("NchwToNhwc")]) <= 2
+    assert not {"Conv", "HardSwish"} & fusing.types(fused).keys()
+    assert len([op for op in fusing.types(fused) if op.startswith("NchwToNhwc")]) <= 2
     (deep,) = [
         node
         for node in fused.graph.node

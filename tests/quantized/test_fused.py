@@ -3,7 +3,6 @@ it does with the original."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +12,19 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxbolt import optimize
 from onnxbolt.candidates import Refusal
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
 from onnxbolt.ops import OPS, FusedOp
 from onnxbolt.ops.quantized import pattern
-from tests.quantized import kernels, stored
+from tests.quantized import fusing, stored
 from tests.support import Net
 
 # relative to the largest output: with scales of fp16 the original rounds values to fp16
 _FP8_STEP = 0.08
 DTYPES = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
 _PRODUCTS = {"Conv", "Gemm", "MatMul"}
-
-
-@pytest.fixture(autouse=True)
-def _kernels() -> Iterator[None]:
-    with kernels.registered():
-        yield
+pytestmark = pytest.mark.usefixtures("products")
 
 
 def _outputs(model: onnx.ModelProto) -> list[np.ndarray]:
@@ -51,28 +44,16 @@ def _outputs(model: onnx.ModelProto) -> list[np.ndarray]:
     return found
 
 
-def _fused(model: onnx.ModelProto, folder: Path, precision: str = "keep") -> onnx.ModelProto:
-    out = folder / "fused.onnx"
-    optimize(
-        model, out, library=False, verify=False, archs=("sm_90a",), fuse="all", precision=precision
-    )
-    return onnx.load(out)
-
-
-def _types(model: onnx.ModelProto) -> list[str]:
-    return [node.op_type for node in model.graph.node]
-
-
 @pytest.mark.parametrize("name", stored.names())
 def test_stored_graphs(name: str, tmp_path: Path) -> None:
     """Bit for bit, but for the order in which means are summed in NHWC, and scales of fp16."""
     model = stored.graph(name)
-    fused = _fused(model, tmp_path)
-    types = _types(fused)
+    fused = fusing.fused(model, tmp_path)
+    types = fusing.types(fused)
     if "u8u8" in name:  # weights with zero points
         assert not any(op.startswith("FusedQuantized") for op in types)
     elif "mobile" in name:  # depthwise convolutions stay
-        assert types.count("Conv") == 1
+        assert types["Conv"] == 1
     else:
         assert not _PRODUCTS & set(types)
     (expected,), (found,) = _outputs(model), _outputs(fused)
@@ -89,8 +70,8 @@ def test_values_are_fp16_and_codes_are_computed_in_fp32(tmp_path: Path) -> None:
     """With --precision fp16 the Cast behind a product of codes is its last step, and there is none
     between codes."""
     model = stored.graph("mobile.ort.qdq.u8s8.channel")
-    fused = _fused(model, tmp_path, "fp16")
-    ours = [op for op in _types(fused) if op.startswith("FusedQuantizedConv")]
+    fused = fusing.fused(model, tmp_path, "fp16")
+    ours = [op for op in fusing.types(fused) if op.startswith("FusedQuantizedConv")]
     assert len(ours) == 4
     assert [op.count("Cast") for op in ours if "Quantize" in op.split("_", 1)[1]] == [0] * 3
     (cast,) = (op for op in ours if "CastF16" in op)
@@ -150,9 +131,9 @@ def test_a_residual_block(stride: int, zero: int, tmp_path: Path) -> None:
     """Three nodes with codes alone between them; one of two pairs in front of the sum rounds in
     registers, the other one is what the second node reads."""
     model = _block(stride, zero=zero)
-    fused = _fused(model, tmp_path)
+    fused = fusing.fused(model, tmp_path)
     begins = "FusedQuantizedConv_offsets" if zero else "FusedQuantizedConv"
-    ours = [op for op in _types(fused) if op.startswith("FusedQuantized")]
+    ours = [op for op in fusing.types(fused) if op.startswith("FusedQuantized")]
     assert sorted(ours) == sorted(
         f"{begins}_Dequantize_Bias_{steps}_u8"
         for steps in (
@@ -161,7 +142,7 @@ def test_a_residual_block(stride: int, zero: int, tmp_path: Path) -> None:
             "RequantizeU8_AddCodesU8_Relu_QuantizeU8",
         )
     )
-    assert not {"QuantizeLinear", "DequantizeLinear", "Conv"} & set(_types(fused))
+    assert not {"QuantizeLinear", "DequantizeLinear", "Conv"} & set(fusing.types(fused))
     (expected,), (found,) = _outputs(model), _outputs(fused)
     assert found.tobytes() == expected.tobytes()
 
@@ -169,7 +150,7 @@ def test_a_residual_block(stride: int, zero: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in stored.names() if "fp8" in name])
 def test_bodies_of_fp8_are_right_in_plain_onnx_runtime(name: str, tmp_path: Path) -> None:
     """It drops a Relu right in front of codes in fp8, as it does in the original."""
-    fused = _fused(stored.graph(name), tmp_path)
+    fused = fusing.fused(stored.graph(name), tmp_path)
     session = ort.InferenceSession(fused.SerializeToString(), providers=["CPUExecutionProvider"])
     (x,) = session.get_inputs()
     draws = np.random.default_rng(5).standard_normal(x.shape)
@@ -185,8 +166,8 @@ def test_codes_that_are_an_output_are_written(tmp_path: Path) -> None:
     for name in ("q0", "q2"):
         value = helper.make_tensor_value_info(name, TensorProto.UINT8, (2, 16, 9, 9))
         model.graph.output.append(value)
-    fused = _fused(model, tmp_path)
-    assert not [op for op in _types(fused) if "Requantize" in op]
+    fused = fusing.fused(model, tmp_path)
+    assert not [op for op in fusing.types(fused) if "Requantize" in op]
     for expected, found in zip(_outputs(model), _outputs(fused), strict=True):
         assert found.tobytes() == expected.tobytes()
 
@@ -194,10 +175,9 @@ def test_codes_that_are_an_output_are_written(tmp_path: Path) -> None:
 def test_equal_layers_share_an_op_type(tmp_path: Path) -> None:
     """Scales and zero points are attributes, which bodies read."""
     model = stored.graph("mlp.ort.qdq.s8s8.tensor")
-    fused = _fused(model, tmp_path)
-    assert len({f.name for f in fused.functions}) < len(
-        [op for op in _types(fused) if op.startswith("FusedQuantized")]
-    )
+    fused = fusing.fused(model, tmp_path)
+    ours = [count for op, count in fusing.types(fused).items() if op.startswith("FusedQuantized")]
+    assert len({f.name for f in fused.functions}) < sum(ours)
 
 
 @pytest.mark.parametrize("stride", [1, 2])

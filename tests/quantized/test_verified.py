@@ -3,7 +3,7 @@ by segment or by node. Bodies round as plain ONNX Runtime does, but for two step
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,32 +12,19 @@ import onnxruntime as ort
 import pytest
 from onnx import FunctionProto, ModelProto, NodeProto, helper, numpy_helper
 
-from onnxbolt import optimize
 from onnxbolt.graph.exporter import FUSED_DOMAIN
-from onnxbolt.graph.importer import load_model
 from onnxbolt.verify import verify
 from onnxbolt.verify.codes import zero_points
 from onnxbolt.verify.feeds import drawn
 from onnxbolt.verify.session import CPU, Runner
-from tests.quantized import kernels, stored
+from tests.quantized import fusing, kernels, stored
 from tests.quantized.arithmetic import Case
 from tests.support import Net
 
 Plant = Callable[[ModelProto], None]
 
 
-@pytest.fixture(autouse=True)
-def _kernels() -> Iterator[None]:
-    with kernels.registered():
-        yield
-
-
-def _fused(model: ModelProto, folder: Path, precision: str = "keep") -> ModelProto:
-    out = folder / "out.onnx"
-    optimize(
-        model, out, library=False, verify=False, archs=("sm_90a",), fuse="all", precision=precision
-    )
-    return load_model(out)
+pytestmark = pytest.mark.usefixtures("products")
 
 
 @pytest.mark.parametrize("precision", ["keep", "fp16"])
@@ -45,7 +32,7 @@ def _fused(model: ModelProto, folder: Path, precision: str = "keep") -> ModelPro
 def test_stored_graphs_pass(name: str, precision: str, tmp_path: Path) -> None:
     """With a verdict for each of their tensors."""
     model = stored.graph(name)
-    result = verify(model, _fused(model, tmp_path, precision), providers=[CPU])
+    result = verify(model, fusing.fused(model, tmp_path, precision), providers=[CPU])
     assert result.passed, result.text()
     assert not [note for note in result.notes if "not compared" in note or "QuantizeLin" in note]
 
@@ -60,7 +47,7 @@ def case() -> Case:
 
 @pytest.fixture
 def optimized(case: Case, tmp_path: Path) -> ModelProto:
-    return _fused(case.model, tmp_path)
+    return fusing.fused(case.model, tmp_path)
 
 
 def _node(model: ModelProto) -> NodeProto:
@@ -281,7 +268,7 @@ def test_models_that_round_pass_and_their_faults_are_found(
     """The faults: of a Q that stays, the zero point is off by one, or the scale by a fiftieth."""
     model = make(seed)
     with kernels.moving():
-        fused = _fused(model, tmp_path, precision)
+        fused = fusing.fused(model, tmp_path, precision)
     result = verify(model, fused, providers=[CPU])
     assert result.passed, result.text()
     assert not result.unjudged
@@ -309,7 +296,7 @@ def test_models_that_round_pass_and_their_faults_are_found(
 def test_codes_of_bodies_lie_two_steps_apart_at_most(name: str, tmp_path: Path) -> None:
     """Plain ONNX Runtime makes operators of integers of bodies that are inlined: each node by
     itself, on the original's tensors."""
-    model = _fused(stored.graph(name), tmp_path)
+    model = fusing.fused(stored.graph(name), tmp_path)
     runner = Runner(model, CPU)
     feeds = drawn(model, {v.name: _shape(v) for v in model.graph.input}, 3)
     ours = [node for node in model.graph.node if node.domain == FUSED_DOMAIN]
