@@ -86,6 +86,16 @@ def test_the_reason_names_the_options(tmp_path: Path) -> None:
     assert json.loads(report.json())["skipped"] == ["conv2", "relu7"]
 
 
+def test_a_product_that_stays_is_listed_once() -> None:
+    net = Net({"x": [1, 16, 16, 16]})
+    a = net.node("Relu", net.conv("x", 16, 16, 3, pads=[1, 1, 1, 1]))
+    y = net.node("Add", net.conv(a, 16, 16, 1), a)  # one kernel could compute both and store a
+    report = onnxbolt.optimize(
+        net.model(y), fuse="all", archs="sm_90a", library=False, skip_nodes="conv2", verify=False
+    )
+    assert [row.node for row in report.refusals if row.op == "Conv"] == ["conv2"]
+
+
 def test_a_tensor_stands_for_the_node_that_computes_it(tmp_path: Path) -> None:
     model = net(last="the last one")
     tensor = next(node.output[0] for node in model.graph.node if node.name == "the last one")

@@ -164,7 +164,10 @@ def _written(found: Continuation, pinned: set[str]) -> Continuation:
 
 
 def _stays(links: Sequence[Link]) -> Continuation:
-    """The end of an epilogue in front of links of which a node stays."""
+    """The end of an epilogue in front of links of which a node stays. A product that stays begins
+    a match of its own, which says so."""
+    if any(link.step.name == PRODUCT for link in links):
+        return Continuation()
     node = next(node for link in links for node in link.nodes)
     return Continuation(refusals=(Refusal(node.name, node.op, SKIPPED, node.outputs[0].name),))
 
