@@ -174,54 +174,61 @@ def _node_tensors(node: NodeProto) -> Iterator[TensorProto]:
 
 
 def _find_data(tensor: TensorProto, path: Path) -> None:
-    """Point a large initializer to the place of its data, and check that the file has all of its
-    bytes."""
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    location, directory, size = (
-        entries.get("location", ""),
-        path.parent.resolve(),
-        weights.stored_bytes(tensor),
-    )
-    try:
-        file = path.resolve() if location == path.name else (directory / location).resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, or a NUL in the name
-        raise _no_data(tensor, path, location) from error
-    if location != path.name and not (
-        file.is_file() and file.is_relative_to(directory) and not Path(location).is_absolute()
-    ):
-        raise _no_data(tensor, path, location)
-    try:
-        offset, length = int(entries.get("offset", 0)), int(entries.get("length", size))
-    except ValueError as error:
-        raise _no_data(tensor, path, location) from error
-    if offset < 0 or length < size or offset + length > file.stat().st_size:
-        raise _cut_off(tensor, path, location)
-    weights.put_apart(tensor, file, offset, size)
+    """Point a large initializer to the place of its data."""
+    weights.put_apart(tensor, *_place(tensor, path), weights.stored_bytes(tensor))
 
 
 def _load_data(tensor: TensorProto, path: Path) -> None:
-    """Load external data into the tensor, and check that the file has all of its bytes."""
-    location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+    """Load external data into the tensor."""
+    file, offset = _place(tensor, path)
     try:
-        onnx.external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
-    except (OSError, RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-        raise _no_data(tensor, path, location) from error
+        with file.open("rb") as stream:
+            stream.seek(offset)
+            data = stream.read(weights.stored_bytes(tensor))
+    except OSError as error:
+        raise _no_data(tensor, path) from error
     tensor.ClearField("data_location")
     tensor.ClearField("external_data")
-    if len(tensor.raw_data) < weights.stored_bytes(tensor):
-        raise _cut_off(tensor, path, location)
+    tensor.raw_data = data
 
 
-def _no_data(tensor: TensorProto, path: Path, location: str) -> InputError:
+def _place(tensor: TensorProto, path: Path) -> tuple[Path, int]:
+    """The file of the tensor's external data, and the offset in it; the file has all bytes."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location, size = entries.get("location", ""), weights.stored_bytes(tensor)
+    try:
+        file = _file_beside(path, location)
+        offset, length = int(entries.get("offset", 0)), int(entries.get("length", size))
+    # a loop of links, a name that is too long or has a NUL, an offset that is no number
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _no_data(tensor, path) from error
+    if file is None:
+        raise _no_data(tensor, path)
+    if offset < 0 or length < size or offset + length > file.stat().st_size:
+        raise InputError(
+            f"{path}: tensor {tensor.name!r}: its data file {location} is truncated; copy it again"
+        )
+    return file, offset
+
+
+def _file_beside(path: Path, location: str) -> Path | None:
+    """The file of a model's external data, links resolved: the model's own, or one below its
+    directory or below that of the file that the model's link leads to; else None. Caches of models
+    link both files to one directory of contents."""
+    if location == path.name:
+        return path.resolve()
+    file = (path.parent / location).resolve()
+    allowed = (path.parent.resolve(), path.resolve().parent)
+    beside = not Path(location).is_absolute() and any(map(file.is_relative_to, allowed))
+    return file if beside and file.is_file() else None
+
+
+def _no_data(tensor: TensorProto, path: Path) -> InputError:
+    location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
     return InputError(
-        f"{path}: tensor {tensor.name!r} has its data in {path.parent / location}, which is missing"
-        " or cannot be read; put the data file beside the model"
-    )
-
-
-def _cut_off(tensor: TensorProto, path: Path, location: str) -> InputError:
-    return InputError(
-        f"{path}: tensor {tensor.name!r}: its data file {location} is truncated; copy it again"
+        f"{path}: tensor {tensor.name!r} has its data in {path.parent / location}, which is"
+        " missing, cannot be read or leads out of the model's directory; put the data file beside"
+        " the model"
     )
 
 

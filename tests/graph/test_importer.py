@@ -120,6 +120,29 @@ def test_load_reads_external_data(tmp_path: Path) -> None:
         load_model(tmp_path / "m.onnx")
 
 
+@pytest.mark.parametrize("columns", [4, 2**18], ids=["small", "large"])
+def test_data_lie_behind_links_as_in_a_cache_of_models(tmp_path: Path, columns: int) -> None:
+    made = model(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, columns])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, columns])],
+        {"w": np.full((2, columns), 3, np.float32)},
+    )
+    blobs, snapshot, other = (tmp_path / name for name in ("blobs", "snapshot", "other"))
+    for folder in (blobs, snapshot, other):
+        folder.mkdir()
+    onnx.save(made, blobs / "1f2e", save_as_external_data=True, location="m.data", size_threshold=0)
+    (blobs / "m.data").rename(blobs / "3d4c")
+    (snapshot / "m.onnx").symlink_to("../blobs/1f2e")
+    (snapshot / "m.data").symlink_to("../blobs/3d4c")
+    assert import_model(load_model(snapshot / "m.onnx")).constants["w"].values.max() == 3
+    # a model of another directory may not read there
+    (other / "m.onnx").write_bytes((blobs / "1f2e").read_bytes())
+    (other / "m.data").symlink_to("../blobs/3d4c")
+    with pytest.raises(InputError, match="leads out of the model's directory"):
+        load_model(other / "m.onnx")
+
+
 def test_files_that_are_no_models(tmp_path: Path) -> None:
     whole = everything().SerializeToString()
     for content in (b"", b"hello, this is text", whole[:-9], whole[: len(whole) // 2]):
