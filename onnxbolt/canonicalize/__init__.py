@@ -69,7 +69,6 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     # attributes are explicit now
     (block_form.run, "blocks of pixels that become channels folded into convolutions"),
     (resize_form.run, "computed sizes of Resize replaced by constant scales"),
-    (shape_form.run, "sizes read from images that are stored anyway"),
     (concat_form.run, "Splits and Concats inside a Concat removed"),
     (expand_form.run, "Expands replaced by broadcasting"),
     (mean_form.run, "means over an image written as GlobalAveragePool"),
@@ -105,6 +104,8 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (bias_form.run, "biases of activations written as Add"),
     # flatten passes one activation node, but not the nodes of a decomposition
     (activations.run, "decomposed activations recognized"),
+    # a decomposed activation would read its argument twice, as if that were stored
+    (shape_form.run, "sizes read from images that are stored anyway"),
     # an activation is one node now
     (rearranged_activations.run, "activations moved in front of Reshapes and Transposes"),
     (glu_form.run, "products of gated units divided"),

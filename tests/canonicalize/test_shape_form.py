@@ -56,3 +56,13 @@ def test_a_pyramids_sum_joins_the_convolution() -> None:
 )
 def test_sizes_move_where_they_are_equal(model: onnx.ModelProto, count: int) -> None:
     assert moved(model) == count
+
+
+def test_an_activation_written_out_is_no_reader_that_stores() -> None:
+    """SiLU as Sigmoid and Mul reads the convolution's result twice, and the epilogue has it."""
+    net = Net({"x": ("n", 16, "h", "w")})
+    wide = net.conv("x", 16, 32, 3, pads=[1] * 4, strides=[2, 2])
+    y = net.conv(net.node("Mul", wide, net.node("Sigmoid", wide)), 32, 16, 3, pads=[1] * 4)
+    sizes = net.node("Gather", net.node("Shape", y), net.const([2, 3], np.int64))
+    divided = net.node("Concat", net.const([-1, 2, 8], np.int64), sizes, axis=0)
+    assert not {"Mul", "Sigmoid"} & set(ops(fused(net.model(net.node("Reshape", y, divided)))))
