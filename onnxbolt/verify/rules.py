@@ -154,12 +154,18 @@ class Call:
 
     def _moved(self) -> list[Bounded]:
         """Values or codes and each kind of error, moved alike; an error that is relative for all
-        values stays relative."""
+        values stays relative. Integers that rounding may change have no errors that move: it may
+        change all of the results."""
         moving = [i for i, x in enumerate(self.inputs) if x is not None and has_errors(x.dtype)]
         if self.node.op_type == "Pad":
             moving = moving[:1]
         dtype = self._input(moving[0]).dtype if moving else None
         values = self._run({i: as_numbers(self._input(i).value) for i in moving})
+        if any(not (x.exact or has_errors(x.dtype)) for x in self.given):
+            return [
+                Bounded(value, dtype or value.dtype, np.full(value.shape, np.inf))
+                for value in values
+            ]
         kinds: list[list[Error]] = []
         for kind in (0, 1):
             errors = [self._input(i).errors[kind] for i in moving]

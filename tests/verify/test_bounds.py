@@ -340,6 +340,22 @@ def test_indices_of_values_that_lie_apart_are_certain() -> None:
     assert not found.absolute(found.arithmetic).any()
 
 
+@pytest.mark.parametrize(("apart", "certain"), [(1e-5, False), (1.0, True)])
+def test_indices_that_rounding_may_choose_stay_uncertain_where_they_are_moved(
+    apart: float, certain: bool
+) -> None:
+    values = np.stack([np.ones((3, 2)), np.ones((3, 2)) - apart]).astype(np.float32)
+    env: Env = {"x": Bounded.of(values, 2.0**-11), "axes": Bounded.of(np.array([0], np.int64))}
+    nodes = [
+        helper.make_node("ArgMax", ["x"], ["chosen"], axis=0, keepdims=0),
+        helper.make_node("Transpose", ["chosen"], ["turned"]),
+        helper.make_node("Unsqueeze", ["turned", "axes"], ["y"]),
+    ]
+    Analysis(STANDARD, {}).run(nodes, env, STANDARD_ARITHMETIC)
+    assert env["y"].value.shape == (1, 2, 3)
+    assert env["y"].exact == certain
+
+
 def test_a_shape_has_no_errors() -> None:
     found = analysed(helper.make_node("Shape", ["x"], ["y"]), np.ones((2, 3)), error=2.0**-11)
     assert found.exact
