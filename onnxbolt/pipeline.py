@@ -142,7 +142,7 @@ def optimize_as_decided(
             (op for part in parts for op in part.rewriter.ops),
             (instance for part in parts for instance in part.rewriter.instances),
         )
-        functions = {name: f for part in parts for name, f in part.rewriter.functions.items()}
+        functions = {f.name: f for part in parts for f in part.rewriter.functions.values()}
         model, large = export_apart(
             subject.graph,
             list(functions.values()),
@@ -266,14 +266,17 @@ class Planner:
         put_back(subject.graph, changed)
         return parts
 
-    def _fused(self, subject: Subject) -> tuple[list[Part], list[Changed]]:
+    def _fused(
+        self, subject: Subject, around: frozenset[str] = frozenset()
+    ) -> tuple[list[Part], list[Changed]]:
+        """Likewise, with the bodies to put back; `around` are the op types around the subject."""
         chosen = self._plan(subject)
         sources, archs = chosen.sources, self._archs
         place, assignment = placed(subject.places), chosen.assignment
         if self._arranged is not None:
             assignment = self._arranged(place, assignment)
         provenance = {node.name: tuple(node.provenance) for node in subject.graph.nodes}
-        rewriter = rewrite(subject.graph, assignment, chosen.configs, archs, sources)
+        rewriter = rewrite(subject.graph, assignment, chosen.configs, archs, sources, around)
         restore(subject.graph)
         mean_form.restore(subject.graph)
         preparation.restore(subject.graph)
@@ -282,11 +285,12 @@ class Planner:
             dataclasses.replace(each, body=place)
             for each in (*subject.kept, *widen(subject.graph, subject.kernels))
         ]
+        around |= {function.name for function in rewriter.functions.values()}
         inner, changed = list[Part](), list[Changed]()
         for body, own in subject.bodies:
             if not is_there(subject.graph, body):
                 continue
-            parts, inside = self._fused(own)
+            parts, inside = self._fused(own, around)
             inner += parts
             if any(part.rewriter.functions for part in parts):
                 changed.append(Changed(body, own.graph, inside))

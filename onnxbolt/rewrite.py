@@ -3,7 +3,7 @@ changes the graph between canonicalization and export."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -42,16 +42,18 @@ def rewrite(
     configs: Mapping[gs.Node, Sequence[KernelConfig]],
     archs: Sequence[int],
     sources: Mapping[gs.Node, str] | None = None,
+    around: Collection[str] = (),
 ) -> Rewriter:
     """Replace nodes in place. `configs` has each candidate's configurations by its anchor's node,
-    `sources` their origins ("predicted" or "measured")."""
+    `sources` their origins ("predicted" or "measured"); `around` are the op types of the graphs
+    around a body, which it may not have."""
     found = elementwise_runs(graph, assignment)
     concats = slices(graph, assignment, found)
     kernels = {
         node: Kernels(rows, (sources or {}).get(node, "predicted"))
         for node, rows in configs.items()
     }
-    rewriter = Rewriter(graph, assignment, kernels, archs, concats)
+    rewriter = Rewriter(graph, assignment, kernels, archs, concats, around)
     ends = {last_node(run): run for run in found}
     inside = {node for run in found for node in run.nodes}
     for node in list(graph.nodes):
@@ -95,8 +97,9 @@ class Rewriter(Writer):
         kernels: Mapping[gs.Node, Kernels],
         archs: Sequence[int],
         concats: Slices,
+        around: Collection[str],
     ) -> None:
-        self.graph, self.archs = graph, archs
+        self.graph, self.archs, self._around = graph, archs, around
         self._assignment, self._kernels = assignment, kernels
         self.nodes: list[gs.Node] = []
         self.functions: dict[Signature, FunctionProto] = {}
@@ -311,7 +314,7 @@ class Rewriter(Writer):
     def _used(self, signature: Signature, kernels: Kernels) -> OpSpec:
         """The op type of a node with these kernels, which the library then needs."""
         if signature not in self.functions:
-            self.functions[signature] = build(signature, self.graph.opset)
+            self.functions[signature] = build(signature, self.graph.opset, self._around)
         spec = self._spec(signature)
         self.instances.update(spec.instance(config) for config in kernels.configs)
         return spec

@@ -107,7 +107,7 @@ class Maker:
             entries = {"onnxbolt.precision": self._options.precision}
         else:
             parts = self._fused(subject, keys, plan.frozen)
-            functions = {name: f for part in parts for name, f in part.rewriter.functions.items()}
+            functions = {f.name: f for part in parts for f in part.rewriter.functions.values()}
             model, large = export_apart(subject.graph, list(functions.values()))
             own = {name for part in parts for name in part.rewriter.made.values()}
             inner = (node for node in with_inner(model.graph.node) if node.domain == FUSED)

@@ -2,13 +2,14 @@
 
 They are what a session without the custom-op library runs (ONNX, FunctionProto). A body is
 interpreted at the model's own opset, and ONNX Runtime accepts one body per op type, so whatever
-changes a body changes the name.
+changes a body changes the name. Nor may a body of control flow have an op type of a graph around
+it: ONNX Runtime inlines both with the same names for the tensors inside, and then confuses them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from onnx import FunctionProto, NodeProto, helper
 
@@ -19,8 +20,8 @@ from onnxbolt.ops.body import Body
 DOMAIN = domains.FUSED
 
 
-def build(signature: Signature, opset: int) -> FunctionProto:
-    """The function of an op type, its name included."""
+def build(signature: Signature, opset: int, around: Collection[str] = ()) -> FunctionProto:
+    """The function of an op type, its name included, which is none of `around`."""
     body, op = Body(signature.dtype), signature.op
     if signature.sliced:
         _slice(body)
@@ -42,7 +43,7 @@ def build(signature: Signature, opset: int) -> FunctionProto:
     )
     return helper.make_function(
         DOMAIN,
-        _name(signature, body.nodes),
+        _name(signature, body.nodes, around),
         inputs,
         body.outputs,
         body.nodes,
@@ -67,14 +68,17 @@ def _placed(body: Body, signature: Signature, result: str) -> str:
     return body("Add", [body.load("written"), body("Pad", [result, around, body("Const", -0.0)])])
 
 
-def _name(signature: Signature, nodes: Sequence[NodeProto]) -> str:
-    return "_".join(
+def _name(signature: Signature, nodes: Sequence[NodeProto], around: Collection[str]) -> str:
+    name = "_".join(
         [
             *_words(signature, nodes),
             *(["sliced"] if signature.sliced else []),
             *filter(None, [signature.part.value]),
         ]
     )
+    while name in around:
+        name += "_inner"
+    return name
 
 
 def _words(signature: Signature, nodes: Sequence[NodeProto]) -> list[str]:

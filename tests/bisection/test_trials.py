@@ -7,7 +7,7 @@ import functools
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,8 @@ def wrong_epilogue(patch: pytest.MonkeyPatch, op: str = "Relu", steps: int = 3) 
     """The function body of one op type computes Abs instead of its activation."""
     build = functions.build
 
-    def built(signature: Any, opset: int) -> FunctionProto:
-        function = build(signature, opset)
+    def built(signature: Any, opset: int, around: Collection[str]) -> FunctionProto:
+        function = build(signature, opset, around)
         if len(signature.steps) == steps and op in function.name:
             for node in function.node:
                 node.op_type = "Abs" if node.op_type == op else node.op_type
@@ -208,8 +208,8 @@ def test_a_model_without_a_fault(source: Path) -> None:
 def test_a_hang_is_found(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build = functions.build
 
-    def built(signature: Any, opset: int) -> FunctionProto:
-        function = build(signature, opset)
+    def built(signature: Any, opset: int, around: Collection[str]) -> FunctionProto:
+        function = build(signature, opset, around)
         if "Sigmoid" in function.name:
             endless(function)
         return function

@@ -11,11 +11,13 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import ModelProto
+from onnx import GraphProto, ModelProto, numpy_helper
 
 import onnxbolt
 from onnxbolt.graph.inlining import with_inner
+from onnxbolt.graph.scopes import subgraphs
 from onnxbolt.inspection import inspect_model
+from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.verify import verify
 from tests.e2e.bodies import in_branches, in_loop, in_scan
 from tests.e2e.random_graphs import random_model
@@ -183,3 +185,54 @@ def test_random_bodies(seed: int, tmp_path: Path) -> None:
         model, tmp_path / "out.onnx", precision=["fp16", "bf16", "keep"][seed % 3], **OPTIONS
     )
     assert report.passed
+
+
+def nested() -> ModelProto:
+    """Convolutions of one kind in the main graph, in a branch, and in a branch in that one."""
+    layer, image = "Conv<kernel_shape=[3, 3], pads=[1, 1, 1, 1]>", "float[2,16,8,8]"
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        net ({image} x, bool choose) => ({image} y) {{
+            a = {layer}(x, w) b = Relu(a)
+            y = If(choose) <
+                then_branch = outer () => ({image} outer_y) {{
+                    c = {layer}(b, w) d = Relu(c)
+                    outer_y = If(choose) <
+                        then_branch = inner () => ({image} inner_y) {{
+                            e = {layer}(d, w) inner_y = Relu(e)
+                        }},
+                        else_branch = kept () => ({image} kept_y) {{ kept_y = Identity(d) }}
+                    >
+                }},
+                else_branch = other () => ({image} other_y) {{
+                    f = {layer}(b, w) other_y = Relu(f)
+                }}
+            >
+        }}"""
+    )
+    weight = np.random.default_rng(0).standard_normal((16, 16, 3, 3)) / 12
+    model.graph.initializer.append(numpy_helper.from_array(weight.astype(np.float32), "w"))
+    return model
+
+
+@pytest.mark.parametrize("precision", ["fp16", "keep"])
+def test_no_body_has_an_op_type_of_a_graph_around_it(precision: str, tmp_path: Path) -> None:
+    """ONNX Runtime names the tensors within functions alike in both, and in fp16 it then takes one
+    for the other."""
+    model, path = nested(), tmp_path / "out.onnx"
+    report = onnxbolt.optimize(model, path, precision=precision, **OPTIONS)
+    assert report.coverage == 1
+    optimized = onnx.load(path)
+
+    def check(graph: GraphProto, around: set[str]) -> None:
+        here = {node.op_type for node in graph.node if node.domain == DOMAIN}
+        assert here.isdisjoint(around)
+        for node in graph.node:
+            for attribute in node.attribute:
+                for body in subgraphs(attribute):
+                    check(body, around | here)
+
+    check(optimized.graph, set())
+    for choose in (True, False):
+        (expected,), (got,) = (_answers(each, choose) for each in (model, optimized))
+        np.testing.assert_allclose(got, expected, atol=2e-2 if precision == "fp16" else 1e-5)
