@@ -135,6 +135,10 @@ TASKS = (
     Task("conv_transpose", 90, "--append"),
     Task("conv3d", 90, "--append"),
     Task("quantized", 240, "--trials 14 --budget 150s --append"),
+    *(
+        Task("quantized_models", 150, f"{name} --tune --budget 60s --append")
+        for name in ("resnet50-32", "mobilenet_v3_large-32", "vit_b16-32", "bert_large-32")
+    ),
     Task("nnunet", 240, "--tune --budget 60s --append"),
     Task("b2b_gemm", 60, "--trials 16 --budget 32s --append"),
     Task("epilogue", 65, "--trials 14 --budget 40s --append"),

@@ -1,5 +1,5 @@
-"""BERT-base (Devlin et al. 2019) and ViT-B/16 (Dosovitskiy et al. 2021), in the node forms of
-PyTorch's exporters."""
+"""BERT-base and BERT-large (Devlin et al. 2019) and ViT-B/16 (Dosovitskiy et al. 2021), in the node
+forms of PyTorch's exporters."""
 
 from __future__ import annotations
 
@@ -10,40 +10,46 @@ import numpy as np
 from models.builder import Builder
 
 _LAYERS, _WIDTH, _HEADS, _INNER = 12, 768, 12, 3072
-_HEAD = _WIDTH // _HEADS
+_HEAD = _WIDTH // _HEADS  # BERT-large's, too
 # gain of a residual branch's last layer: the sum over all branches keeps its variance
 _BRANCH = 1 / math.sqrt(2 * _LAYERS)
 
 
-def bert_base(g: Builder, sequence: int = 40, vocabulary: int = 30522) -> None:
-    """input_ids, attention_mask [N, S] int64 -> last_hidden_state [N, S, 768], pooler_output [N,
-    768]."""
+def bert(
+    g: Builder,
+    sequence: int = 40,
+    vocabulary: int = 30522,
+    layers: int = _LAYERS,
+    width: int = _WIDTH,
+) -> None:
+    """input_ids, attention_mask [N, S] int64 -> last_hidden_state [N, S, width], pooler_output [N,
+    width]."""
     ids, mask = (
         g.input("input_ids", sequence, integer=True),
         g.input("attention_mask", sequence, integer=True),
     )
     bias = _mask_bias(g, mask)
-    x = _bert_embeddings(g, ids, sequence, vocabulary)
-    for layer in range(_LAYERS):
+    x = _bert_embeddings(g, ids, sequence, vocabulary, width)
+    for layer in range(layers):
         scope = f"encoder.layer.{layer}"
-        attended = _bert_attention(g, x, f"{scope}.attention", sequence, bias)
+        attended = _bert_attention(g, x, f"{scope}.attention", sequence, bias, width)
         x = g.layer_norm(
             g.node("Add", [attended, x], f"{scope}.attention"),
             f"{scope}.attention.LayerNorm",
-            _WIDTH,
+            width,
             1e-12,
         )
         inner = g.gelu(
-            g.linear(x, f"{scope}.intermediate.dense", _WIDTH, _INNER), f"{scope}.intermediate"
+            g.linear(x, f"{scope}.intermediate.dense", width, 4 * width), f"{scope}.intermediate"
         )
-        inner = g.linear(inner, f"{scope}.output.dense", _INNER, _WIDTH)
+        inner = g.linear(inner, f"{scope}.output.dense", 4 * width, width)
         x = g.layer_norm(
-            g.node("Add", [inner, x], f"{scope}.output"), f"{scope}.output.LayerNorm", _WIDTH, 1e-12
+            g.node("Add", [inner, x], f"{scope}.output"), f"{scope}.output.LayerNorm", width, 1e-12
         )
     first = g.node("Gather", [x, g.index(0)], "pooler", axis=1)
-    pooled = g.node("Tanh", [g.gemm(first, "pooler.dense", _WIDTH, _WIDTH)], "pooler")
-    g.output("last_hidden_state", x, sequence, _WIDTH)
-    g.output("pooler_output", pooled, _WIDTH)
+    pooled = g.node("Tanh", [g.gemm(first, "pooler.dense", width, width)], "pooler")
+    g.output("last_hidden_state", x, sequence, width)
+    g.output("pooler_output", pooled, width)
 
 
 def vit_b16(g: Builder) -> None:
@@ -76,19 +82,19 @@ def vit_b16(g: Builder) -> None:
     g.output("logits", g.gemm(x, "head", _WIDTH, 1000), 1000)
 
 
-def _bert_embeddings(g: Builder, ids: str, sequence: int, vocabulary: int) -> str:
+def _bert_embeddings(g: Builder, ids: str, sequence: int, vocabulary: int, width: int) -> str:
     """Word, position and token-type vectors, normalized; the token type is constantly 0."""
     words = g.node(
         "Gather",
-        [g.weight("embeddings.word_embeddings.weight", g.normal((vocabulary, _WIDTH), 1.0)), ids],
+        [g.weight("embeddings.word_embeddings.weight", g.normal((vocabulary, width), 1.0)), ids],
         "embeddings",
     )
-    kinds = g.weight("embeddings.token_type_embeddings.weight", g.normal((2, _WIDTH), 0.3))
+    kinds = g.weight("embeddings.token_type_embeddings.weight", g.normal((2, width), 0.3))
     x = g.node("Add", [words, g.node("Gather", [kinds, g.index(0)], "embeddings")], "embeddings")
-    positions = g.weight("embeddings.position_embeddings.weight", g.normal((512, _WIDTH), 0.3))
+    positions = g.weight("embeddings.position_embeddings.weight", g.normal((512, width), 0.3))
     rows = g.integers("embeddings.position_ids", list(range(sequence)))
     x = g.node("Add", [x, g.node("Gather", [positions, rows], "embeddings")], "embeddings")
-    return g.layer_norm(x, "embeddings.LayerNorm", _WIDTH, 1e-12)
+    return g.layer_norm(x, "embeddings.LayerNorm", width, 1e-12)
 
 
 def _mask_bias(g: Builder, mask: str) -> str:
@@ -102,7 +108,7 @@ def _mask_bias(g: Builder, mask: str) -> str:
     )
 
 
-def _bert_attention(g: Builder, x: str, scope: str, sequence: int, bias: str) -> str:
+def _bert_attention(g: Builder, x: str, scope: str, sequence: int, bias: str, width: int) -> str:
     """Three projections; keys transposed to [N, heads, head, S]."""
     perms = {"query": [0, 2, 1, 3], "key": [0, 2, 3, 1], "value": [0, 2, 1, 3]}
     split = {
@@ -110,8 +116,8 @@ def _bert_attention(g: Builder, x: str, scope: str, sequence: int, bias: str) ->
             "Transpose",
             [
                 g.reshape(
-                    g.linear(x, f"{scope}.self.{name}", _WIDTH, _WIDTH),
-                    [0, sequence, _HEADS, _HEAD],
+                    g.linear(x, f"{scope}.self.{name}", width, width),
+                    [0, sequence, width // _HEAD, _HEAD],
                     scope,
                 )
             ],
@@ -132,6 +138,7 @@ def _bert_attention(g: Builder, x: str, scope: str, sequence: int, bias: str) ->
         f"{scope}.output.dense",
         sequence,
         1.0,
+        width,
     )
 
 
@@ -145,15 +152,15 @@ def _vit_attention(g: Builder, x: str, scope: str, sequence: int) -> str:
     query = g.node("Mul", [query, g.scalar(1 / math.sqrt(_HEAD))], scope)
     scores = g.node("MatMul", [query, g.node("Transpose", [key], scope, perm=[0, 1, 3, 2])], scope)
     context = g.node("MatMul", [g.node("Softmax", [scores], scope, axis=-1), value], scope)
-    return _merge(g, context, f"{scope}.proj", sequence, _BRANCH)
+    return _merge(g, context, f"{scope}.proj", sequence, _BRANCH, _WIDTH)
 
 
-def _merge(g: Builder, context: str, scope: str, sequence: int, gain: float) -> str:
-    """[N, heads, S, head] -> [N, S, 768], projected."""
+def _merge(g: Builder, context: str, scope: str, sequence: int, gain: float, width: int) -> str:
+    """[N, heads, S, head] -> [N, S, width], projected."""
     merged = g.reshape(
-        g.node("Transpose", [context], scope, perm=[0, 2, 1, 3]), [0, sequence, _WIDTH], scope
+        g.node("Transpose", [context], scope, perm=[0, 2, 1, 3]), [0, sequence, width], scope
     )
-    return g.linear(merged, scope, _WIDTH, _WIDTH, gain)
+    return g.linear(merged, scope, width, width, gain)
 
 
 def _class_tokens(g: Builder, x: str) -> str:

@@ -18,7 +18,7 @@ from onnxbolt.graph.weights import Weights
 from onnxbolt.quantize.data import Data
 from onnxbolt.spelling import option
 from onnxbolt.verify.feeds import Feeds
-from onnxbolt.verify.session import CPU, CUDA, RUNTIME_ERRORS, Runner, available_providers
+from onnxbolt.verify.session import RUNTIME_ERRORS, Runner, available_providers
 
 _TOGETHER = 16  # tensors whose values are in memory at once
 _SHOWN = 3  # significant digits of an error
@@ -37,10 +37,10 @@ def magnitudes(
         found = _reduced(model, large, data, names, channels=False)
         return {name: float(values) for name, values in found.items()}
     result = dict[str, float]()
-    runner = _runner(model, large)
+    run = _Runs(model, large)
     for first in range(0, len(names), _TOGETHER):
         some = names[first : first + _TOGETHER]
-        result |= _thresholds(runner, data, some, method)
+        result |= _thresholds(run, data, some, method)
     return result
 
 
@@ -56,10 +56,10 @@ def errors(
 ) -> dict[str, float]:
     """The relative L2 error of each output of floats that the quantized model has on the data; of
     other outputs the share of elements that differ."""
-    runners = [_runner(model, {}), _runner(quantized, large)]
+    runs = _Runs(model, {}), _Runs(quantized, large)
     sums = dict[str, np.ndarray]()
     for feeds in data:
-        before, after = (_run(runner, feeds, []) for runner in runners)
+        before, after = (run(feeds) for run in runs)
         for name, values in before.items():
             sums[name] = sums.get(name, np.zeros(2)) + _squares(values, after[name])
     return {name: _relative(float(off), float(whole)) for name, (off, whole) in sums.items()}
@@ -77,18 +77,24 @@ def _relative(difference: float, reference: float) -> float:
     return float(f"{found:.{_SHOWN}g}")
 
 
-def _runner(model: ModelProto, large: Weights) -> Runner:
-    provider = CUDA if CUDA in available_providers() else CPU
-    return Runner(model, provider, large=large)
+class _Runs:
+    """A model on the GPU where there is one that runs it, else on the CPU."""
 
+    def __init__(self, model: ModelProto, large: Weights) -> None:
+        providers = reversed(available_providers())  # the CPU is the last resort
+        self._runners = [Runner(model, provider, large=large) for provider in providers]
 
-def _run(runner: Runner, feeds: Feeds, names: Sequence[str]) -> dict[str, np.ndarray]:
-    try:
-        return runner.run(feeds, names)
-    except RUNTIME_ERRORS as error:
-        raise InputError(
-            f"{option('calibration')}: the model does not run on these inputs: {error}"
-        ) from error
+    def __call__(self, feeds: Feeds, names: Sequence[str] = ()) -> dict[str, np.ndarray]:
+        """The values of tensors; none: the outputs. Raises InputError where no provider runs."""
+        while True:
+            try:
+                return self._runners[0].run(feeds, names)
+            except RUNTIME_ERRORS as error:
+                if len(self._runners) == 1:
+                    raise InputError(
+                        f"{option('calibration')}: the model does not run on these inputs: {error}"
+                    ) from error
+                del self._runners[0]
 
 
 def _reduced(
@@ -98,10 +104,10 @@ def _reduced(
     if not names:
         return {}
     ends = {name: f"{name}//largest" for name in names}
-    runner = _runner(_with_reductions(model, ends, channels), large)
+    run = _Runs(_with_reductions(model, ends, channels), large)
     found = dict[str, np.ndarray]()
     for feeds in data:
-        values = _run(runner, feeds, list(ends.values()))
+        values = run(feeds, list(ends.values()))
         for name, end in ends.items():
             found[name] = np.maximum(found.get(name, values[end]), values[end])
     _require_finite(found)
@@ -148,14 +154,14 @@ def _as_rows(name: str, rows: str) -> Iterator[NodeProto]:
     yield make("Reshape", [name, f"{name}//target"], [rows])
 
 
-def _thresholds(runner: Runner, data: Data, names: Sequence[str], method: str) -> dict[str, float]:
+def _thresholds(run: _Runs, data: Data, names: Sequence[str], method: str) -> dict[str, float]:
     """The magnitudes that onnxruntime.quantization finds in histograms of some tensors."""
     collector = HistogramCollector(
         method, True, _BINS[method], _QUANTIZED_BINS, _PERCENTILE, "same"
     )
     silent = contextlib.redirect_stdout(io.StringIO())  # it prints
     for feeds in data:
-        values = _run(runner, feeds, names)
+        values = run(feeds, names)
         _require_finite(values)
         with silent:
             collector.collect(values)
