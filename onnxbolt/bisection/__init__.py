@@ -70,7 +70,8 @@ class Bisection:
         else:
             yield "nothing fails: the model with all steps passes"
         ran = "kernels" if self.kernels else "function bodies only, no kernels"
-        yield f"{found.runs} runs for {found.count} steps; {ran}"
+        runs = "1 run" if found.runs == 1 else f"{found.runs} runs"
+        yield f"{runs} for {found.count} steps; {ran}"
 
 
 def bisect(

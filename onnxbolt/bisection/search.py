@@ -50,6 +50,11 @@ class Step:
     def key(self) -> tuple[str, str]:
         return self.kind, self.name
 
+    @property
+    def title(self) -> str:
+        """Kind and name; a step that is the only one of its kind is called as the kind is."""
+        return self.kind if self.kind == self.name else f"{self.kind} {self.name}"
+
 
 class Bench(Protocol):
     """Makes trials."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -114,10 +115,9 @@ class Trials:
         if self._library and any(step.kind != STAGE for step in taken):
             get_library_path(model).symlink_to(self._built(plan))
         outcome = self._judge(model)
-        for file in directory.iterdir():
-            file.unlink()
+        shutil.rmtree(directory, ignore_errors=True)  # with whatever a check left there
         words = f": {outcome.words}" if outcome.words else ""
-        last = f", the last one {taken[-1].kind} {taken[-1].name}" if taken else ""
+        last = f", the last one {taken[-1].title}" if taken else ""
         self._say(
             f"run {self._count}: {len(taken)} of {len(plan.steps)} steps{last}:"
             f" {outcome.verdict.value}{words}"

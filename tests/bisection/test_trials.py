@@ -172,8 +172,10 @@ def test_a_fault_is_found(
     plant: Plant, step: tuple[str, str], source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    found = bisect(source, options=OPTIONS)
+    said: list[str] = []
+    found = bisect(source, options=OPTIONS, progress=said.append)
     assert steps(found) == [step], found.text()
+    assert "layout layout" not in "\n".join((*said, found.text()))
     assert found.found.runs <= bound(found)
     assert found.found.culprits[0].outcome.words
     assert "function bodies only" in found.text()
@@ -199,10 +201,12 @@ def test_a_canonicalization_and_a_weight(source: Path, monkeypatch: pytest.Monke
 
 
 def test_a_model_without_a_fault(source: Path) -> None:
-    found = bisect(source, options=OPTIONS)
+    said: list[str] = []
+    found = bisect(source, options=OPTIONS, progress=said.append)
     assert steps(found) == []
     assert found.text().startswith("nothing fails")
-    assert found.found.runs == 1
+    assert f"\n1 run for {found.found.count} steps" in found.text()
+    assert len([line for line in said if line.startswith("run ")]) == found.found.runs == 1
 
 
 def test_a_hang_is_found(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,6 +247,8 @@ ADDS = "any('Bias_Add_Relu' in op for op in ops)"
         (f"{ADDS} and os.abort()", "it crashed (SIGABRT)"),
         (f"{ADDS} and os.kill(os.getpid(), signal.SIGSEGV)", "it crashed (SIGSEGV)"),
         (f"{ADDS} and time.sleep(60)", "no answer within 3 s"),
+        # what the check leaves beside the model goes with it
+        (f"os.mkdir(path + '.d')\nsys.exit({ADDS})", "exit code 1"),
         # a process that the check leaves running is ended with it
         (f"{ADDS} and (os.fork() and os._exit(3) or time.sleep(600))", "exit code 3"),
     ],
