@@ -127,6 +127,8 @@ def _changes(before: Mapping[Key, Any], after: Mapping[Key, Any]) -> Iterator[Ch
 
 def _about(report: Values) -> dict[Key, Any]:
     found: dict[Key, Any] = {(title,): report[name] or None for name, title in _ABOUT.items()}
+    if report["coverage"] is not None:
+        found[_ABOUT["coverage"],] = f"{report['coverage']:.1%}"
     found["measured on",] = report["machine"] and report["machine"]["gpu"]
     for side in ("before", "after"):
         drawing = report[side] or {"blocks": (), "bytes": 0}

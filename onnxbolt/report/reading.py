@@ -16,6 +16,7 @@ from onnxbolt.report.data import FORMAT
 
 SCHEMA = Path(__file__).with_name("schema.json")
 _LARGEST = 2**28  # bytes
+_AGAIN = "Write it again with this version: onnxbolt optimize --report x.json"
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -31,10 +32,12 @@ def read(path: Path) -> dict[str, Any]:
     if found != FORMAT:
         raise InputError(
             f"{path} is no report of format {FORMAT}, which onnxbolt reads, but"
-            f" {'has no format' if found is None else f'of format {ascii(found)[:20]}'}. Write it"
-            " again: onnxbolt optimize --report x.json"
+            f" {'has no format' if found is None else f'of format {ascii(found)[:20]}'}. {_AGAIN}"
         )
-    check(values, str(path))
+    try:
+        check(values, str(path))
+    except InputError as error:
+        raise InputError(f"{error}. {_AGAIN}") from error
     return values
 
 

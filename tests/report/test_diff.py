@@ -35,6 +35,11 @@ def test_options_and_versions() -> None:
     assert not found.same
 
 
+def test_shares_are_percentages() -> None:
+    found = difference(changed(coverage=1.0), changed(coverage=0.8182624900168605))
+    assert [(c.before, c.after) for c in found.about] == [("100.0%", "81.8%")]
+
+
 def test_nodes_that_are_fused_otherwise_or_no_more() -> None:
     other = reports.small()
     gone = other["fused"].pop(0)

@@ -106,10 +106,13 @@ def test_numbers_that_no_page_can_hold_are_refused(number: str, tmp_path: Path) 
         ("", "is not JSON"),
         ("[]", "has no format"),
         ("{}", "has no format"),
-        ('{"format": 1}', "of format 1. Write it again: onnxbolt optimize"),
+        ('{"format": 1}', "of format 1. Write it again with this version: onnxbolt optimize"),
         ('{"format": "</script>"}', "of format '</script>'"),
         ("[" * 100_000, "is not JSON"),
-        ('{"format": 2}', "is not a report"),
+        (
+            '{"format": 2}',
+            "properties. Write it again with this version: onnxbolt optimize --report x.json",
+        ),
     ],
 )
 def test_other_files_are_refused(text: str, words: str, tmp_path: Path) -> None:
