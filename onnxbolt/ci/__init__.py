@@ -19,7 +19,7 @@ from onnxbolt.ci.comparing import Compared, compared, removed
 from onnxbolt.ci.junit import junit
 from onnxbolt.directory import Job, job_for, jobs_in, optimize_one
 from onnxbolt.errors import CoverageError, InputError
-from onnxbolt.files import write_whole
+from onnxbolt.files import check_regular, write_whole
 from onnxbolt.options import Options
 from onnxbolt.report.several import Outcome, Several
 from onnxbolt.spelling import option
@@ -123,6 +123,7 @@ def _jobs(task: Task, options: Options) -> tuple[Job, ...]:
     the run writes."""
     inputs = None if options.inputs is None else Path(options.inputs)
     if not task.model.is_dir():
+        check_regular(task.model)
         job = job_for(Path(task.model.name), task.model, task.out, task.model.parent, inputs)
         if task.lock is not None and task.lock.is_dir():
             job = job_for(Path(task.model.name), task.model, task.out, task.lock, inputs)
