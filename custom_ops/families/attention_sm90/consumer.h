@@ -178,7 +178,6 @@ class Consumer {
     const ScoreTile<K> place(params_, work, row, key);
     if constexpr (K::kHasBiases) {
       place.template mask<Width, Edge>(scores, shared_.bias[keys_.stage]);
-      __syncwarp();  // before the warp releases the stage
     } else {
       place.template mask<Width, Edge>(scores, shared_.mask[queries_.stage]);
     }
@@ -303,7 +302,7 @@ class Consumer {
     if constexpr (K::kTakesTurns) ArriveThreads(kTurnBarrier + (group_ + 1) % K::kConsumers, 256);
   }
 
-  // One thread reports that products have been computed, one of each warp that a bias was read.
+  // One thread reports that products have been computed, each one that it has read biases.
   CUTLASS_DEVICE void release_keys() {
     if (thread_ % (128 / K::kReleases) == 0) shared_.k_empty[keys_.stage].arrive();
     keys_.advance();

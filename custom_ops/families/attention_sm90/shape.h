@@ -98,8 +98,8 @@ struct Shape {
 
   // arrivals of the producer for a block's keys: of each lane if lanes write biases
   static constexpr int kKeyArrivals = kHasBiases ? 32 : 1;
-  // arrivals of a warpgroup that release a block's keys
-  static constexpr int kReleases = kHasBiases ? 4 : 1;
+  // arrivals of a warpgroup that release a block's keys: of each thread, if these read biases
+  static constexpr int kReleases = kHasBiases ? 128 : 1;
 
   // bytes of a value of a mask that differs among queries
   static constexpr int kMaskValue = kMask == MaskForm::kAddedF32  ? 4
