@@ -31,7 +31,6 @@ FUSED = 0.99  # the share of the products' FLOPs
 LESS_FUSED = {
     "keypointrcnn_r50": 0.97,
     "mask2former_swin": 0.9,
-    "nnunet_block": 0.96,  # transposed convolutions of volumes stay with ONNX Runtime
 }
 
 

@@ -11,7 +11,7 @@ from onnxbolt.archs import ARCHS, get
 from onnxbolt.dtypes import DType
 from onnxbolt.families import named, problem_types
 from onnxbolt.families.conv_transpose_sm90 import ConvTransposeSm90Config, _taps_share
-from onnxbolt.problems import ConvTransposeProblem
+from onnxbolt.problems import ConvTranspose3dProblem, ConvTransposeProblem
 from onnxbolt.registry import empty_caches
 from tests.problems.test_conv_transpose import PROBLEM
 from tests.support import planned
@@ -65,16 +65,25 @@ def test_tiles_have_one_group() -> None:
 
 
 def test_volumes_have_the_candidates_of_as_many_columns() -> None:
-    """Planning has none of them before they are measured."""
     volumes, images = PROBLEM.of_volumes(2), replace(PROBLEM, strides=(4, 2), k=24, cut=(0, 0))
     found = tuple(FAMILY.candidates(volumes, get(90)))
     assert {config.columns for config in found} == {c.columns for c in _candidates(images)}
     assert {config.slices for config in found} == {True}
     assert {config.slices for config in _candidates()} == {False}
+    assert families.candidates(volumes, get(90)) == found
+
+
+def test_planning_may_lack_kernels_for_some_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    volumes = PROBLEM.of_volumes(2)
+    assert not families.is_unmeasured(volumes)
+    monkeypatch.setattr(FAMILY, "unmeasured", (ConvTranspose3dProblem,))
+    empty_caches()
     assert families.is_unmeasured(volumes)
     assert not families.is_unmeasured(PROBLEM)
     with planned(FAMILY):
         assert not families.is_unmeasured(volumes)
+    monkeypatch.undo()
+    empty_caches()
 
 
 def test_places_of_pixels_take_time() -> None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from onnxbolt.families import named
 from onnxbolt.forms import CHANNELS_LAST
 from onnxbolt.ops.base import Stored
 from onnxbolt.ops.conv_transpose.geometry import Axis
 from onnxbolt.problems import ConvProblem, ConvTranspose3dProblem, ConvTransposeProblem
-from tests.support import Net, assert_same, matched, ops, planned
+from tests.support import Net, assert_same, matched, ops
 from tests.volumes import unet
-
-FAMILY = named("conv_transpose_sm90")
 
 
 def _node(net: Net, x: str, c: int, k: int, kernel: tuple[int, ...], **attributes: Any) -> str:
@@ -130,14 +126,6 @@ VOLUMES = [
 SIZES = (2, 16, 3, 5, 7)
 
 
-@pytest.fixture
-def _kernels_of_volumes() -> Iterator[None]:
-    """Planning may choose them, though they have not run on a GPU yet."""
-    with planned(FAMILY), planned(named("pool")):
-        yield
-
-
-@pytest.mark.usefixtures("_kernels_of_volumes")
 @pytest.mark.parametrize(("kernel", "attributes"), VOLUMES)
 def test_volumes(kernel: tuple[int, ...], attributes: dict[str, Any]) -> None:
     optimized = assert_same(_between(SIZES, 16, kernel, **attributes), arch=90)
@@ -145,7 +133,6 @@ def test_volumes(kernel: tuple[int, ...], attributes: dict[str, Any]) -> None:
     assert "Transpose" not in ops(optimized)
 
 
-@pytest.mark.usefixtures("_kernels_of_volumes")
 def test_volumes_in_16_bits_with_padded_channels_and_a_residual() -> None:
     net = Net({"x": (2, 5, 3, 5, 7), "z": (2, 16, 6, 10, 14)})
     other = net.node("Conv", "z", net.normal(16, 16, 1, 1, 1, scale=0.2))
@@ -155,7 +142,6 @@ def test_volumes_in_16_bits_with_padded_channels_and_a_residual() -> None:
     assert _types(optimized) == ["FusedConvTranspose_Bias_Add_f16_3d"]
 
 
-@pytest.mark.usefixtures("_kernels_of_volumes")
 def test_a_unet_of_volumes_is_fused_throughout() -> None:
     """Down by MaxPool and by strides, up by transposed convolutions, joined by Concat."""
     optimized = assert_same(unet(), arch=90)
@@ -163,11 +149,6 @@ def test_a_unet_of_volumes_is_fused_throughout() -> None:
     pooling = "MaxPool_nhwc_f32_3d_sliced"  # its input lies in the Concat's result
     assert ordinary == ["NchwToNhwc_f32_3d", pooling, "NhwcToNchw_f32_3d"]
     assert len(_types(optimized)) == 2
-
-
-def test_volumes_stay_until_their_kernel_was_measured() -> None:
-    model = _between(SIZES, 16, (2, 2, 2), strides=[2, 2, 2])
-    assert "ConvTranspose" in ops(assert_same(model, arch=90))
 
 
 @pytest.mark.parametrize(("kernel", "strides"), [((1, 2, 2), [1, 2, 2]), ((1, 1, 2), [1, 1, 2])])

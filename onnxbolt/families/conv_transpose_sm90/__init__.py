@@ -34,7 +34,6 @@ class ConvTransposeSm90(Family[ConvTransposeSm90Config]):
 
     number, name, config = 30, "conv_transpose_sm90", ConvTransposeSm90Config
     problems = (ConvTransposeProblem, ConvTranspose3dProblem)
-    unmeasured = (ConvTranspose3dProblem,)
     kinds = frozenset({"conv_transpose", "conv_transpose1d", "conv_transpose3d"})
     needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
 
