@@ -15,7 +15,6 @@ benchmarks/gemm.py.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,12 +37,10 @@ from benchmarks.racing import (
 )
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import ADD, ADD_CODES, DEQUANTIZE, QUANTIZE
-from onnxbolt.families import named
 from onnxbolt.inspection import describe
 from onnxbolt.plan.cost import floor_us
 from onnxbolt.problems import ConvProblem, GemmProblem, QuantizedConvProblem, QuantizedGemmProblem
 from onnxbolt.tune.sessions import Measure
-from tests.support import planned
 
 # M, N, K: ViT-B's at batch 32, BERT's at 32x40, BERT-large's at 32x512, and a large square
 SHAPES = (
@@ -63,20 +60,10 @@ _RELU, _GELU = ("Bias", "Relu"), ("Bias", "GeluErf")
 FP8, INT8 = DType.E4M3, DType.I8
 _WORDS = {FP8: "fp8", INT8: "int8"}
 _FIRST_CHANNELS = 3
-_FAMILIES = ("quantized_gemm_sm90", "quantized_conv_sm90")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    chosen = parser(__doc__ or "").parse_args(arguments)
-    return _with_kernels(_FAMILIES, chosen)
-
-
-def _with_kernels(families: Sequence[str], chosen: argparse.Namespace) -> int:
-    """The tuner may take the kernels of `families`, whether planning does or not."""
-    if not families:
-        return run("quantized", entries(), chosen)
-    with planned(named(families[0])):
-        return _with_kernels(families[1:], chosen)
+    return run("quantized", entries(), parser(__doc__ or "").parse_args(arguments))
 
 
 def entries() -> list[Entry]:

@@ -3,7 +3,7 @@ optimizer writes. Kernels run on the CPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +12,9 @@ import onnxruntime as ort
 import pytest
 
 from onnxbolt import optimize
-from onnxbolt.families import named
 from onnxbolt.library import manifest_of_model
 from tests import library_fixtures as fx
-from tests.support import Net, planned
+from tests.support import Net
 
 
 def _codes(net: Net, x: str, scale: float, zero: int) -> str:
@@ -66,12 +65,6 @@ def _session(model: onnx.ModelProto, library: fx.HostLibrary | None) -> ort.Infe
     return ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-
-
-@pytest.fixture(autouse=True)
-def _kernels() -> Iterator[None]:
-    with planned(named("quantized_gemm_sm90")), planned(named("quantized_conv_sm90")):
-        yield
 
 
 def _optimized(model: onnx.ModelProto, folder: Path) -> tuple[onnx.ModelProto, fx.HostLibrary]:

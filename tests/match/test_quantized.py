@@ -1,8 +1,9 @@
-"""Products of 8 bits: which are recognized, and the reasons for others. No kernel reads codes yet,
-so that models are written as if nothing had been recognized."""
+"""Products of 8 bits: which are recognized, and the reasons for others. Without kernels that read
+codes, models are written as if nothing had been recognized."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,18 @@ from onnxbolt.candidates import Refusal
 from onnxbolt.match import quantized
 from onnxbolt.match.quantized import NO_KERNEL
 from onnxbolt.report import Report
-from tests.quantized import stored
+from tests.quantized import kernels, stored
 from tests.support import Net
 
 ARCH = ("sm_90a",)
 _PRODUCTS = ("Conv", "Gemm", "MatMul", "QLinearConv", "QLinearMatMul", "QGemm")
 _CODES = ("QuantizeLinear", "DequantizeLinear")
+
+
+@pytest.fixture(autouse=True)
+def _none() -> Iterator[None]:
+    with kernels.absent():
+        yield
 
 
 def reported(model: onnx.ModelProto, **options: Any) -> Report:

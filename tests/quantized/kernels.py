@@ -4,15 +4,16 @@ Kernels that move codes are taken as if they had run on a GPU."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from onnxbolt import extensions
 from onnxbolt.archs import Arch
 from onnxbolt.extensions import Extension
-from onnxbolt.families import FAMILIES
+from onnxbolt.families import FAMILIES, named
 from onnxbolt.families.base import Family, KernelConfig
 from onnxbolt.problems import Problem, QuantizedConvProblem, QuantizedGemmProblem
+from tests.support import planned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,15 @@ class ByChannel(Codes):
 
 EXTENSION = Extension(name="codes_for_tests", families=(Codes(),))
 BY_CHANNEL = Extension(name="codes_by_channel_for_tests", families=(ByChannel(),))
+
+
+@contextmanager
+def absent() -> Iterator[None]:
+    """Without the kernels of sm_90a for products of codes."""
+    with ExitStack() as stack:
+        for name in ("quantized_gemm_sm90", "quantized_conv_sm90"):
+            stack.enter_context(planned(named(name), measured=False))
+        yield
 
 
 @contextmanager

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 import pytest
 
 from onnxbolt import optimize
-from onnxbolt.families import named
 from onnxbolt.report import Report
-from tests.quantized import stored
-from tests.support import planned
+from tests.quantized import kernels, stored
 
 NARROW = "the rows of its input or result are no multiples of 16 bytes"
-
-
-@pytest.fixture(autouse=True)
-def _kernels() -> Iterator[None]:
-    with planned(named("quantized_gemm_sm90")), planned(named("quantized_conv_sm90")):
-        yield
 
 
 def _optimized(
@@ -65,10 +56,8 @@ def test_others_write_models_as_without_such_kernels(
 ) -> None:
     """Also where only one of two architectures has none."""
     written, rows = [], []
-    for measured in (True, False):
-        with contextlib.ExitStack() as stack:
-            for family in ("quantized_gemm_sm90", "quantized_conv_sm90"):
-                stack.enter_context(planned(named(family), measured))
+    for without in (contextlib.nullcontext, kernels.absent):
+        with without():
             out = tmp_path / "out.onnx"
             report = optimize(stored.graph(name), out, library=False, verify=False, archs=archs)
             written.append(onnx.load(out).graph.SerializeToString(deterministic=True))
