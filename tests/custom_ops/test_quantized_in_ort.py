@@ -3,7 +3,7 @@ optimizer writes. Kernels run on the CPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,9 @@ import onnxruntime as ort
 import pytest
 
 from onnxbolt import optimize
+from onnxbolt.families import named
 from onnxbolt.library import manifest_of_model
+from onnxbolt.registry import empty_caches
 from tests import library_fixtures as fx
 from tests.support import Net
 
@@ -65,6 +67,16 @@ def _session(model: onnx.ModelProto, library: fx.HostLibrary | None) -> ort.Infe
     return ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
+
+
+@pytest.fixture(autouse=True)
+def _values_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kernels of other ops for the CPU read values alone."""
+    for name in ("elementwise", "layout", "pool", "resize"):
+        monkeypatch.setattr(named(name), "codes_measured", False)
+    empty_caches()
+    yield
+    empty_caches()
 
 
 def _optimized(model: onnx.ModelProto, folder: Path) -> tuple[onnx.ModelProto, fx.HostLibrary]:

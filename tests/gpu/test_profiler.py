@@ -16,7 +16,7 @@ from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import ADD_CODES, EPILOGUES, PRODUCT, QUANTIZE, STORE
-from onnxbolt.families import KernelConfig, named
+from onnxbolt.families import FAMILIES, KernelConfig, named
 from onnxbolt.families.blocks.mma_sync import Walk
 from onnxbolt.families.conv_2x import Conv2xConfig
 from onnxbolt.families.gemm_2x import Gemm2xConfig

@@ -213,7 +213,7 @@ def _of(offsets: Offsets, kernels: Sequence[Instance]) -> Instance:
         (Offsets.NONE, "c", 24, "align_a"),
         (Offsets.NONE, "y_pitch", 24, "align_c"),
         (Offsets.NONE, "stride_w", 9, "exceeds TMA's 8"),
-        (Offsets.BY_PIXEL, "pad_left", 0, "other classes of pixels"),
+        (Offsets.BY_PIXEL, "dilation_w", 2, "other classes of pixels"),
         (Offsets.BY_COLUMN, "pad_left", 1, "the same offsets for all pixels"),
     ],
 )

@@ -17,7 +17,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture(autouse=True)
 def _kernels() -> Iterator[None]:
-    with kernels.registered(), kernels.by_channel(), kernels.moving():
+    with kernels.registered():
         yield
 
 

@@ -1,5 +1,5 @@
-"""A family that solves products of codes, so that they are fused; its kernels are not compiled.
-Kernels that move codes are taken as if they had run on a GPU."""
+"""A family that solves all products of codes, so that they are fused; its kernels are not compiled.
+And planning without kernels of codes."""
 
 from __future__ import annotations
 
@@ -35,29 +35,14 @@ class Codes(Family[CodesConfig]):
         return 0.1
 
 
-class ByChannelConfig(CodesConfig):
-    """Another one."""
-
-
-class ByChannel(Codes):
-    """Takes depthwise convolutions of codes, too."""
-
-    number, name, config = 1098, "codes_by_channel_for_tests", ByChannelConfig
-    by_channel = True
-
-    def candidates(self, problem: Problem, arch: Arch) -> tuple[CodesConfig, ...]:
-        return (ByChannelConfig(arch=arch.number),)
-
-
 EXTENSION = Extension(name="codes_for_tests", families=(Codes(),))
-BY_CHANNEL = Extension(name="codes_by_channel_for_tests", families=(ByChannel(),))
 
 
 @contextmanager
 def absent() -> Iterator[None]:
-    """Without the kernels of sm_90a for products of codes."""
+    """Without the kernels for products of codes."""
     with ExitStack() as stack:
-        for name in ("quantized_gemm_sm90", "quantized_conv_sm90"):
+        for name in ("quantized_gemm_sm90", "quantized_conv_sm90", "quantized_depthwise"):
             stack.enter_context(planned(named(name), measured=False))
         yield
 
@@ -73,23 +58,13 @@ def registered() -> Iterator[None]:
 
 
 @contextmanager
-def by_channel() -> Iterator[None]:
-    """With kernels for depthwise convolutions of codes, whether these have run on a GPU or not."""
-    extensions.register(BY_CHANNEL)
+def unmoved() -> Iterator[None]:
+    """As if no kernel that takes codes in place of values had run on a GPU."""
+    able = [f for f in FAMILIES.values() if f.codes and f.codes_measured]
+    for family in able:
+        family.codes_measured = False
     try:
         yield
     finally:
-        extensions.unregister(BY_CHANNEL)
-
-
-@contextmanager
-def moving() -> Iterator[None]:
-    """With kernels that take codes in place of values, whether these have run on a GPU or not."""
-    waiting = [f for f in FAMILIES.values() if f.codes and not f.codes_measured]
-    for family in waiting:
-        family.codes_measured = True
-    try:
-        yield
-    finally:
-        for family in waiting:
-            family.codes_measured = False
+        for family in able:
+            family.codes_measured = True

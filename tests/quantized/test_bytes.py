@@ -51,9 +51,8 @@ def test_what_moves_codes_reads_bytes_in_nhwc(
     op: str, attributes: dict[str, object], dtype: DType, tmp_path: Path
 ) -> None:
     model = _net(dtype, op, 3, **attributes)
-    with kernels.moving():
-        fused = fusing.fused(model, tmp_path)
-        result = verify(model, fused, providers=[CPU])
+    fused = fusing.fused(model, tmp_path)
+    result = verify(model, fused, providers=[CPU])
     types = fusing.types(fused)
     (moved,) = [name for name in types if name.startswith(f"{op}_nhwc")]
     assert f"_{dtype.value}" in moved
@@ -67,15 +66,15 @@ def test_what_moves_codes_reads_bytes_in_nhwc(
 def test_they_stay_until_kernels_have_run_on_a_gpu(
     op: str, attributes: dict[str, object], tmp_path: Path
 ) -> None:
-    types = fusing.types(fusing.fused(_net(DType.U8, op, 3, **attributes), tmp_path))
+    with kernels.unmoved():
+        types = fusing.types(fusing.fused(_net(DType.U8, op, 3, **attributes), tmp_path))
     assert types[op] == 1
     assert not [name for name in types if name.startswith(("Nchw", "Nhwc")) and "u8" in name]
 
 
 def test_means_and_interpolations_stay(tmp_path: Path) -> None:
     """They compute values; codes are no values."""
-    with kernels.moving():
-        fused = fusing.fused(_net(DType.U8, "Resize", 3, mode="linear"), tmp_path)
+    fused = fusing.fused(_net(DType.U8, "Resize", 3, mode="linear"), tmp_path)
     assert not [
         name for name in fusing.types(fused) if name.startswith("Resize_nhwc") and "u8" in name
     ]
@@ -84,9 +83,8 @@ def test_means_and_interpolations_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [n for n in stored.names() if n.startswith("cnn")])
 def test_stored_graphs_pass(name: str, tmp_path: Path) -> None:
     model = stored.graph(name)
-    with kernels.moving():
-        fused = fusing.fused(model, tmp_path)
-        result = verify(model, fused, providers=[CPU])
+    fused = fusing.fused(model, tmp_path)
+    result = verify(model, fused, providers=[CPU])
     assert result.passed, result.text()
     if ".ort." in name and "u8u8" not in name:
         assert not {"MaxPool", "Transpose"} & fusing.types(fused).keys()
@@ -95,8 +93,7 @@ def test_stored_graphs_pass(name: str, tmp_path: Path) -> None:
 
 def test_a_wrong_pooling_of_codes_is_found(tmp_path: Path) -> None:
     model = stored.graph("cnn.ort.qdq.u8s8.channel")
-    with kernels.moving():
-        fused = fusing.fused(model, tmp_path)
+    fused = fusing.fused(model, tmp_path)
     node = next(n for n in fused.graph.node if n.op_type.startswith("MaxPool_nhwc"))
     pads = next(a for a in node.attribute if a.name == "pads")
     pads.ints[:] = [0, 1, 2, 1]
@@ -105,11 +102,11 @@ def test_a_wrong_pooling_of_codes_is_found(tmp_path: Path) -> None:
 
 
 def test_codes_are_moved_where_others_multiply_them() -> None:
-    assert not families.takes_codes("max_pool", DType.U8)
-    with kernels.moving():
-        assert families.takes_codes("max_pool", DType.U8)
-        assert not families.takes_codes("max_pool", DType.E4M3)
-        assert not families.takes_codes("attention", DType.U8)
+    with kernels.unmoved():
+        assert not families.takes_codes("max_pool", DType.U8)
+    assert families.takes_codes("max_pool", DType.U8)
+    assert not families.takes_codes("max_pool", DType.E4M3)
+    assert not families.takes_codes("attention", DType.U8)
 
 
 def test_rows_of_fp8_are_padded_as_numbers(tmp_path: Path) -> None:

@@ -66,9 +66,8 @@ def test_a_run_of_codes_is_one_node(
     between: Callable[[Net, str, Pair], str], dtype: DType, tmp_path: Path
 ) -> None:
     model = _net(dtype, between)
-    with kernels.moving():
-        fused = fusing.fused(model, tmp_path)
-        result = verify(model, fused, providers=[CPU])
+    fused = fusing.fused(model, tmp_path)
+    result = verify(model, fused, providers=[CPU])
     name = dtype.name
     expected = [
         f"FusedQuantizedElementwise_Decode{name}_{steps.replace('T_', name + '_')}"
@@ -83,7 +82,8 @@ def test_a_run_of_codes_is_one_node(
 
 
 def test_runs_stay_until_kernels_have_run_on_a_gpu(tmp_path: Path) -> None:
-    types = fusing.types(fusing.fused(_net(DType.U8, _hard_swish), tmp_path))
+    with kernels.unmoved():
+        types = fusing.types(fusing.fused(_net(DType.U8, _hard_swish), tmp_path))
     assert types["HardSigmoid"] == types["Mul"] == 1
     assert not [op for op in types if op.startswith("FusedQuantizedElementwise")]
 
@@ -96,9 +96,8 @@ def test_values_that_others_read_are_written(tmp_path: Path) -> None:
     model.graph.output.append(
         helper.make_tensor_value_info(codes.output[0], onnx.TensorProto.UINT8, (2, 16, 8, 8))
     )
-    with kernels.moving():
-        fused = fusing.fused(model, tmp_path)
-        result = verify(model, fused, providers=[CPU])
+    fused = fusing.fused(model, tmp_path)
+    result = verify(model, fused, providers=[CPU])
     ours = [op for op in fusing.types(fused) if op.startswith("FusedQuantizedElementwise")]
     assert not [op for op in ours if "Requantize" in op]
     assert result.passed, result.text()
@@ -107,8 +106,7 @@ def test_values_that_others_read_are_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", range(4))
 def test_a_wrong_number_of_a_step_is_found(place: int, tmp_path: Path) -> None:
     model = _net(DType.U8, _hard_swish)
-    with kernels.moving():
-        fused = fusing.fused(model, tmp_path)
+    fused = fusing.fused(model, tmp_path)
     node = next(n for n in fused.graph.node if n.op_type.startswith("FusedQuantizedElementwise"))
     params = next(a for a in node.attribute if a.name == "epilogue_params")
     params.floats[[0, 1, 6, 9][place]] += [0.001, 1, 0.001, 1][place]
@@ -125,9 +123,8 @@ def _gated(net: Net, x: str, pair: Pair) -> str:
 def test_means_and_gates_of_codes(dtype: DType, tmp_path: Path) -> None:
     """The mean reads bytes, and its value is computed of it; the gate broadcasts."""
     model = _net(dtype, _gated)
-    with kernels.moving():
-        fused = fusing.fused(model, tmp_path)
-        result = verify(model, fused, providers=[CPU])
+    fused = fusing.fused(model, tmp_path)
+    result = verify(model, fused, providers=[CPU])
     types, name = fusing.types(fused), dtype.name
     assert types[f"GlobalAveragePool_nhwc_CastF32_{dtype.value}"] == 1
     gate = f"FusedQuantizedGate_Decode{name}_MulCodes{name}_Quantize{name}_{dtype.value}"
@@ -144,9 +141,8 @@ def test_means_and_gates_of_codes(dtype: DType, tmp_path: Path) -> None:
 def test_depthwise_convolutions_of_codes(name: str, tmp_path: Path) -> None:
     """No Conv stays where kernels have run."""
     model = stored.graph(name)
-    with kernels.moving(), kernels.by_channel():
-        fused = fusing.fused(model, tmp_path)
-        result = verify(model, fused, providers=[CPU])
+    fused = fusing.fused(model, tmp_path)
+    result = verify(model, fused, providers=[CPU])
     assert result.passed, result.text()
     if "u8u8" in name:  # weights with zero points
         return

@@ -45,7 +45,7 @@ def _gated() -> ModelProto:
 def test_transposes_stay_where_they_are(config: dict[str, str], tmp_path: Path) -> None:
     model, out = _gated(), tmp_path / "out.onnx"
     choices = {"library": False, "verify": False, "fuse": "all", "precision": "keep"}
-    with kernels.registered(), kernels.moving():
+    with kernels.registered():
         optimize(model, out, archs=("sm_90a",), **choices)  # type: ignore[arg-type]
     fused = load_model(out)
     assert any(node.op_type.startswith("FusedQuantizedConv") for node in fused.graph.node)

@@ -32,7 +32,7 @@ def _optimized(
         ("cnn.modelopt.int8", "FusedQuantizedConv", 5),
         ("cnn.modelopt.fp8", "FusedQuantizedConv", 5),
         ("mlp.brevitas.int8", "FusedQuantizedGemm", 3),
-        ("mobile.modelopt.fp8", "FusedQuantizedConv", 4),
+        ("mobile.modelopt.fp8", "FusedQuantizedConv", 5),
     ],
 )
 def test_few_channels_are_padded(name: str, op: str, count: int, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from onnxbolt.verify import verify
 from onnxbolt.verify.codes import zero_points
 from onnxbolt.verify.feeds import drawn
 from onnxbolt.verify.session import CPU, Runner
-from tests.quantized import fusing, kernels, stored
+from tests.quantized import fusing, stored
 from tests.quantized.arithmetic import Case
 from tests.support import Net
 
@@ -267,8 +267,7 @@ def test_models_that_round_pass_and_their_faults_are_found(
 ) -> None:
     """The faults: of a Q that stays, the zero point is off by one, or the scale by a fiftieth."""
     model = make(seed)
-    with kernels.moving():
-        fused = fusing.fused(model, tmp_path, precision)
+    fused = fusing.fused(model, tmp_path, precision)
     result = verify(model, fused, providers=[CPU])
     assert result.passed, result.text()
     assert not result.unjudged

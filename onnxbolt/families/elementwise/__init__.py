@@ -21,7 +21,7 @@ class Elementwise(Family[ElementwiseConfig]):
     takes = ("element", "epilogue")
     kinds, fixed = frozenset({"elementwise", "quantized_elementwise"}), ANY_ACCESS
     tensor_cores = False
-    codes, codes_measured = CODES, False
+    codes = CODES
 
     def shared_memory(self, kernel: Compiled) -> int:
         return 0

@@ -21,7 +21,7 @@ class Layout(Family[LayoutConfig]):
     takes = ("element", "output")
     kinds, fixed = frozenset({"to_nhwc", "to_nchw"}), ANY_ACCESS
     tensor_cores = False
-    codes, codes_measured = INTEGERS, False
+    codes = INTEGERS
 
     def shared_memory(self, kernel: Compiled) -> int:
         return 0

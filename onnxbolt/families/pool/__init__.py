@@ -32,7 +32,7 @@ class Pool(Family[PoolConfig]):
     problems = (PoolProblem, VolumePoolProblem)
     kinds = frozenset({"max_pool", "average_pool", "global_average_pool"})
     tensor_cores = False
-    codes, codes_measured = INTEGERS, False
+    codes = INTEGERS
 
     def candidates(
         self, problem: PoolProblem | VolumePoolProblem, arch: Arch

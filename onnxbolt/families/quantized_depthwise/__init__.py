@@ -25,7 +25,6 @@ class QuantizedDepthwise(Family[QuantizedDepthwiseConfig]):
     number, name, config = 36, "quantized_depthwise", QuantizedDepthwiseConfig
     problems, kinds = (QuantizedConvProblem,), frozenset({"quantized_conv"})
     tensor_cores = False
-    measured = False
     by_channel = True
 
     def candidates(

@@ -22,7 +22,7 @@ class Resize(Family[ResizeConfig]):
     takes = ("element", "output", "epilogue")
     kinds, fixed = frozenset({"resize", "quantized_gate"}), ANY_ACCESS
     tensor_cores = False
-    codes, codes_measured = INTEGERS, False
+    codes = INTEGERS
 
     def shared_memory(self, kernel: Compiled) -> int:
         return 0
