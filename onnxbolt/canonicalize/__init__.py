@@ -23,6 +23,7 @@ from onnxbolt.canonicalize import (
     contrib_group_norm,
     conv_form,
     conv_transpose_form,
+    cut_form,
     embedding_form,
     expand_form,
     flatten,
@@ -67,6 +68,7 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (conv_form.run, "attributes of convolutions and pads of poolings made explicit"),
     (conv_transpose_form.run, "ConvTranspose without strides written as Conv"),
     # attributes are explicit now
+    (cut_form.run, "Slices behind convolutions written as other pads"),
     (block_form.run, "blocks of pixels that become channels folded into convolutions"),
     (resize_form.run, "computed sizes of Resize replaced by constant scales"),
     (concat_form.run, "Splits and Concats inside a Concat removed"),
