@@ -9,7 +9,9 @@ import pytest
 
 from benchmarks import advice
 from benchmarks.advice import AS_IS, main
+from benchmarks.common import Row
 from onnxbolt.advice import measuring
+from onnxbolt.options import Options
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +45,36 @@ def test_a_model_that_nothing_helps_has_a_row_without_advice(
     (row,) = json.loads(out.read_text())["rows"]
     assert (row["name"], row["ours_us"], row["values"]["advice"]) == ("dlrm_mlp", None, "")
     assert row["peer_us"] > 0
+
+
+def test_rows_are_written_before_the_next_model_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(name: str, *_: object) -> list[Row]:
+        if name == "vit_b16":
+            raise KeyboardInterrupt
+        return [Row(name, 8, "fp16", None, AS_IS, 1.0)]
+
+    monkeypatch.setattr(advice, "measured", cut_off)
+    out = tmp_path / "results.json"
+    with pytest.raises(KeyboardInterrupt):
+        main(["heads_of_72", "opset_11_reshapes", "vit_b16", "--provider=cpu", f"--out={out}"])
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["name"] for row in rows] == ["heads_of_72", "opset_11_reshapes"]
+
+
+def test_nothing_is_verified_on_a_gpu_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Options] = []
+
+    def explained(*arguments: object, **_: object) -> None:
+        asked.append(next(each for each in arguments if isinstance(each, Options)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(advice, "explained", explained)
+    monkeypatch.setattr(advice, "stream_for", lambda *_: object())
+    with pytest.raises(KeyboardInterrupt):
+        main(["dlrm_mlp"])
+    assert [options.verify for options in asked] == [False]
 
 
 def test_unknown_models_are_named(capsys: pytest.CaptureFixture[str]) -> None:
