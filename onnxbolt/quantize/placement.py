@@ -70,7 +70,6 @@ class Placement:
         for node in reversed(self._order):
             if node in self._products:
                 self._walk(node)
-        self._without_stems()
 
     @property
     def products(self) -> list[Product]:
@@ -148,25 +147,13 @@ class Placement:
         by_channel = alone and self.dtype in INTEGERS and families.convolves_by_channel()
         if groups != 1 and not by_channel:
             return "no kernel convolves codes in such groups"
+        if groups == 1 and weight.shape[1] < _LEAST_CHANNELS // 2:
+            return f"it reads {weight.shape[1]} channels, of which kernels would read 16"
         if auto_pad(node) != "NOTSET":
             return "auto_pad with an unknown input size"
         if len(node.inputs) > 2 and not isinstance(node.inputs[2], gs.Constant):
             return "its bias is computed at run time"
         return ""
-
-    def _without_stems(self) -> None:
-        """Leave convolutions of few channels whose results are no codes: padded, they would cost
-        more than they save."""
-        for node in list(self._products):
-            if node.op != "Conv" or node.inputs[1].shape[1] >= _LEAST_CHANNELS:
-                continue
-            if int(node.attrs.get("group", 1)) > 1 or self._is_wanted(self._end(node)):
-                continue
-            del self._products[node]
-            self._ends.discard(self._end(node).name)
-            reason = f"it reads fewer than {_LEAST_CHANNELS} channels, and its result is no code"
-            self.left.append(Left(node.name, node.op, reason))
-            self._wanted.clear()
 
     # --- epilogues --------------------------------------------------------------------------------
 
@@ -179,12 +166,6 @@ class Placement:
             self._inside.add(tensor.name)
             tensor = reader.outputs[0]
         self._ends.add(tensor.name)
-
-    def _end(self, product: gs.Node) -> gs.Tensor:
-        tensor = product.outputs[0]
-        while tensor.name in self._inside:
-            tensor = tensor.outputs[0].outputs[0]
-        return tensor
 
     def _continues(self, node: gs.Node, tensor: gs.Tensor, product: gs.Node) -> bool:
         """True if `node` is a step behind `tensor`; a sum is the step of one product alone."""
@@ -219,7 +200,7 @@ class Placement:
         if not _is_image(tensor):
             return False
         if self._is_mover(node):
-            return any(self._is_wanted(result) for result in node.outputs)
+            return self._moves_codes(node) and any(map(self._is_wanted, node.outputs))
         if node in self._claimed:
             return tensor.name not in self._inside
         if not self._computes(node) or not all(map(self._is_written_as_codes, node.inputs)):
@@ -264,10 +245,15 @@ class Placement:
     def _roots(self, tensor: gs.Tensor) -> list[gs.Tensor]:
         """The tensors whose values reach `tensor` unchanged, where these are computed."""
         maker = producer(tensor)
-        if not self._is_mover(maker):
+        if maker is None or not self._is_mover(maker) or not self._moves_codes(maker):
             return [tensor]
-        assert maker is not None  # a mover
         return [root for moved in moves.data(maker) for root in self._roots(moved)]
+
+    def _moves_codes(self, mover: gs.Node) -> bool:
+        """False where less is rounded behind the mover, and nothing in front of it writes codes."""
+        if mover.op != "MaxPool" or max(mover.attrs.get("strides", [1])) == 1:
+            return True
+        return self._is_written_as_codes(mover.inputs[0])
 
 
 def _is_image(tensor: gs.Tensor) -> bool:

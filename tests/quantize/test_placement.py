@@ -92,14 +92,14 @@ def test_few_channels_stay(classes: int, reason: str) -> None:
     assert [left.reason for left in placement.left] == [reason] * bool(reason)
 
 
-def test_a_stem_is_quantized_where_its_result_is() -> None:
+def test_the_stem_stays_and_what_is_pooled_is_rounded_behind_the_pooling() -> None:
     net = _image(3)
     stem = net.node("Relu", net.conv("x", 3, 16, 3, pads=[1] * 4))
-    assert _groups(_placed(net.model(net.conv(stem, 16, 16)))) == [["x"], [stem]]
-    alone = _image(3)
-    placement = _placed(alone.model(alone.conv("x", 3, 16, 3)))
+    pooled = net.node("MaxPool", stem, kernel_shape=[2, 2], strides=[2, 2])
+    placement = _placed(net.model(net.conv(pooled, 16, 16)))
+    assert _groups(placement) == [[pooled]]
     assert [left.reason for left in placement.left] == [
-        "it reads fewer than 16 channels, and its result is no code"
+        "it reads 3 channels, of which kernels would read 16"
     ]
 
 

@@ -8,7 +8,8 @@ M is a Transpose, a Reshape, a Slice, a nearest Resize and the like; Pad appends
 value. Several inputs need equal scales and zero points on the way down, where they are not
 rounded; on the way up each is rounded to the same ones. MaxPool takes the code of the same element,
 since larger values have no smaller codes. Q moves only where M alone reads x, so that nothing
-is stored both as values and as codes.
+is stored both as values and as codes; in front of a MaxPool with strides, only where a product of
+codes makes x, whose kernel then writes codes: else more would be rounded than is pooled.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import onnx_graphsurgeon as gs
 from onnxbolt.canonicalize.quantized.scaling import (
     EIGHT_BITS,
     INTEGERS,
+    PRODUCTS,
     Scaling,
     is_dequantize,
     is_quantize,
@@ -165,6 +167,8 @@ def _up(graph: gs.Graph, node: gs.Node) -> bool:
     inputs = data(node)
     if len(found) != len(readers) or not all(_is_free(graph, tensor) for tensor in inputs):
         return False
+    if node.op == "MaxPool" and max(node.attrs.get("strides", [1])) > 1 and not _is_written(node):
+        return False
     scalings = [scaling_of(reader) for reader in found]
     first = scalings[0]
     if first is None or not all(other is not None and first.same(other) for other in scalings):
@@ -180,6 +184,15 @@ def _up(graph: gs.Graph, node: gs.Node) -> bool:
     remove(graph, found)
     node.outputs = results
     return True
+
+
+def _is_written(node: gs.Node) -> bool:
+    """True if a product of codes makes what `node` reads, by one step after another."""
+    maker = producer(node.inputs[0])
+    while maker is not None and maker.op not in PRODUCTS:
+        variables = [t for t in maker.inputs if isinstance(t, gs.Variable) and t.name]
+        maker = producer(variables[0]) if variables else None
+    return maker is not None and is_dequantize(producer(maker.inputs[0]))
 
 
 def _is_free(graph: gs.Graph, tensor: gs.Tensor) -> bool:

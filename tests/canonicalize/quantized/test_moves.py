@@ -60,7 +60,7 @@ MOVES: list[tuple[str, str, dict[str, Any]]] = [
     ("Pad", "pads zero", {}),
     ("Pad", "pads", {"mode": "reflect"}),
     ("Resize", "_ factors", {"mode": "nearest", "nearest_mode": "floor"}),
-    ("MaxPool", "", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2]}),
+    ("MaxPool", "", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 1]}),
 ]
 each = st.sampled_from(MOVES)
 
@@ -105,6 +105,29 @@ def test_codes_are_moved_in_front_of_quantization(
     )
     left = rewritten(source, run, {"x": x}, 1)
     assert left == ["Relu", "QuantizeLinear", op, "DequantizeLinear"]
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_pixels_that_are_pooled_away_are_rounded_by_kernels_of_codes_alone(written: bool) -> None:
+    """Where values are pooled, less is rounded behind the pooling."""
+    weight = np.ones((SHAPE[1], SHAPE[1], 1, 1), np.float32)
+    read = [("QuantizeLinear", "x s z", "a"), ("DequantizeLinear", "a s z", "b")]
+    source = model(
+        [
+            *(read if written else []),
+            ("Conv", f"{'b' if written else 'x'} w", "c"),
+            ("Relu", "c", "r"),
+            ("MaxPool", "r", "m", {"kernel_shape": [2, 2], "strides": [2, 2]}),
+            ("QuantizeLinear", "m s z", "q"),
+            ("DequantizeLinear", "q s z", "y"),
+        ],
+        {"x": values(0, 0.05, *SHAPE)},
+        ["y"],
+        {"s": np.float32(0.05), "z": np.int8(0), "w": weight},
+    )
+    found = rewritten(source, run, {"x": values(0, 0.05, *SHAPE)}, int(written))
+    behind = ["QuantizeLinear", "MaxPool"] if written else ["MaxPool", "QuantizeLinear"]
+    assert found[-4:] == ["Relu", *behind, "DequantizeLinear"]
 
 
 def split(codes_first: bool, q: np.ndarray, scale: np.ndarray, other: float = 1) -> onnx.ModelProto:
