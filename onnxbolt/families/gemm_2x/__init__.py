@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from onnxbolt.archs import Arch, Capability
-from onnxbolt.epilogues import ROTATE
 from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks import mma_sync
 from onnxbolt.families.blocks.access import alignment
@@ -31,13 +30,9 @@ class Gemm2x(Family[Gemm2xConfig]):
     needs = frozenset({Capability.MMA_SYNC})
     heuristics_target = "CUTLASS"
     waits, compile_seconds, generation = False, 3.0, 0
-    # False: no kernel that rotates columns has run on a GPU yet, so that none is a candidate
-    rotations_measured = False
 
     def candidates(self, problem: _Served, arch: Arch) -> tuple[Gemm2xConfig, ...]:
         if problem.inner or not arch.supports(problem.dtype):
-            return ()
-        if ROTATE in problem.chain and not self.rotations_measured:
             return ()
         dtype, (columns, depth) = problem.dtype, problem.divisors
         found = mma_sync.configs(
