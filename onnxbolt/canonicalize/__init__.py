@@ -21,6 +21,7 @@ from onnxbolt.canonicalize import (
     concat_form,
     constant_fold,
     contrib_group_norm,
+    contrib_norm_form,
     conv_form,
     conv_transpose_form,
     cut_form,
@@ -78,6 +79,8 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (sum_form.run, "Sum written as Add"),
     # projections and masks that it makes are canonicalized as others
     (attention_form.run, "ONNX Runtime's attention divided into projections, masks and attention"),
+    # the next passes recognize what it writes
+    (contrib_norm_form.run, "ONNX Runtime's norms of sums written as sums and norms"),
     # it looks for Adds of tensors whose shapes are known without an Expand
     (embedding_form.run, "constant terms of sums of embeddings added up"),
     (split_axes.run, "axes transposed before they are divided"),

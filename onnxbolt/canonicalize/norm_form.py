@@ -4,10 +4,11 @@
     LayerNormalization: d = x - mean(x), y = d / sqrt(mean(d * d) + epsilon) * gamma + beta
     RMSNormalization:   y = x / sqrt(mean(x * x) + epsilon) * gamma
 
-gamma and beta may be missing. Squares may be Pow or Mul, the division may be Div, Reciprocal and
-Mul, or a Pow by -0.5, and d may be computed twice. Casts to fp32 and back may stand anywhere
-between; x and y are of one type, and all tensors between are of that type or fp32. Such a node is
-there before the precision stage, where a Pow would keep all that follows in fp32.
+gamma, beta and epsilon may be missing. ONNX Runtime's SimplifiedLayerNormalization is another name
+of RMSNormalization. Squares may be Pow or Mul, the division may be Div, Reciprocal and Mul, or a
+Pow by -0.5, and d may be computed twice. Casts to fp32 and back may stand anywhere between; x and y
+are of one type, and all tensors between are of that type or fp32. Such a node is there before the
+precision stage, where a Pow would keep all that follows in fp32.
 
 A node that no kernel takes is restored (restore.py); in another type than before it becomes what
 `written` makes.
@@ -38,8 +39,10 @@ from onnxbolt.graph.element_types import onnx_dtype
 from onnxbolt.graph.names import fresh
 
 LAYER, RMS = "LayerNormalization", "RMSNormalization"
+SIMPLIFIED = "SimplifiedLayerNormalization"  # ONNX Runtime's own, in ONNX's domain
 LAYER_OPSET, AXES_OPSET = 17, 18  # that have LayerNormalization, and a mean's axes as an input
 FP32 = np.dtype(np.float32)
+_EPSILON = 1e-5  # SimplifiedLayerNormalization's default
 
 
 @dataclass
@@ -59,7 +62,11 @@ def run(graph: gs.Graph) -> int:
     """Recognize all normalizations; returns how many."""
     count = 0
     for node in list(graph.nodes):
-        found = _recognized(graph, node) if node.op in ("Div", "Mul") and node.outputs else None
+        found = None
+        if node.op in ("Div", "Mul") and node.outputs:
+            found = _recognized(graph, node)
+        elif node.op == SIMPLIFIED and not node.domain:
+            found = _simplified(graph, node)
         if found is not None:
             inputs = [found.x, *(_vector(graph, factor) for factor in found.factors)]
             root = found.result.inputs[0]
@@ -79,6 +86,16 @@ def _recognized(graph: gs.Graph, node: gs.Node) -> _Region | None:
             if ends:
                 return ends[-1]
     return None
+
+
+def _simplified(graph: gs.Graph, node: gs.Node) -> _Region | None:
+    """The normalization that SimplifiedLayerNormalization is, if it is over the last axis."""
+    (x, gamma), y = node.inputs, node.outputs[0]
+    region = _Region(RMS, x, y, float(node.attrs.get("epsilon", _EPSILON)), [node], [gamma])
+    alone = not any(tensor.name and tensor.outputs for tensor in node.outputs[1:])
+    last = x.shape is not None and node.attrs.get("axis", -1) in (-1, len(x.shape) - 1)
+    fits = alone and last and _varies_along_rows(gamma, x) and _is_whole(graph, region)
+    return region if fits else None
 
 
 def _quotients(node: gs.Node) -> Iterator[tuple[gs.Tensor, gs.Tensor, list[gs.Node]]]:
@@ -112,12 +129,12 @@ def _root(tensor: gs.Tensor, inverse: bool) -> tuple[gs.Tensor, list[gs.Node]] |
 def _normalized(
     node: gs.Node, numerator: gs.Tensor, variance: gs.Tensor, nodes: Sequence[gs.Node]
 ) -> _Region | None:
-    """The normalization without factors, if `variance` is the mean square of the numerator plus a
-    constant."""
-    shifted = _shifted(variance)
-    mean = None if shifted is None else _mean(shifted[0])
+    """The normalization without factors, if `variance` is the mean square of the numerator,
+    perhaps plus a constant: torch's exporter drops one of 1e-8."""
+    shifted = _shifted(variance) or (variance, 0.0, [])
+    mean = _mean(shifted[0])
     square = None if mean is None else _square(mean[0])
-    if shifted is None or mean is None or square is None:
+    if mean is None or square is None:
         return None
     result, covered = node.outputs[0], [node, *nodes, *shifted[2], *mean[1], *square[1]]
     left, right = _deviation(numerator), _deviation(square[0])

@@ -62,6 +62,8 @@ def restore(graph: gs.Graph) -> int:
 
 def _defined(op: str, opset: int, x: gs.Tensor) -> bool:
     """True if ONNX defines `op` for x's type at this opset."""
+    if not onnx.defs.has(op, opset, ""):  # one of ONNX Runtime's own
+        return False
     schema = onnx.defs.get_schema(op, opset, "")
     name = (
         onnx.helper.tensor_dtype_to_string(onnx_dtype(x.dtype)).removeprefix("TensorProto.").lower()

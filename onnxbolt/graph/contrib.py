@@ -22,7 +22,8 @@ DOMAIN = domains.CONTRIB
 def stand_ins(node: gs.Node) -> list[NodeProto]:
     """Standard nodes with the types and shapes of `node`'s outputs; none if its operator is not
     known."""
-    rule = _RULES.get(node.op) if node.domain == DOMAIN else None
+    rules = _RULES if node.domain == DOMAIN else {} if node.domain else _IN_ONNX
+    rule = rules.get(node.op)
     return rule(node) if rule else []
 
 
@@ -80,6 +81,19 @@ def _multi_head(node: gs.Node) -> list[NodeProto]:
             equation="bsq,blv->bsv",
         )
     ]
+
+
+def _grouped_query(node: gs.Node) -> list[NodeProto]:
+    """query [B, S, Q] -> [B, S, Q], or of queries, keys and values packed; the lengths of present
+    keys and values are not known."""
+    if _has(node.inputs, 1):
+        return _like(0, 0)(node)
+    width = (node.inputs[0].shape or [None])[-1]
+    heads, key_heads = (int(node.attrs.get(name, 0)) for name in ("num_heads", "kv_num_heads"))
+    if not isinstance(width, int) or heads <= 0 or key_heads <= 0:
+        return []
+    own = width // (heads + 2 * key_heads) * heads
+    return _first(node.inputs[0].name, own, -1, node.outputs[0].name)
 
 
 def _embedding(node: gs.Node) -> list[NodeProto]:
@@ -153,11 +167,15 @@ def _has(tensors: list[gs.Tensor], index: int) -> bool:
     return index < len(tensors) and bool(tensors[index].name)
 
 
+# ONNX Runtime has this operator in ONNX's domain
+_IN_ONNX = {"SimplifiedLayerNormalization": _like(0, 0)}
+
 _RULES: dict[str, Callable[[gs.Node], list[NodeProto]]] = {
     **dict.fromkeys(
         ("BiasAdd", "BiasGelu", "FastGelu", "Gelu", "GroupNorm", "QuickGelu", "RotaryEmbedding"),
         _like(0, 0),
     ),
+    "GroupQueryAttention": _grouped_query,
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _like(0, 0, 3)),
     "Attention": _attention,
     "BiasSplitGelu": _half,

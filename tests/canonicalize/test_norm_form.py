@@ -11,10 +11,12 @@ import pytest
 from onnx import TensorProto
 
 from onnxbolt.canonicalize.norm_form import LAYER, RMS, run
+from onnxbolt.canonicalize.restore import restore
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
 from tests.canonicalize.compare import applied, check_same_answers, model, operators, random
 from tests.canonicalize.compare import unchanged as untouched
+from tests.support import Net
 
 WIDTH = 6
 SHAPES = {"x": ("n", 4, WIDTH)}, {"y": ("n", 4, WIDTH)}
@@ -124,6 +126,30 @@ def test_a_layer_normalization_is_one_node(form: str) -> None:
 @pytest.mark.parametrize("form", RMSES)
 def test_an_rms_normalization_is_one_node(form: str) -> None:
     _recognized(_source(RMSES[form]), RMS, int("gamma" in str(RMSES[form])))
+
+
+def test_an_epsilon_that_an_exporter_dropped_is_zero() -> None:
+    nodes = [("Pow", "x two", "dd"), ("ReduceMean", "dd", "v", LAST), *SQRT_DIV]
+    graph = import_model(_source([*nodes, ("Mul", "n gamma", "y")]))
+    infer(graph)
+    assert run(graph) == 1
+    assert [node.attrs["epsilon"] for node in graph.nodes] == [0]
+
+
+@pytest.mark.parametrize("axis", [-1, 2])
+def test_onnx_runtimes_own_name_is_another_one(axis: int) -> None:
+    """onnx does not know the operator, which is in its domain."""
+    net = Net({"x": ("n", 4, WIDTH)})
+    gamma = net.normal(WIDTH)
+    product = net.node("SimplifiedLayerNormalization", "x", gamma, axis=axis, epsilon=1e-3)
+    source = net.model(net.node("MatMul", product, net.normal(WIDTH, WIDTH)))
+    graph = import_model(source)
+    infer(graph)
+    assert [tensor.shape for tensor in graph.outputs] == [["n", 4, WIDTH]]
+    assert run(graph) == 1
+    assert operators(graph) == [f"onnxbolt.internal.{RMS}", "MatMul"]
+    restore(graph)
+    assert operators(graph) == ["SimplifiedLayerNormalization", "MatMul"]
 
 
 def test_axes_may_be_an_input() -> None:

@@ -63,6 +63,16 @@ def skip(net: Net) -> str:
     return net.node("SkipLayerNormalization", "x", "x", net.normal(8), net.normal(8), domain=DOMAIN)
 
 
+def grouped_query(net: Net, packed: bool = False) -> str:
+    """Two heads of queries, and one of keys and values."""
+    widths = (32,) if packed else (16, 8, 8)
+    parts = [net.node("MatMul", "x", net.normal(8, width)) for width in widths]
+    lengths = [net.const([3] * 3, np.int32), net.const(4, np.int32)]
+    inputs = [*parts, *[""] * (5 - len(parts)), *lengths]
+    attributes = {"num_heads": 2, "kv_num_heads": 1, "domain": DOMAIN}
+    return net.several("GroupQueryAttention", *inputs, outputs=3, **attributes)[0]
+
+
 def matmul(net: Net, **attributes: int) -> str:
     return net.node("FusedMatMul", "x", "x", domain=DOMAIN, **attributes)
 
@@ -72,6 +82,10 @@ CASES = {
     "Attention of another width": narrow_attention,
     "MultiHeadAttention": multi_head,
     "EmbedLayerNormalization": embedding,
+    "GroupQueryAttention": grouped_query,
+    "SimplifiedLayerNormalization": lambda net: net.node(
+        "SimplifiedLayerNormalization", "x", net.normal(8)
+    ),
     "SkipLayerNormalization": skip,
     "FusedMatMul A^T": lambda net: matmul(net, transA=1),
     "FusedMatMul B^T": lambda net: matmul(net, transB=1),
@@ -117,6 +131,18 @@ def test_shapes_are_those_that_onnx_runtime_gives(name: str) -> None:
         if isinstance(size, int)
     )
     assert isinstance(found.shape[-1], int)
+
+
+def test_queries_packed_with_keys_and_values_are_part_of_the_width() -> None:
+    """The width of the packed input is known behind a first inference."""
+    net = Net(X)
+    y = grouped_query(net, packed=True)
+    graph = import_model(net.model(y))
+    infer(graph)
+    infer(graph)
+    assert graph.outputs[0].shape == ["N", 4, 16]
+    (answer,) = run(net.model(y), feeds_of(net.model(y), 3))
+    assert answer.shape == (3, 4, 16)
 
 
 def test_the_mask_of_an_embedding_has_a_number_for_each_sequence() -> None:

@@ -2,11 +2,11 @@
 
     LayerNormalization(x, gamma, beta)
     LayerNormalization(Add(x, residual), gamma, beta)
-    SkipLayerNormalization(x, residual, gamma, beta)
 
 and the same of RMSNormalization, without beta. gamma and beta are constants. The sum may have
 further readers: then it is the node's second output. Canonicalization has written decomposed
-normalizations as one node (canonicalize/norm_form.py).
+normalizations as one node (canonicalize/norm_form.py), and ONNX Runtime's SkipLayerNormalization as
+such a sum (canonicalize/contrib_norm_form.py).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _PLAIN = {
     False: ("RMSNormalization", "SimplifiedLayerNormalization"),
 }
 _SKIP = {True: "SkipLayerNormalization", False: "SkipSimplifiedLayerNormalization"}
-_EPSILON, _SKIP_EPSILON = 1e-5, 1e-12  # defaults, by the operators
+_EPSILON = 1e-5  # the operators' default
 _DOMAINS = ("", domains.INTERNAL)
-_SUM = 3  # the output of a Skip node that is the sum
+_STATISTICS = "its mean or variance is read as well"
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,13 @@ def anchors(op: FusedOp, centered: bool) -> tuple[AnchorPattern, ...]:
             for domain in _DOMAINS
         ),
         AnchorPattern(("Add",), partial(_addition, op, centered)),
-        AnchorPattern((_SKIP[centered],), partial(_skip, op, centered), domains.CONTRIB),
+        AnchorPattern((_SKIP[centered],), _kept, domains.CONTRIB),
     )
 
 
 def epsilon(node: gs.Node) -> float:
     """The number that a normalization adds to the variance."""
-    default = _SKIP_EPSILON if node.domain == domains.CONTRIB else _EPSILON
-    return float(node.attrs.get("epsilon", default))
+    return float(node.attrs.get("epsilon", _EPSILON))
 
 
 def _normalization(op: FusedOp, node: gs.Node) -> Match:
@@ -87,18 +86,11 @@ def of_sum(op: FusedOp, centered: bool, added: Sum) -> Match:
     return _matched(op, norms[0], added.x, norms[0].inputs[1:], replace(added, stored=stored))
 
 
-def _skip(op: FusedOp, centered: bool, node: gs.Node) -> Match:
-    """The residual may not be broadcast, nor a bias be added to the sum."""
-    x, residual, gamma, *others = node.inputs
-    beta = others[:1] if centered else []
-    bias = others[len(beta) :]
-    if any(tensor.name for tensor in bias):
-        return Refusal(node.name, node.op, "a bias is added to the sum before it", x.name)
-    if x.shape is None or x.shape != residual.shape:
-        return Refusal(node.name, node.op, "the residual has another shape than x", x.name)
-    total = node.outputs[_SUM] if len(node.outputs) > _SUM else None
-    stored = total if total is not None and total.name and total.outputs else None
-    return _matched(op, node, x, [gamma, *beta], Sum(node, x, residual, stored))
+def _kept(node: gs.Node) -> Refusal:
+    """Why canonicalization has not divided it."""
+    x = node.inputs[0]
+    reason = _STATISTICS if DType.of(x.dtype) else f"no kernel for its element type: {x.dtype}"
+    return Refusal(node.name, node.op, reason, x.name)
 
 
 def _matched(
@@ -112,7 +104,7 @@ def _matched(
     assert dtype is not None  # _reason has looked
     links = []
     if before is not None:
-        total = before.node.outputs[0] if before.stored is None else before.stored
+        total = before.node.outputs[0]
         if before.residual is not None:
             links.append(Link(Step("Add"), before.residual, (before.node,), total))
         if before.stored is not None:
@@ -138,6 +130,6 @@ def _reason(node: gs.Node, x: gs.Tensor, factors: list[gs.Tensor]) -> str:
     constant = all(isinstance(tensor, gs.Constant) for tensor in factors)
     if not constant or any(math.prod(tensor.shape) != x.shape[-1] for tensor in factors):
         return "its scale or bias is no constant with a value for each column"
-    if any(tensor.name and tensor.outputs for tensor in node.outputs[1:_SUM]):
-        return "its mean or variance is read as well"
+    if any(tensor.name and tensor.outputs for tensor in node.outputs[1:]):
+        return _STATISTICS
     return ""
