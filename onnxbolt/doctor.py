@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -90,12 +91,22 @@ def diagnose(model: str | Path | None = None) -> Diagnosis:
     return Diagnosis(tuple(finding for check in checks for finding in check()))
 
 
+def _of_error(subject: str, state: State, error: OnnxboltError, otherwise: str) -> Finding:
+    """The finding that an error makes, whose words mostly end with a remedy; `otherwise` is that of
+    an error without one."""
+    for mark in ("; ", ". "):
+        words, _, found = str(error).rpartition(mark)
+        if words:
+            return Finding(subject, state, words, found)
+    return Finding(subject, state, str(error), otherwise)
+
+
 def _compiler() -> Iterator[Finding]:
     try:
         toolchain = find_toolchain()
     except ToolchainError as error:
         state = State.MISSING if is_absent() else State.BROKEN
-        yield Finding("compiler", state, str(error).removesuffix(f". {remedy()}"), remedy())
+        yield _of_error("compiler", state, error, remedy())
         return
     if problem := _does_not_compile(toolchain):
         install = "pip install --force-reinstall 'onnxbolt[cuda]', or correct CUDA_HOME and PATH"
@@ -231,7 +242,7 @@ def _cache() -> Iterator[Finding]:
             pass
     except InputError as error:
         set_it = "correct ONNXBOLT_CACHE_DIR or ONNXBOLT_CACHE_SIZE"
-        yield Finding("cache", State.BROKEN, str(error), set_it)
+        yield _of_error("cache", State.BROKEN, error, set_it)
         return
     except OSError as error:
         yield Finding(
@@ -257,27 +268,29 @@ def _extensions() -> Iterator[Finding]:
     try:
         extensions.load()
     except OnnxboltError as error:
-        yield Finding("extensions", State.BROKEN, str(error), "update or uninstall the package")
+        yield _of_error("extensions", State.BROKEN, error, "update or uninstall the package")
 
 
 def _model(path: Path) -> Iterator[Finding]:
-    again = f"write it anew: onnxbolt optimize ORIGINAL.onnx {path}"
+    quoted = shlex.quote(str(path))
+    again = f"write it anew: onnxbolt optimize ORIGINAL.onnx {quoted}"
     try:
         proto = load_model(path)
         found, manifest = inspect_model(proto), manifest_of_model(proto)
     except OnnxboltError as error:
-        yield Finding("model", State.BROKEN, str(error), again)
+        yield _of_error("model", State.BROKEN, error, again)
         return
     entries = metadata(proto)
     digest = entries.get("onnxbolt.digest", "")
     if "onnxbolt.digest" not in entries:
         words = f"{path} was not optimized by onnxbolt"
-        yield Finding("model", State.MISSING, words, f"onnxbolt optimize {path} OUT.onnx")
+        yield Finding("model", State.MISSING, words, f"onnxbolt optimize {quoted} OUT.onnx")
         return
     if not found.nodes:
         yield Finding("model", State.OK, f"{path}: no fused nodes, hence no library")
         return
-    words, build = f"{path}: {len(found.nodes)} fused nodes", f"onnxbolt build {path}"
+    nodes = "1 fused node" if len(found.nodes) == 1 else f"{len(found.nodes)} fused nodes"
+    words, build = f"{path}: {nodes}", f"onnxbolt build {quoted}"
     if manifest.digest == digest:
         yield Finding("model", State.OK, words)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -207,6 +208,40 @@ def test_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "only 1 MiB of the disk are free" in only("cache").words
 
 
+def test_a_finding_has_the_remedy_of_its_error_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = only("model", tmp_path / "none.onnx")
+    assert found.words.endswith("cannot be read: No such file or directory")
+    assert found.remedy == "name a file that exists"
+
+    def no_gcc() -> None:
+        raise ToolchainError("nvcc needs g++ on the PATH. Install it (apt-get install g++)")
+
+    monkeypatch.setattr(doctor, "find_toolchain", no_gcc)
+    found = only("compiler")
+    assert (found.words, found.remedy) == (
+        "nvcc needs g++ on the PATH",
+        "Install it (apt-get install g++)",
+    )
+    monkeypatch.setenv("ONNXBOLT_CACHE_DIR", "/proc/nothing")
+    found = only("cache")
+    assert found.words.startswith("/proc/nothing cannot be created or used")
+    assert found.remedy == "set ONNXBOLT_CACHE_DIR to another directory"
+
+
+def test_commands_of_remedies_can_be_pasted(tmp_path: Path) -> None:
+    path = tmp_path / "a model's copy.onnx"
+    net = Net({"x": [4, 64]})
+    onnx.save(net.model(net.node("Relu", "x")), path)
+    assert shlex.split(only("model", path).remedy) == [
+        "onnxbolt",
+        "optimize",
+        str(path),
+        "OUT.onnx",
+    ]
+
+
 def test_extensions_that_do_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     def load() -> None:
         raise InputError("extension x needs another version")
@@ -216,7 +251,7 @@ def test_extensions_that_do_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_models(model: Path, tmp_path: Path) -> None:
-    assert only("model", model).words == f"{model}: 1 fused nodes"
+    assert only("model", model).words == f"{model}: 1 fused node"
     missing = only("library", model)
     assert (missing.state, missing.remedy) == (State.MISSING, f"onnxbolt build {model}")
     assert only("model", tmp_path / "none.onnx").state is State.BROKEN
