@@ -43,9 +43,14 @@ class Angles:
     @property
     def key(self) -> tuple[object, ...]:
         """Rotations with equal keys have the same angles."""
-        at = None if self.positions is None else self.positions.name
-        named = self.cos.name, self.sin.name, at
-        return *named, self.pairs, self.paired, self.interleaved, self.skipped
+        tensors = [None if t is None else _key(t) for t in (self.cos, self.sin, self.positions)]
+        return *tensors, self.pairs, self.paired, self.interleaved, self.skipped
+
+
+def _key(tensor: gs.Tensor) -> object:
+    """Equal for constants of equal values, of which TorchScript writes one for each use."""
+    values = constant_values(tensor)
+    return tensor.name if values is None else (str(values.dtype), values.shape, values.tobytes())
 
 
 def angles(found: Rotation, by_heads: bool) -> Angles | str:

@@ -46,7 +46,7 @@ from onnxbolt.match.rotary_tables import Angles, Tables, angles
 from onnxbolt.ops.attention import views
 from onnxbolt.ops.attention.found import AttentionAnchor
 from onnxbolt.ops.attention.rotary import Rotation, behind
-from onnxbolt.ops.attention.scales import before
+from onnxbolt.ops.attention.scales import before, scaled
 from onnxbolt.ops.attention.views import HEADS, ROWS, View
 
 _SHARED = "several attentions read the product"
@@ -200,7 +200,8 @@ def _rotated(end: _End, left_over: set[gs.Node]) -> Rotated | str:
         arrange = views.by_rows(view.heads)
     else:
         arrange = views.by_heads((0, 1, 2, 3) if by_heads else (0, 2, 1, 3))
-    followed = views.follow(found.x, arrange)
+    # a factor of all elements may stay behind the rotation as well as before it
+    followed = views.follow(found.x, arrange, scaled)
     if followed is None or followed.view.order != ROWS or followed.view.copies != 1:
         return _between(found.x)
     whole = followed.view
@@ -398,7 +399,8 @@ def _read_past(graph: gs.Graph, part: Rotated, y: gs.Variable, left_over: set[gs
     tensor = x = y if part.x is part.view.tensor else part.x
     while tensor is not y and (node := producer(tensor)) is not None:
         _rename(graph, tensor)
-        tensor = node.inputs[0]
+        source = scaled(node)
+        tensor = node.inputs[0] if source is None else source
     pending = [part.result]
     while pending:
         tensor = pending.pop()

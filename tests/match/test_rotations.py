@@ -245,6 +245,42 @@ def operators(interleaved: int, by_heads: bool = True) -> onnx.ModelProto:
     return layer.model(layer.attended(q, k, layer.by_heads(v)))
 
 
+def scaled_before() -> onnx.ModelProto:
+    """Queries are scaled in front of their rotation (ESM)."""
+    layer = Layer()
+    tables = layer.tables()
+    q, k, v = (layer.by_heads(layer.projected(H * D)) for _ in "qkv")
+    q = layer.net.node("Mul", q, layer.net.const(0.3))
+    q, k = (layer.rotated(each, *tables) for each in (q, k))
+    return layer.model(layer.attended(q, k, v))
+
+
+def tables_of_their_own() -> onnx.ModelProto:
+    """Equal tables for queries and for keys, and a scale behind the queries' rotation (EVA)."""
+    layer = Layer()
+    q, k, v = (layer.by_heads(layer.projected(H * D)) for _ in "qkv")
+    q, k = (layer.rotated(each, *layer.tables()) for each in (q, k))
+    return layer.model(layer.attended(layer.net.node("Mul", q, layer.net.const(0.3)), k, v))
+
+
+def operators_alone(contrib: bool) -> onnx.ModelProto:
+    """The operator in front of one that is attention by itself, in rows."""
+    layer = Layer(opset=17 if contrib else 23)
+    net = layer.net
+    angles = np.outer(np.arange(2 * S), 10.0 ** -np.arange(D // 2))
+    cos, sin = net.const(np.cos(angles)), net.const(np.sin(angles))
+    positions = net.const(np.stack([np.arange(S), np.arange(S)[::-1]]), np.int64)
+    given = (positions, cos, sin) if contrib else (cos, sin, positions)
+    domain = CONTRIB if contrib else ""
+    q, k, v = (layer.projected(H * D) for _ in "qkv")
+    q, k = (
+        net.node("RotaryEmbedding", each, *given, num_heads=H, domain=domain) for each in (q, k)
+    )
+    if contrib:
+        return layer.model(net.node("MultiHeadAttention", q, k, v, num_heads=H, domain=CONTRIB))
+    return layer.model(net.node("Attention", q, k, v, q_num_heads=H, kv_num_heads=H))
+
+
 FORMS: dict[str, Callable[[], onnx.ModelProto]] = {
     "halves": separate,
     "halves without biases": lambda: separate(bias=False),
@@ -261,6 +297,10 @@ FORMS: dict[str, Callable[[], onnx.ModelProto]] = {
     "operator, halves": lambda: operators(0),
     "operator, neighbours": lambda: operators(1),
     "operator of rows": lambda: operators(0, by_heads=False),
+    "scaled before": scaled_before,
+    "tables of their own": tables_of_their_own,
+    "operators of ONNX": lambda: operators_alone(contrib=False),
+    "operators of ONNX Runtime": lambda: operators_alone(contrib=True),
 }
 
 
@@ -367,7 +407,7 @@ def _product_read_elsewhere() -> onnx.ModelProto:
 def _other_tables() -> onnx.ModelProto:
     layer = Layer()
     q, k, v = (layer.by_heads(layer.projected(H * D)) for _ in "qkv")
-    q, k = (layer.rotated(each, *layer.tables()) for each in (q, k))
+    q, k = layer.rotated(q, *layer.tables()), layer.rotated(k, *layer.tables()[::-1])
     return layer.model(layer.attended(q, k, v))
 
 

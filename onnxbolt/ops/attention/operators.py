@@ -18,7 +18,7 @@ from onnxbolt.ops.attention.lengths import Size, sizes
 from onnxbolt.ops.attention.masks import Operand
 from onnxbolt.ops.attention.positions import Frame
 from onnxbolt.ops.attention.products import Attempt, Operands
-from onnxbolt.ops.attention.scales import before, widened
+from onnxbolt.ops.attention.scales import exact, widened
 from onnxbolt.ops.attention.views import Followed
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import Match
@@ -87,8 +87,8 @@ def _matched(op: FusedOp, node: gs.Node, given: _Given) -> Match:
     q, k, v = node.inputs[:3]
     rows = [views.by_rows(heads) for heads in given.heads]
     operands = (
-        views.follow(q, rows[0], before),
-        views.follow(k, rows[1], before),
+        views.follow(q, rows[0], exact),
+        views.follow(k, rows[1], exact),
         views.follow(v, rows[1], widened),
     )
     found = _masks(node, given, operands)
