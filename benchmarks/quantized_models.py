@@ -20,7 +20,6 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,6 @@ from benchmarks.whole_models import (
     stream_for,
 )
 from models import build
-from onnxbolt.families import named
 from onnxbolt.output import quantized_path
 from onnxbolt.precision import rounded_original
 from onnxbolt.tune.cuda import Stream
@@ -57,12 +55,9 @@ from onnxbolt.tune.sessions import Arrays, Found, Source, only, search
 from onnxbolt.tune.summary import Tuning
 from onnxbolt.verify.feeds import random_feeds
 from onnxbolt.verify.session import RUNTIME_ERRORS
-from tests.quantized.kernels import moving
-from tests.support import planned
 
 HALF, QDQ, FLOAT = "fp16", "ONNX Runtime, quantized file", "ONNX Runtime, floats"
 _BATCHES = 2
-_FAMILIES = ("quantized_gemm_sm90", "quantized_conv_sm90", "quantized_depthwise")
 
 
 @dataclass(frozen=True)
@@ -101,12 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     cases = [CASES[name] for name in chosen.models or CASES]
     everything = list(CASES.values())
-    with ExitStack() as stack:
-        # planning may take these kernels, whether it does by itself or not
-        for family in _FAMILIES:
-            stack.enter_context(planned(named(family)))
-        stack.enter_context(moving())
-        return measure_all("quantized_models", cases, everything, measure, chosen)
+    return measure_all("quantized_models", cases, everything, measure, chosen)
 
 
 def _measure(case: Case, scratch: Path, stream: Stream | None, chosen: argparse.Namespace) -> Row:
