@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
-from onnxruntime.quantization.calibrate import HistogramCollector
 
 from onnxbolt.errors import InputError
 from onnxbolt.graph.lift import default_opset
@@ -156,6 +155,8 @@ def _as_rows(name: str, rows: str) -> Iterator[NodeProto]:
 
 def _thresholds(run: _Runs, data: Data, names: Sequence[str], method: str) -> dict[str, float]:
     """The magnitudes that onnxruntime.quantization finds in histograms of some tensors."""
+    from onnxruntime.quantization.calibrate import HistogramCollector
+
     collector = HistogramCollector(
         method, True, _BINS[method], _QUANTIZED_BINS, _PERCENTILE, "same"
     )
