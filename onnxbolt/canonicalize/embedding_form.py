@@ -1,16 +1,18 @@
 """Compute the constant parts of a sum of embeddings when the model is built.
 
-    E[v .. v] = row v of E,   (x + c) + d = x + (c + d),   E[i] + r = (E + r)[i]
+    E[v .. v] = row v of E,   (x + c) + d = x + (c + d),   E[i] + r = (E + r)[i],   f E[i] = (fE)[i]
 
-for a constant table E and indices i, v the number that all indices are, and r a row that is added
-everywhere. Texts of one segment have such indices of token types: exporters gather them from a
-buffer of zeros at run time, and then the segment's row from its table (Devlin et al. 2019). One
-term for each embedding that depends on the input is left, and one of constants, if those are no
-single row.
+for a constant table E and indices i, v the number that all indices are, r a row that is added
+everywhere, and a number f. Texts of one segment have such indices of token types: exporters gather
+them from a buffer of zeros at run time, and then the segment's row from its table (Devlin et al.
+2019). One term for each embedding that depends on the input is left, and one of constants, if those
+are no single row. It has one element for an axis along which it is the same: exporters write
+positions for each sequence of a given batch.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +29,7 @@ from onnxbolt.graph.edit import (
     is_float,
     producer,
     remove,
+    scalar,
     sole_use,
 )
 from onnxbolt.graph.embeddings import gather_of
@@ -48,9 +51,59 @@ class _Sum:
 
 
 def run(graph: gs.Graph) -> int:
-    """Simplify all sums of embeddings; returns how many became shorter."""
+    """Scale tables, and simplify all sums of embeddings; returns how many changed."""
+    count = _scale_tables(graph)
     sums = [_sum(graph, node) for node in graph.nodes if _is_sum(node)]
-    return sum(_shortened(graph, found) for found in sums if found is not None)
+    return count + sum(_shortened(graph, found) for found in sums if found is not None)
+
+
+# --- scaled tables --------------------------------------------------------------------------------
+
+
+def _scale_tables(graph: gs.Graph) -> int:
+    """Multiply tables by the number that all embeddings from them are multiplied by (Gemma, M2M);
+    returns how many."""
+    gathers = defaultdict[str, list[gs.Node]](list)
+    for node in graph.nodes:
+        found = gather_of(node.outputs[0]) if node.op == "Gather" and node.outputs else None
+        if found is not None:
+            gathers[found.inputs[0].name].append(found)
+    return sum(_scale_table(graph, nodes) for nodes in gathers.values())
+
+
+def _scale_table(graph: gs.Graph, gathers: Sequence[gs.Node]) -> bool:
+    table = gathers[0].inputs[0]
+    readers = [sole_use(graph, gather.outputs[0]) for gather in gathers]
+    products = [node for node in readers if node is not None]
+    factor, *others = (_factor(node) for node in products) if products else [None]
+    alone = len(table.outputs) == len(gathers) == len(products)
+    if factor is None or any(other != factor for other in others) or not alone:
+        return False
+    if not is_float(table):
+        return False
+
+    def scaled(values: np.ndarray) -> np.ndarray:
+        return (values.astype(np.float64) * factor).astype(table.dtype)
+
+    name = f"{table.name}_scaled"
+    moved = add_constant(graph, name, derived(table, scaled, table.dtype, table.shape))
+    for gather, product in zip(gathers, products, strict=True):
+        y, ids = product.outputs[0], gather.inputs[1]
+        product.outputs.clear()
+        insert(graph, "Gather", [moved, ids], [y], [gather, product], {"axis": 0}, at=product)
+        remove(graph, [gather, product])
+    return True
+
+
+def _factor(node: gs.Node) -> float | None:
+    """The number by which a node multiplies a tensor of as many axes as its result."""
+    if node.op != "Mul" or node.domain:
+        return None
+    numbers = [tensor for tensor in node.inputs if scalar(tensor) is not None]
+    others = [tensor for tensor in node.inputs if scalar(tensor) is None]
+    alone = len(numbers) == len(others) == 1
+    fits = alone and len(numbers[0].shape) <= len(others[0].shape or ())
+    return scalar(numbers[0]) if fits else None
 
 
 # --- recognition ----------------------------------------------------------------------------------
@@ -113,8 +166,13 @@ def _shortened(graph: gs.Graph, found: _Sum) -> bool:
     summands = [values for values in constants if values is not None]
     if not summands or not variables or (total := _total(summands)) is None:
         return False
+    shape = list(found.result.shape or ())
+    if any(list(term.shape or ()) == shape for term in variables):
+        total = _narrowed(total)
     gather = _taking(graph, variables, total) if _is_row(total) else None
-    if len(summands) == 1 and all(row is None for row in rows) and gather is None:
+    narrower = any(total.size < values.size for values in summands)
+    alone = len(summands) == 1 and all(row is None for row in rows)
+    if alone and gather is None and not narrower:
         return False
     if gather is not None:
         index = next(i for i, term in enumerate(variables) if term is gather.outputs[0])
@@ -157,6 +215,14 @@ def _total(summands: Sequence[np.ndarray]) -> np.ndarray | None:
     if int(np.prod(shape)) > size:
         return None
     return np.asarray(sum(values.astype(np.float64) for values in summands))
+
+
+def _narrowed(values: np.ndarray) -> np.ndarray:
+    """The values with one element for each axis, but the last one, along which they are equal."""
+    for axis in range(values.ndim - 1):
+        first = values.take([0], axis)
+        values = first if bool((values == first).all()) else values
+    return values
 
 
 def _is_row(values: np.ndarray) -> bool:

@@ -83,6 +83,29 @@ def _a_row(net: Net) -> str:
     return _add(net, _words(net), net.normal(WIDTH))
 
 
+def _for_each_sequence(net: Net) -> str:
+    """Positions for each sequence of the batch, as an exporter computes them."""
+    return _add(
+        net, _words(net), net.const(np.repeat(net.rng.normal(size=(1, LENGTH, WIDTH)), BATCH, 0))
+    )
+
+
+def _for_each_token(net: Net) -> str:
+    row = net.rng.normal(size=(1, 1, WIDTH))
+    return _add(net, _words(net), net.const(np.broadcast_to(row, (BATCH, LENGTH, WIDTH))))
+
+
+def _scaled(net: Net) -> str:
+    return _add(net, net.node("Mul", _words(net), net.const(WIDTH**0.5)), _positions(net))
+
+
+def _scaled_twice(net: Net) -> str:
+    """Encoder and decoder share a table."""
+    table, factor = net.normal(20, WIDTH), net.const(3.0)
+    terms = [net.node("Mul", factor, net.node("Gather", table, "ids")) for _ in range(2)]
+    return net.node("Mul", *terms)
+
+
 FORMS: dict[str, tuple[Build, list[str]]] = {
     "BERT": (_bert, ["Gather", "Add"]),
     "BERT, other order": (_bert_last_segment, ["Gather", "Add"]),
@@ -91,6 +114,10 @@ FORMS: dict[str, tuple[Build, list[str]]] = {
     "two constants": (_two_constants, ["Gather", "Add"]),
     "a term twice": (_a_term_twice, ["Unsqueeze", "Cast", "Gather", "Add", "Add"]),
     "a row": (_a_row, ["Gather", "Identity"]),
+    "the same for each sequence": (_for_each_sequence, ["Gather", "Add"]),
+    "the same for each token": (_for_each_token, ["Gather", "Identity"]),
+    "scaled": (_scaled, ["Gather", "Add"]),
+    "scaled twice": (_scaled_twice, ["Gather", "Gather", "Mul"]),
 }
 
 
@@ -103,6 +130,32 @@ def test_constant_terms_are_one(form: str) -> None:
     assert sorted(n.op for n in _needed(graph) if n.op not in unread) == sorted(left)
     assert graph.outputs[0].name == source.graph.output[0].name
     _check(source, graph)
+
+
+def test_constants_have_one_element_where_they_are_the_same() -> None:
+    graph = _run(_net(_for_each_sequence))
+    (add,) = (node for node in graph.nodes if node.op == "Add")
+    assert list(add.inputs[1].shape) == [1, LENGTH, WIDTH]
+
+
+def _also_a_head(net: Net) -> str:
+    """The table is that of a product, too, as of a language model's head."""
+    table = net.normal(20, WIDTH)
+    x = net.node("Mul", net.node("Gather", table, "ids"), net.const(3.0))
+    return net.node("MatMul", x, net.node("Transpose", table, perm=[1, 0]))
+
+
+def _other_factors(net: Net) -> str:
+    table = net.normal(20, WIDTH)
+    parts = [net.node("Mul", net.node("Gather", table, "ids"), net.const(n)) for n in (2.0, 3.0)]
+    return net.node("Mul", *parts)
+
+
+@pytest.mark.parametrize("build", [_also_a_head, _other_factors])
+def test_tables_with_other_readers_are_not_scaled(build: Build) -> None:
+    graph = import_model(_net(build))
+    infer(graph)
+    assert run(graph) == 0
 
 
 def test_symbolic_sizes_are_the_same_by_their_names() -> None:
