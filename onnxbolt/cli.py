@@ -64,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return USAGE
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "onnxbolt"
-        return _fail(f"{error.format_message().rstrip('.')}. See {where} --help.", USAGE)
+        words = error.format_message().rstrip(".")
+        words = words if words.endswith("?") else f"{words}."  # "Did you mean 'optimize'?"
+        return _fail(f"{words} See {where} --help.", USAGE)
     except click.Abort:
         return _fail("interrupted", INTERRUPTED)
     except OnnxboltError as error:

@@ -158,6 +158,11 @@ def check_apart(argument: str, path: Path | None, source: object, out: str | Pat
             f"{option(argument, path)}: not the path of a file in an existing directory;"
             " create the directory or choose another path"
         )
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(
+            f"{option(argument, path)}: the directory {path.parent} cannot be written to; choose"
+            " another path"
+        )
     written = set() if out is None else {Path(out), data_file(Path(out)), get_library_path(out)}
     if out is not None:
         written.add(quantized_path(Path(out)))

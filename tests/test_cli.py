@@ -233,6 +233,13 @@ def test_wrong_option_is_wrong_usage(
     assert flags[-1] in line
 
 
+def test_a_wrong_command_is_told_near_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimise"]) == 2
+    assert capsys.readouterr().err == (
+        "error: No such command 'optimise'. Did you mean 'optimize'? See onnxbolt --help.\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("flag", "value"),
     [
@@ -565,4 +572,4 @@ def test_inputs_of_a_pipe(small_model: Path, capsys: pytest.CaptureFixture[str])
 def test_doctor_of_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert main(["doctor", str(tmp_path / "pipe")]) == 1
-    assert "pipe: is not a regular file; copy its content to one" in capsys.readouterr().out
+    assert "pipe: is not a regular file\n        copy its content to one" in capsys.readouterr().out

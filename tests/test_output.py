@@ -98,6 +98,25 @@ def test_further_results_are_refused_before_the_work(
     )
 
 
+@pytest.mark.parametrize(("option", "name"), [("--report", "r.md"), ("--lock", "l")])
+def test_a_directory_that_is_read_only_is_found_before_the_work(
+    option: str,
+    name: str,
+    small_model: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = small_model.parent / "read-only"
+    folder.mkdir()
+    # root may write anywhere, whatever the mode says
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != folder and access(path, mode))
+    out = small_model.with_name("out.onnx")
+    arguments = ("optimize", small_model, out, *ALONE, option, folder / name)
+    assert "cannot be written to; choose another path" in fails(capsys, *arguments)
+    assert not out.exists()
+
+
 def test_report_and_lock_are_two_files(
     small_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
