@@ -1,9 +1,13 @@
-"""Gives a Resize whose sizes are computed from the image's own shape constant scales instead.
+"""Gives a Resize whose sizes are computed from the image's own shape constant scales instead, and
+one of the last axes sizes or scales of all axes.
 
 Resize(x [N, C, H, W], sizes = [N, C, P, Q])  =  Resize(x, scales = [1, 1, P / H, Q / W]):  ONNX
 Runtime divides the sizes in fp32 to get the scales (ONNX, Resize). H, W, P and Q must be known; N
 need not be, which is why exporters compute the sizes at run time. The nodes that computed them are
 then no longer needed. A Resize whose scale would be rounded to another size stays as it is.
+
+    Resize(x, sizes = s, axes = [2, 3])   =  Resize(x, sizes = Concat(Shape(x)[:2], s))
+    Resize(x, scales = s, axes = [2, 3])  =  Resize(x, scales = [1, 1, *s])
 """
 
 from __future__ import annotations
@@ -11,16 +15,46 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.graph.edit import add_constant, constant_values, producer
+from onnxbolt.graph.edit import add_constant, constant_values, insert, optional, producer
+from onnxbolt.graph.names import fresh
 
 _MOST_STEPS = 8  # between an image and the sizes that begin with its own
 
 
 def run(graph: gs.Graph) -> int:
-    """Replace computed sizes by constant scales; returns how many."""
-    return sum(
-        _to_scales(graph, node) for node in graph.nodes if node.op == "Resize" and not node.domain
-    )
+    """Complete those of some axes, and replace computed sizes by constant scales; returns how many
+    nodes changed."""
+    nodes = [node for node in graph.nodes if node.op == "Resize" and not node.domain]
+    return sum(_to_all_axes(graph, node) or _to_scales(graph, node) for node in nodes)
+
+
+def _to_all_axes(graph: gs.Graph, node: gs.Node) -> bool:
+    """Complete the sizes or scales of a Resize of the last axes."""
+    x, axes = node.inputs[0], node.attrs.get("axes")
+    if axes is None or x.shape is None or not _is_plain(node, axes):
+        return False
+    rank, count = len(x.shape), len(x.shape) - len(axes)
+    if [axis % rank for axis in axes] != list(range(count, rank)):
+        return False
+    index = 3 if optional(node.inputs, 3) is not None else 2
+    given = node.inputs[index]
+    values, first = constant_values(given), list(x.shape[:count])
+    if index == 2 and values is None:
+        return False
+    if index == 2:
+        ones = np.ones(count, np.float32)
+        whole: gs.Tensor = add_constant(graph, given.name, np.concatenate([ones, values]))
+    elif values is not None and all(isinstance(size, int) for size in first):
+        whole = add_constant(graph, given.name, np.concatenate([first, values]).astype(np.int64))
+    else:
+        sizes = gs.Variable(fresh(graph, f"{x.name}_sizes"), np.dtype(np.int64), [count])
+        whole = gs.Variable(fresh(graph, f"{given.name}_all"), np.dtype(np.int64), [rank])
+        insert(graph, "Shape", [x], [sizes], [node], {"end": count}, at=node)
+        insert(graph, "Concat", [sizes, given], [whole], [node], {"axis": 0}, at=node)
+    node.inputs[index] = whole
+    node.attrs = {name: value for name, value in node.attrs.items() if name != "axes"}
+    node.origin = None
+    return True
 
 
 def _to_scales(graph: gs.Graph, node: gs.Node) -> bool:
@@ -56,10 +90,10 @@ def _to_scales(graph: gs.Graph, node: gs.Node) -> bool:
     return True
 
 
-def _is_plain(node: gs.Node) -> bool:
-    """True if the sizes are those of all axes and of the whole image."""
+def _is_plain(node: gs.Node, axes: list[int] | None = None) -> bool:
+    """True if the sizes are those of `axes`, or of all axes, and of the whole image."""
     return (
-        "axes" not in node.attrs
+        node.attrs.get("axes") == axes
         and node.attrs.get("keep_aspect_ratio_policy", "stretch") == "stretch"
         and node.attrs.get("coordinate_transformation_mode") != "tf_crop_and_resize"
     )

@@ -89,3 +89,40 @@ def test_a_gathered_batch() -> None:
         mode="linear",
     )
     assert [node.op for node in prepare(net.model(net.nodes[-1].output[0])).nodes] == ["Resize"]
+
+
+def _of_axes(batch: int | str, axes: list[int], given: str, opset: int = 18) -> Net:
+    """A Resize of some axes, to sizes or by scales, which may be those of another image."""
+    net = Net({"x": (batch, 8, 6, 7), "other": (batch, 8, "h", "w")}, opset=opset)
+    if given == "run time":
+        shape = net.node("Shape", "other", start=2)
+        sizes = shape if axes[0] in (2, -2) else net.node("Gather", shape, net.const([1, 0], int))
+        net.node("Resize", "x", "", "", sizes, axes=axes, mode="linear")
+    elif given == "sizes":
+        net.node("Resize", "x", "", "", net.const([9, 20], np.int64), axes=axes, mode="linear")
+    else:
+        net.node("Resize", "x", "", net.const([1.5, 2.0]), axes=axes, mode="linear")
+    return net
+
+
+@pytest.mark.parametrize("batch", [2, "N"])
+@pytest.mark.parametrize("axes", [[2, 3], [-2, -1]])
+@pytest.mark.parametrize("given", ["run time", "sizes", "scales"])
+def test_sizes_of_the_last_axes_become_those_of_all(
+    given: str, axes: list[int], batch: int | str
+) -> None:
+    net = _of_axes(batch, axes, given)
+    model = net.model(net.nodes[-1].output[0])
+    (node,) = (node for node in prepare(model).nodes if node.op == "Resize")
+    assert "axes" not in node.attrs
+    if given == "run time":
+        assert list(node.outputs[0].shape[1:]) == [8, "h", "w"]
+    else:
+        assert_same(model)
+
+
+@pytest.mark.parametrize("axes", [[3, 2], [1, 2]])
+def test_other_axes_stay(axes: list[int]) -> None:
+    net = _of_axes("N", axes, "scales")
+    (node,) = prepare(net.model(net.nodes[-1].output[0])).nodes
+    assert node.attrs["axes"] == axes
