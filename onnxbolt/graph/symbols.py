@@ -7,14 +7,18 @@ size keeps its name, windows that reduce a size in the same way give it the same
 unknown size is named after its tensor, so that no name has two meanings.
 
     a window's output = floor((size + pads - reach) / stride) + 1
+    that of a transposed one = (size - 1) * stride + reach + output_padding - pads
     reach = (kernel - 1) * dilation + 1
 
-(ONNX, Conv and MaxPool).
+(ONNX, Conv and MaxPool, ConvTranspose). A Reshape's only unknown size is the quotient of the other
+sizes.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
@@ -66,6 +70,8 @@ class Meanings:
 
     def shape(self, node: gs.Node, output: gs.Tensor, inferred: Sequence[Size]) -> list[Size]:
         """The shape of `output`; a dimension that inference lost keeps its previous value."""
+        if node.op == "Reshape" and not node.domain:
+            self._divide(node.inputs[0].shape, inferred)
         before = (
             output.shape
             if output.shape is not None and len(output.shape) == len(inferred)
@@ -75,6 +81,20 @@ class Meanings:
             self._size(node, output.name, axis - len(before), *sizes)
             for axis, sizes in enumerate(zip(inferred, before, strict=True))
         ]
+
+    def _divide(self, x: Sequence[Size] | None, reshaped: Sequence[Size]) -> None:
+        """Learn the only unknown size of a Reshape of `x`."""
+        sizes = [
+            self._known.get(size, size) if isinstance(size, str) else size for size in reshaped
+        ]
+        unknown = [
+            size for size in sizes if size is None or (is_generated(size) and size in reshaped)
+        ]
+        name = unknown[0] if len(unknown) == 1 else None
+        if isinstance(name, str) and x is not None:
+            found = _quotient(x, [size for size in sizes if size != name])
+            if found is not None:
+                self._known[name] = found
 
     def _size(self, node: gs.Node, name: str, axis: int, new: Size, old: Size) -> Size:
         """The size of an axis, which is counted from the end."""
@@ -96,6 +116,8 @@ def derived(node: gs.Node, axis: int) -> int | str | None:
         return None
     if node.op in _WINDOWS:
         return _window(node, axis)
+    if node.op == "ConvTranspose":
+        return _transposed(node, axis)
     if node.op == "Pad":
         return _pad(node, axis)
     if node.op == "Resize":
@@ -119,6 +141,23 @@ def _window(node: gs.Node, axis: int) -> int | str | None:
     return _stepped(
         size, _margin(node, axis, (kernel[axis] - 1) * dilation + 1, len(kernel)), stride
     )
+
+
+def _transposed(node: gs.Node, axis: int) -> int | str | None:
+    x, weight, attributes = node.inputs[0].shape, node.inputs[1].shape, node.attrs
+    kernel = list(weight or ())[2:]
+    size = x[axis] if x is not None and len(x) == len(kernel) + 2 and len(kernel) >= -axis else None
+    if size is None or not isinstance(kernel[axis], int) or attributes.get("output_shape"):
+        return None
+    stride, dilation, more = (
+        (attributes.get(name) or [default] * len(kernel))[axis]
+        for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
+    )
+    scaled = _multiplied(size, stride)
+    if auto_pad(node) in ("SAME_UPPER", "SAME_LOWER"):
+        return scaled
+    reach = (kernel[axis] - 1) * dilation + 1
+    return _moved(scaled, more - stride - _margin(node, axis, reach, len(kernel)))
 
 
 def _margin(node: gs.Node, axis: int, reach: int, count: int) -> int:
@@ -166,7 +205,28 @@ def _resized(node: gs.Node, axis: int) -> Size:
         or node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize"
     ):
         return None
-    return size if scale == 1 else f"({size}*{int(scale)})"
+    return _multiplied(size, int(scale))
+
+
+def _quotient(sizes: Sequence[Size], by: Sequence[Size]) -> int | str | None:
+    """The product of some sizes, divided by that of others; None where that is no whole number for
+    all sizes of the inputs, or is not known."""
+    if None in (*sizes, *by):
+        return None
+    above, below = (
+        math.prod(size for size in side if isinstance(size, int)) for side in (sizes, by)
+    )
+    names, divisors = (Counter(s for s in side if isinstance(s, str)) for side in (sizes, by))
+    if not above or not below or above % below or not divisors <= names:
+        return None
+    left = sorted((names - divisors).elements())
+    return _multiplied("*".join(left), above // below) if left else above // below
+
+
+def _multiplied(size: int | str, by: int) -> int | str:
+    if isinstance(size, int):
+        return size * by
+    return size if by == 1 else f"({size}*{by})"
 
 
 def _moved(size: int | str, by: int) -> int | str:

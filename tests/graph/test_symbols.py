@@ -166,3 +166,56 @@ def test_whole_scales_name_sizes(scales: list[int], shape: list[object]) -> None
     assert shapes[y] == shape
     assert shapes[z][3] == "w"
     assert shapes[z][2] not in ("h", "(h*0)")
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"strides": [2, 1]},
+        {"strides": [2, 1], "pads": [1, 0, 1, 0]},
+        {"strides": [3, 1], "pads": [0, 0, 2, 0], "output_padding": [1, 0]},
+        {"dilations": [2, 1], "pads": [1, 0, 0, 0]},
+        {"strides": [2, 1], "auto_pad": "SAME_LOWER"},
+        {"strides": [2, 1], "auto_pad": "VALID"},
+    ],
+)
+@pytest.mark.parametrize("kernel", [2, 3, 4])
+def test_names_of_transposed_windows_tell_their_sizes(
+    kernel: int, attributes: dict[str, Any]
+) -> None:
+    net = Net({"x": (1, 2, "H", 9)})
+    y = net.node("ConvTranspose", "x", net.normal(2, 2, kernel, 1), **attributes)
+    model, name = net.model(y), inferred(net, y)[1][y][2]
+    for size in range(3, 8):
+        height = run(model, {"x": np.zeros((1, 2, size, 9), np.float32)})[0].shape[2]
+        assert eval(str(name), {"H": size}) == height
+
+
+@pytest.mark.parametrize(
+    ("target", "shape"),
+    [
+        ([0, 24, -1], ["N", 24, "H*W"]),
+        ([0, 0, 0, -1], ["N", 24, "H", "W"]),
+        ([0, 12, -1], ["N", 12, "(H*W*2)"]),
+        ([-1, 24], ["H*N*W", 24]),
+        ([-1, 5], [None, 5]),
+    ],
+)
+def test_a_reshape_leaves_a_quotient(target: list[int], shape: list[int | str | None]) -> None:
+    net = Net({"x": ("N", 24, "H", "W")})
+    y = net.node("Reshape", "x", net.const(target, np.int64))
+    found = inferred(net, y)[1][y]
+    assert [None if str(size).startswith("unk__") else size for size in found] == shape
+
+
+def test_a_residual_around_divided_heads_is_fused() -> None:
+    """As a text recognizer's: tokens of an image of any width, and their attention's result."""
+    net = Net({"x": ("N", 3, 8, "W")})
+    image = net.node("AveragePool", net.conv("x", 3, 32), kernel_shape=[8, 1])
+    rows = net.node("Reshape", image, net.const([0, 32, -1], np.int64))
+    tokens = net.node("Transpose", rows, perm=[0, 2, 1])
+    heads = net.node("Reshape", net.linear(tokens, 32, 32), net.const([0, -1, 4, 8], np.int64))
+    turned = net.node("Transpose", net.node("Tanh", heads), perm=[0, 1, 3, 2])
+    joined = net.node("Reshape", turned, net.const([0, -1, 32], np.int64))
+    y = net.node("Add", tokens, net.linear(joined, 32, 32))
+    assert "Add" not in ops(assert_same(net.model(net.linear(y, 32, 16)), arch=90))
