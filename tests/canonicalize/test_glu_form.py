@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,7 +16,7 @@ from onnxbolt.canonicalize.glu_form import run
 from onnxbolt.graph import weights
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
-from tests.support import Net, feeds_of, prepare
+from tests.support import Net, assert_same, feeds_of, ops, prepare
 from tests.support import run as answers
 
 K, F = 16, 24
@@ -215,3 +216,60 @@ def test_a_summand_for_each_row_or_of_more_axes_is_no_bias(shape: tuple[int, ...
     graph = import_model(net.model(unit))
     infer(graph)
     assert run(graph) == 0
+
+
+# --- convolutions ---------------------------------------------------------------------------------
+
+Activations = tuple[str, str]
+
+
+def conv(net: Net, x: str, c: int, bias: bool = True, **attributes: Any) -> str:
+    """A convolution of a line, to 2 F channels."""
+    weight = net.normal(2 * F, c // attributes.get("group", 1), 3, scale=0.2)
+    vector = [net.normal(2 * F)] if bias else []
+    return net.node("Conv", x, weight, *vector, pads=[1, 1], **attributes)
+
+
+def gated(net: Net, whole: str, activations: Activations, halves: str = "Split") -> str:
+    """The first half times the second one, each behind its activation."""
+    if halves == "Split":
+        parts = net.several("Split", whole, net.const([F, F], np.int64), outputs=2, axis=1)
+    else:
+        parts = [cut(net, whole, 0, F, 1), cut(net, whole, F, 2**63 - 1, 1)]
+    ends = [net.node(op, x) if op else x for x, op in zip(parts, activations, strict=True)]
+    return net.node("Mul", *ends)
+
+
+@pytest.mark.parametrize("halves", ["Split", "Slice"])
+@pytest.mark.parametrize("activations", [("", "Sigmoid"), ("Tanh", "Sigmoid"), ("", "")])
+@pytest.mark.parametrize("conditioned", [True, False])
+def test_convolutions_are_divided(conditioned: bool, activations: Activations, halves: str) -> None:
+    """As WaveNet's and Conformer's: two kernels, of which the second one reads what the first one
+    wrote, and two more for a condition that is added."""
+    net = Net({"x": ("batch", K, 9), "z": ("batch", 8, 9)})
+    y = conv(net, "x", K, dilations=[1])
+    y = net.node("Add", y, conv(net, "z", 8, bias=False)) if conditioned else y
+    y = gated(net, y, activations, halves)
+    model = net.model(net.node("Conv", y, net.normal(16, F, 1)))
+    optimized = assert_same(model, arch=90)
+    kernels = [op for op in ops(optimized) if op.startswith("FusedConv_")]
+    assert len(kernels) == 5 if conditioned else 3
+    assert not {"Split", "Slice", "Mul", "Add", "Sigmoid", "Tanh"} & set(ops(optimized))
+
+
+@pytest.mark.parametrize("case", ["groups", "axis", "other", "output", "weight", "activation"])
+def test_other_convolutions_stay(case: str) -> None:
+    net = Net({"x": (2, K, 2 * F)})
+    y = conv(net, "x", K, group=2 if case == "groups" else 1)
+    if case == "weight":
+        net.node("Abs", net.initializers[0].name)
+    if case == "activation":
+        y = net.node("Abs", y)
+    outputs = [net.node("Abs", y)] if case == "other" else [y] if case == "output" else []
+    if case == "axis":
+        parts = net.several("Split", y, net.const([F, F], np.int64), outputs=2, axis=2)
+        z = net.node("Mul", parts[0], net.node("Sigmoid", parts[1]))
+    else:
+        z = gated(net, y, ("", "Sigmoid"))
+    outputs += [net.nodes[1].output[0]] if case == "weight" else []
+    assert divided(net, z, *outputs) is None
