@@ -169,6 +169,23 @@ def test_pad_resize_reduce_and_batchnorm_follow() -> None:
     assert layout_changes(optimized) == 2
 
 
+@pytest.mark.parametrize("op", ["GlobalMaxPool", "ReduceProd", "ReduceSumSquare"])
+@pytest.mark.parametrize("opset", [17, 18])
+def test_reductions_of_images_of_any_size(op: str, opset: int) -> None:
+    """The largest value of each channel, as channel attention has it, and other reductions."""
+    net = Net({"x": (2, 16, "h", "w")}, opset=opset)
+    image = net.node("Sigmoid", net.conv("x", 16, 16))
+    if op == "GlobalMaxPool":
+        most = net.node(op, image)
+    elif opset < 18:
+        most = net.node(op, image, axes=[1])
+    else:
+        most = net.node(op, image, net.const([1], np.int64))
+    optimized = assert_same(net.model(net.conv(net.node("Div", image, most), 16, 8)))
+    assert layout_changes(optimized) == 2
+    assert "GlobalMaxPool" not in ops(optimized)
+
+
 @pytest.mark.parametrize("sizes", [False, True])
 def test_resize_keeps_the_inputs_that_old_opsets_require(sizes: bool) -> None:
     net = Net({"x": (1, 8, 6, 6)}, opset=11)

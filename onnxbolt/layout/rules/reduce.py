@@ -1,5 +1,7 @@
 """Reductions with constant axes and keepdims: the axes are mapped to those of NHWC. Padded or
 reordered channels are not reduced. The mean over height and width is a pooling (own.py).
+
+GlobalMaxPool of an image of unknown sizes, which ONNX Runtime has for NCHW alone, is a ReduceMax.
 """
 
 from __future__ import annotations
@@ -12,7 +14,18 @@ from onnxbolt.graph.edit import reduced_axes
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Writer
 
-OPS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2")
+_GLOBAL, _AXES_ARE_AN_INPUT = "GlobalMaxPool", 18  # from that opset on
+OPS = (
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceMax",
+    "ReduceMean",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceSum",
+    "ReduceSumSquare",
+    _GLOBAL,
+)
 
 
 def rule(node: gs.Node, state: Assignment) -> Carry | None:
@@ -31,8 +44,9 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
 
 def _reduced_axes(node: gs.Node) -> list[int] | None:
     """The axes of a reduction, sorted and non-negative; None if they are unknown."""
-    axes = reduced_axes(node)
-    return sorted(a % len(node.inputs[0].shape) for a in axes) if axes else None
+    rank = len(node.inputs[0].shape)
+    axes = range(2, rank) if node.op == _GLOBAL else reduced_axes(node)
+    return sorted(a % rank for a in axes) if axes else None
 
 
 def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
@@ -41,7 +55,10 @@ def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
     )
     inputs = [writer.get(node.inputs[0], carry.reads[0])]
     changes: dict[str, object] = {"axes": axes}
-    if len(node.inputs) > 1:
-        inputs.append(writer.constant(node.inputs[1].name, np.array(axes, np.int64)))
+    given = len(node.inputs) > 1
+    if node.op == _GLOBAL:
+        node.op, given = "ReduceMax", writer.graph.opset >= _AXES_ARE_AN_INPUT
+    if given:
+        inputs.append(writer.constant(f"{node.outputs[0].name}.axes", np.array(axes, np.int64)))
         changes = {}
     writer.replace(node, inputs, carry.writes[0], changes)
