@@ -57,7 +57,8 @@ def test_a_split_of_a_split() -> None:
 
 def test_a_gate_of_half_the_channels() -> None:
     net = Net({"x": (2, 8, 20)})
-    a, b = split(net, net.node("Conv", "x", net.normal(16, 8, 3)), 8, 8)
+    whole = net.node("Relu", net.node("Conv", "x", net.normal(16, 8, 3)))  # else it is divided
+    a, b = split(net, whole, 8, 8)
     optimized = assert_same(
         net.model(net.node("Conv", net.node("Mul", a, net.node("Sigmoid", b)), net.normal(8, 8, 1)))
     )
