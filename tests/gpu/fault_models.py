@@ -256,7 +256,7 @@ def _weight(net: Net, *shape: int, axis: int) -> str:
     return net.node("DequantizeLinear", codes, scales, axis=axis)
 
 
-# No ReLU: behind it, most codes of some channels are 0, with a fault as well as without.
+# ReLU is left out: it makes most codes of some channels 0, with a fault as well as without.
 
 
 def _quantized_gemm() -> onnx.ModelProto:
