@@ -28,6 +28,8 @@ _NAMELESS = frozenset({"", "?", "*", "-1", "None"})
 
 # channels of a picture: where they are last, an input of rank 4 is NHWC
 _CHANNELS = (1, 3, 4)
+# how torch names the last size of scores [S, S] behind a Reshape to [.., S, -1] (BLOOM)
+_DIVIDED_SQUARE = re.compile(r"\(\((\w+)\*\*2\)//\1\)")
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ def size_of(dimension: Dimension) -> Size:
         # older exporters write -1 for an unknown size, and ONNX Runtime reads it so
         return int(dimension.dim_value) if dimension.dim_value >= 0 else None
     name: str = dimension.dim_param
-    return None if name.strip() in _NAMELESS else name
+    square = _DIVIDED_SQUARE.fullmatch(name)
+    return None if name.strip() in _NAMELESS else square[1] if square else name
 
 
 def open_unknown(model: ModelProto) -> None:

@@ -78,6 +78,13 @@ def test_any_other_text_is_a_name(text: str) -> None:
     assert size_of(dimension(text)) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "name"), [("((s27**2)//s27)", "s27"), ("((s27**2)//s2)", "((s27**2)//s2)")]
+)
+def test_a_square_divided_by_its_root_is_the_root(text: str, name: str) -> None:
+    assert size_of(TensorShapeProto.Dimension(dim_param=text)) == name
+
+
 def test_numbers_are_sizes_unless_negative() -> None:
     assert [size_of(dimension(size)) for size in (0, 7, -1, -2)] == [0, 7, None, None]
     assert size_of(onnx.TensorShapeProto.Dimension()) is None
