@@ -247,7 +247,7 @@ ADDS = "any('Bias_Add_Relu' in op for op in ops)"
         (f"{ADDS} and os.abort()", "it crashed (SIGABRT)"),
         (f"{ADDS} and os.kill(os.getpid(), signal.SIGSEGV)", "it crashed (SIGSEGV)"),
         (f"{ADDS} and time.sleep(60)", "no answer within 3 s"),
-        # what the check leaves beside the model goes with it
+        # a directory that the check leaves beside the model is removed with it
         (f"os.mkdir(path + '.d')\nsys.exit({ADDS})", "exit code 1"),
         # a process that the check leaves running is ended with it
         (f"{ADDS} and (os.fork() and os._exit(3) or time.sleep(600))", "exit code 3"),

@@ -109,7 +109,7 @@ def test_codes_are_moved_in_front_of_quantization(
 
 @pytest.mark.parametrize("written", [True, False])
 def test_pixels_that_are_pooled_away_are_rounded_by_kernels_of_codes_alone(written: bool) -> None:
-    """Where values are pooled, less is rounded behind the pooling."""
+    """The pair stays behind the pooling, where fewer values are rounded."""
     weight = np.ones((SHAPE[1], SHAPE[1], 1, 1), np.float32)
     read = [("QuantizeLinear", "x s z", "a"), ("DequantizeLinear", "a s z", "b")]
     source = model(
