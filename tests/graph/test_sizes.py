@@ -82,7 +82,7 @@ def test_any_other_text_is_a_name(text: str) -> None:
     ("text", "name"), [("((s27**2)//s27)", "s27"), ("((s27**2)//s2)", "((s27**2)//s2)")]
 )
 def test_a_square_divided_by_its_root_is_the_root(text: str, name: str) -> None:
-    assert size_of(TensorShapeProto.Dimension(dim_param=text)) == name
+    assert size_of(dimension(text)) == name
 
 
 def test_numbers_are_sizes_unless_negative() -> None:
