@@ -9,7 +9,8 @@ value. Several inputs need equal scales and zero points on the way down, where t
 rounded; on the way up each is rounded to the same ones. MaxPool takes the code of the same element,
 since larger values have no smaller codes. Q moves only where M alone reads x, so that nothing
 is stored both as values and as codes; in front of a MaxPool with strides, only where a product of
-codes makes x, whose kernel then writes codes: else more would be rounded than is pooled.
+codes makes x, whose kernel then writes codes: else more would be rounded than is pooled. Nor does
+it move in front of what moves the result of attention, whose kernels write it as values, moved.
 """
 
 from __future__ import annotations
@@ -169,6 +170,8 @@ def _up(graph: gs.Graph, node: gs.Node) -> bool:
         return False
     if node.op == "MaxPool" and max(node.attrs.get("strides", [1])) > 1 and not _is_written(node):
         return False
+    if any(map(_of_attention, inputs)):
+        return False
     scalings = [scaling_of(reader) for reader in found]
     first = scalings[0]
     if first is None or not all(other is not None and first.same(other) for other in scalings):
@@ -193,6 +196,23 @@ def _is_written(node: gs.Node) -> bool:
         variables = [t for t in maker.inputs if isinstance(t, gs.Variable) and t.name]
         maker = producer(variables[0]) if variables else None
     return maker is not None and is_dequantize(producer(maker.inputs[0]))
+
+
+def _of_attention(tensor: gs.Tensor) -> bool:
+    """True if `tensor` has the values, which may be moved, of a product of two tensors that are
+    computed at run time."""
+    node = producer(tensor)
+    while node is not None and moves(node) and node.op != _ALL_INPUTS:
+        node = producer(node.inputs[0])
+    if node is None or node.op != "MatMul" or node.domain:
+        return False
+    return not any(map(_is_weight, node.inputs))
+
+
+def _is_weight(tensor: gs.Tensor) -> bool:
+    node = producer(tensor)
+    codes = node.inputs[0] if node is not None and is_dequantize(node) else tensor
+    return isinstance(codes, gs.Constant)
 
 
 def _is_free(graph: gs.Graph, tensor: gs.Tensor) -> bool:

@@ -255,3 +255,30 @@ def test_constant_codes_of_fp8_follow_a_transpose() -> None:
 def test_a_graph_without_nodes_is_left() -> None:
     """Constants alone, as folding may leave them."""
     assert run(gs.Graph()) == 0
+
+
+@pytest.mark.parametrize("of_values", [True, False], ids=["attention", "linear"])
+def test_codes_of_attention_stay_behind_what_moves_its_result(of_values: bool) -> None:
+    """Kernels of attention write values, moved; a layer with a weight may write the codes."""
+    nodes = [
+        ("MatMul", "x w", "r"),
+        ("Transpose", "r", "t", {"perm": [0, 2, 1, 3]}),
+        ("Reshape", "t shape", "m"),
+        ("QuantizeLinear", "m s z", "q"),
+    ]
+    x, w = values(0, 1, 2, 3, 5, 4), values(1, 1, 2, 3, 4, 6)
+    inputs = {"x": x, "w": w} if of_values else {"x": x}
+    constants: dict[str, Any] = {
+        "s": np.float32(0.1),
+        "z": np.int8(0),
+        "shape": np.array([2, 5, 18], np.int64),
+        "w": w,
+    }
+    constants = {name: value for name, value in constants.items() if name not in inputs}
+    source = model(nodes, inputs, ["q"], constants)
+    if of_values:
+        unchanged(source, run)
+    else:
+        graph = graph_of(source)
+        assert run(graph) == 2
+        assert operators(graph) == ["MatMul", "QuantizeLinear", "Transpose", "Reshape"]
