@@ -43,24 +43,40 @@ __device__ inline float approximate_tanh(float x) {
 #endif
 }
 
+// c0 + c1 x + c2 x^2 ...
+__device__ inline float polynomial(float, float c0) { return c0; }
+
+template <class... Others>
+__device__ float polynomial(float x, float c0, Others... others) {
+  return fmaf(polynomial(x, others...), x, c0);
+}
+
 // x P(x) for a sigmoid-like P, P(-x) = 1 - P(x): max(x, 0) - |x| P(-|x|), where log2 P(-6 t) is so
-// smooth that a polynomial of degree three stands for it, and one exp2 does the rest. From |x| = 6
-// on P(-|x|) is 0 beside fp16's resolution; holding t there, which the product's saturation does at
-// no cost, keeps infinity finite. c0 has log2(6), the factor of t, in it.
+// smooth that a polynomial stands for it, and one exp2 does the rest. From |x| = 6 on P(-|x|) is 0
+// beside the result's resolution; holding t there, which the product's saturation does at no cost,
+// keeps infinity finite. The first coefficient has log2(6), the factor of t, in it.
 //
 // Every instruction counts, since an epilogue's delay the products of other warpgroups: degree
-// four, which has a tenth of the error, and a minimum instead of the saturation took GELU from 1.09
-// to 1.10 times a GEMM's time without epilogue (1280x3072x768 on an H200).
-__device__ inline float gate(float x, float c0, float c1, float c2, float c3) {
+// four, which has a tenth of degree three's error, and a minimum instead of the saturation took
+// GELU from 1.09 to 1.10 times a GEMM's time without epilogue (1280x3072x768 on an H200).
+template <class... Coefficients>
+__device__ float gate(float x, Coefficients... coefficients) {
   const float t = __saturatef(fabsf(x) * (1.f / 6.f));
-  const float log2_tail = fmaf(fmaf(fmaf(c3, t, c2), t, c1), t, c0);
-  return fmaf(-t, exp2_unit(log2_tail), maximum(x, 0.f));
+  return fmaf(-t, exp2_unit(polynomial(t, coefficients...)), maximum(x, 0.f));
 }
 
 // x Phi(x), Phi the normal distribution. Absolute error below 6e-5 (equal ripple of x Phi(x)), less
 // than fp16 rounds results above 0.25 by; for -inf what fp16 rounds to -0.
 __device__ inline float approximate_gelu(float x) {
   return gate(x, 1.58142843f, -6.77542089f, -17.9578466f, -5.37471500f);
+}
+
+// The same in fp32. Its error is that of x (1 + erff(x / sqrt(2))) / 2: below 2^-22 for x < 0, and
+// a rounding of x above. P(0) is 1/2 exactly, so that small results have few units of error, too:
+// below 2^-19 of the result for |x| < 1.
+__device__ inline float exact_gelu(float x) {
+  return gate(x, 1.58496249f, -6.90688229f, -16.5209656f, -11.4994469f, 10.3387833f, -5.75324392f,
+              1.39612794f);
 }
 
 // x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). Absolute error below 7.5e-5; for -inf what

@@ -54,6 +54,19 @@ def test_the_tail_of_apply_is_relative(steps: HostSteps, step: str, shift: int) 
     )
 
 
+@pytest.mark.parametrize("shift", SHIFTS)
+def test_gelu_has_the_error_of_erf_in_fp32(steps: HostSteps, shift: int) -> None:
+    """Below zero, where 1 + erf(x) cancels, 2^-22; above, a rounding more. Small results keep
+    their digits."""
+    x = np.concatenate([np.linspace(-8, 8, 400_001), np.geomspace(1e-6, 1, 4_999)])
+    x = np.concatenate([x, -x]).astype(np.float32)
+    expected = exact("GeluErf", x)
+    error = np.abs(steps.run("GeluErf", Form.APPLY, x, shift=shift) - expected)
+    assert np.all(error <= 2.0**-22 + 2.0**-24 * np.maximum(expected, 0))
+    small = np.abs(x) < 1
+    assert np.all(error[small] <= 2.0**-19 * np.abs(expected[small]))
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_nan_passes_through_every_form(steps: HostSteps, step: str) -> None:
     """And leaves the other half of a pair alone."""

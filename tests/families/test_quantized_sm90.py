@@ -119,8 +119,8 @@ def test_sums_of_floats_are_added_apart_every_128() -> None:
         ((6304, 2304, 768), DType.I8, "Relu", 21.24),
         ((1280, 768, 3072), DType.I8, "Relu", 7.27),
         ((16384, 4096, 1024), DType.E4M3, "Relu", 188.82),
-        ((6304, 3072, 768), DType.E4M3, "GeluErf", 57.59),
-        ((16384, 4096, 1024), DType.I8, "GeluErf", 205.89),
+        ((6304, 3072, 768), DType.I8, "GeluErf", 34.29),
+        ((16384, 4096, 1024), DType.I8, "GeluErf", 123.0),
     ],
 )
 def test_predictions_are_near_what_an_h200_takes(
