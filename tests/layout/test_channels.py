@@ -60,12 +60,17 @@ def test_softmax_between_convolutions(op: str, axis: int) -> None:
     assert attribute(node, "axis") == 3
 
 
-def test_softmax_along_another_axis_or_at_the_end_stays() -> None:
+def test_softmax_along_another_axis_stays() -> None:
     net = Net({"x": (2, 8, 5, 6)})
     y = net.node("Softmax", net.conv("x", 8, 16), axis=3)
     optimized = assert_same(net.model(net.conv(y, 16, 8)))
     assert layout_changes(optimized) == 4
-    net = Net({"x": (2, 8, 5, 6)})
-    optimized = assert_same(net.model(net.node("Softmax", net.conv("x", 8, 16), axis=1)))
-    (node,) = (n for n in optimized.graph.node if n.op_type == "Softmax")
-    assert attribute(node, "axis") == 1
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+def test_softmax_at_the_end_is_in_front_of_the_change_of_layout(op: str) -> None:
+    net = Net({"x": ("N", 8, "H", "W")})
+    optimized = assert_same(net.model(net.node(op, _scores(net), axis=1)))
+    assert ops(optimized)[-2:] == [op, "NhwcToNchw_f32"]
+    (node,) = (n for n in optimized.graph.node if n.op_type == op)
+    assert attribute(node, "axis") == 3

@@ -1,5 +1,10 @@
 """Operators along the channels, which lie last: Softmax, LogSoftmax, ArgMax and ArgMin. Padded or
-reordered channels are no part of them."""
+reordered channels are no part of them.
+
+Where a Softmax's result is needed in NCHW, its conversion replaces that of x. It works in NHWC
+there, too: along any axis but the last one, ONNX Runtime transposes x before a Softmax, and the
+result behind it.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +27,6 @@ def rule(node: gs.Node, state: Assignment) -> Carry | None:
     chosen = node.op in _CHOICES
     # without the axis of the channels, pixels lie as ONNX has them
     writes = PLAIN if chosen and not node.attrs.get("keepdims", 1) else CHANNELS_LAST
-    if not chosen and not state.leads_to_last(y):
-        return None
     return Carry((CHANNELS_LAST,), (writes,), _emit)
 
 
