@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt import grouped
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, PRODUCT, STORE, Step
+from onnxbolt.epilogues import CASTS, PRODUCT, Step
 from onnxbolt.graph.edit import held_by
 
 if TYPE_CHECKING:
@@ -166,9 +166,9 @@ class Candidate:
 
     @property
     def stored(self) -> gs.Tensor | None:
-        """The multi-use value in front of a further product that the kernel also writes; None if
-        there is none."""
-        return next((link.output for link in self.links if link.step.name == STORE), None)
+        """The multi-use value in front of a further product, or of codes that end the epilogue,
+        that the kernel also writes; None if there is none."""
+        return next((link.output for link in self.links if link.step.row.stores), None)
 
     @property
     def tensors(self) -> list[gs.Tensor]:
@@ -283,7 +283,7 @@ class Candidate:
             for n in range(count, own - 1, -1)
         )
         # without a Store at the end: the last result is written anyway
-        whole = (candidate for candidate in shorter if candidate.steps[-1:] != (STORE,))
+        whole = (each for each in shorter if not (each.links and each.links[-1].step.row.stores))
         return next(
             (candidate for candidate in whole if all(map(candidate.is_known, candidate.outputs))),
             None,

@@ -34,7 +34,7 @@ from onnxbolt.codegen.render import (
     render_unit,
 )
 from onnxbolt.codegen.resources import EXTENSIONS, NOTICE, installed, resource_dir
-from onnxbolt.epilogues import MEAN, STORE
+from onnxbolt.epilogues import EPILOGUES, MEAN
 from onnxbolt.errors import InputError
 from onnxbolt.families import FAMILIES
 from onnxbolt.graph.importer import load_model
@@ -304,10 +304,11 @@ def _manifest_source(manifest: Manifest) -> str:
             "epilogue": ",".join(op.steps),
             "operands": op.operands,
             "nchw_input": op.nchw_input.onnx if op.nchw_input else 0,
-            "stores": STORE in op.chain,
+            "stores": any(EPILOGUES[step].stores for step in op.chain),
             "to_nchw": op.to_nchw,
             "means": MEAN in op.chain,
             "indices": op.indices.onnx if op.indices else 0,
+            "type_of_values": op.values.onnx if op.values else 0,
         }
         for op in manifest.ops
     ]

@@ -23,6 +23,7 @@ from onnxbolt.epilogues import (
     MAX_VECTORS,
     gates,
     rotates,
+    values_of,
 )
 from onnxbolt.errors import InputError
 from onnxbolt.families import KernelConfig, config_from, of_kind
@@ -63,6 +64,7 @@ class OpSpec:
                 checks.entry("letter", letter, _LETTERS)
             if "n" in self.letters and self.indices is None:
                 raise ValueError("the type of its indices is missing")
+            values_of(self.chain)
         except ValueError as error:
             raise InputError(
                 "the model describes an op type that this version of onnxbolt does not know"
@@ -79,7 +81,7 @@ class OpSpec:
         operands = self.op.operands(self.chain)
         if (
             max(layer.count("v") for layer in operands.split("w")) > MAX_VECTORS
-            or operands.count("t") > MAX_TENSORS
+            or operands.count("t") + operands.count("u") > MAX_TENSORS
         ):
             raise InputError(
                 f"op {self.name} takes more operands than a kernel can: {MAX_VECTORS}"
@@ -108,10 +110,15 @@ class OpSpec:
         return tuple(step for step in self.chain if step not in CASTS.values())
 
     @property
+    def values(self) -> DType | None:
+        """The type of values that a product of codes adds or stores beside these."""
+        return values_of(self.chain)
+
+    @property
     def operands(self) -> str:
         """One letter for each input behind x and weight: the op's own letters, then v for a vector,
-        t for a tensor, w for the weight of a further product, and at the end y for the output as
-        earlier nodes left it."""
+        t for a tensor, u for one of `values`, w for the weight of a further product, and at the end
+        y for the output as earlier nodes left it."""
         return self.letters + self.op.operands(self.chain) + "y" * self.into
 
     @property

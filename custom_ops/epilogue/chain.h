@@ -16,6 +16,18 @@ struct LastOf<First> {
   using Type = First;
 };
 
+// The first type that is not void, or void.
+template <class... Types>
+struct FirstOf {
+  using Type = void;
+};
+template <class First, class... Others>
+struct FirstOf<First, Others...> {
+  using Type = First;
+};
+template <class... Others>
+struct FirstOf<void, Others...> : FirstOf<Others...> {};
+
 template <class... Steps>
 struct Chain;
 
@@ -50,6 +62,13 @@ struct Chain {
   static constexpr bool kGated = (false || ... || Steps::kGates);
   static constexpr int kFold = kGated ? 2 : 1;
   static constexpr bool kRotated = (false || ... || Steps::kRotates);
+  // Beside codes a chain may read values, as its only tensor, and store some in front of its last
+  // step; both are of one type.
+  using Value = typename FirstOf<typename Steps::Value...>::Type;
+  static constexpr bool kStores = (false || ... || Steps::kStores);
+  static constexpr bool kReadsValues =
+      (false || ... ||
+       (Steps::kOperand == Operand::kTensor && !std::is_void_v<typename Steps::Value>));
 
   static_assert(kVectors <= kMaxVectors,
                 "a chain has at most kMaxVectors vectors along the channels");
@@ -58,6 +77,11 @@ struct Chain {
   static_assert((0 + ... + Steps::kGates) <= 1, "a chain has one gate at most");
   static_assert((0 + ... + Steps::kRotates) <= 1, "a chain rotates once at most");
   static_assert(!kRotated || !kGated, "a chain rotates, or has a gate");
+  static_assert(((std::is_void_v<typename Steps::Value> ||
+                  std::is_same_v<typename Steps::Value, Value>) &&
+                 ...),
+                "values beside codes are of one type");
+  static_assert(!kReadsValues || kTensors == 1, "values are the only tensor of a chain");
 
   // The operands' values for one fragment of N neighbouring channels, in the order of the steps
   // that take them.
@@ -118,13 +142,21 @@ struct Chain {
     return cutlass::NumericArrayConverter<Output, float, N>{}(apply<Output>(x, operands, params));
   }
 
-  // The result as codes of 8 bits, by the last step: of values 8 i, 8 i + 1, 8 i + 4 and 8 i + 5,
-  // then of 8 i + 2, 8 i + 3, 8 i + 6 and 8 i + 7, four in each word (sm90/codes.h has this order).
-  template <class Output, int N>
-  __device__ static cutlass::Array<uint32_t, N / 4> pack(cutlass::Array<float, N> x,
-                                                         const Operands<N>& operands,
-                                                         const float* params) {
+  // The argument of the last step, in fp32.
+  template <int N>
+  __device__ static cutlass::Array<float, N> apply_but_last(cutlass::Array<float, N> x,
+                                                            const Operands<N>& operands,
+                                                            const float* params) {
     apply_from<false, true, 0, 0, 0, N, Steps...>(x, operands, params);
+    return x;
+  }
+
+  // The codes of 8 bits that the last step makes of `x`: of values 8 i, 8 i + 1, 8 i + 4 and 8 i +
+  // 5, then of 8 i + 2, 8 i + 3, 8 i + 6 and 8 i + 7, four in each word (sm90/codes.h has this
+  // order).
+  template <int N>
+  __device__ static cutlass::Array<uint32_t, N / 4> pack(const cutlass::Array<float, N>& x,
+                                                         const float* params) {
     cutlass::Array<uint32_t, N / 4> words;
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < N / 4; ++i) {

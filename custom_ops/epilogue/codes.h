@@ -50,6 +50,27 @@ struct MulCodesI8 : MulCodes {};
 struct MulCodesU8 : MulCodes {};
 struct MulCodesE4M3 : MulCodes {};
 
+// Adds a value that another node wrote.
+template <class ValueType>
+struct AddValues : Step<Operand::kTensor> {
+  using Value = ValueType;
+  __device__ static float apply(float x, float value, const float*) { return x + value; }
+};
+struct AddF16 : AddValues<cutlass::half_t> {};
+struct AddBF16 : AddValues<cutlass::bfloat16_t> {};
+struct AddF32 : AddValues<float> {};
+
+// The result so far is an output, too, of which the last step makes codes.
+template <class ValueType>
+struct StoreValues : Step<Operand::kNone> {
+  using Value = ValueType;
+  static constexpr bool kStores = true;
+  __device__ static float apply(float x, float, const float*) { return x; }
+};
+struct StoreF16 : StoreValues<cutlass::half_t> {};
+struct StoreBF16 : StoreValues<cutlass::bfloat16_t> {};
+struct StoreF32 : StoreValues<float> {};
+
 // Two values rounded to E4M3FN, saturated, the first one in the lower byte; NaN stays NaN.
 __device__ inline uint16_t pack_e4m3(float first, float second) {
   uint16_t codes = 0;

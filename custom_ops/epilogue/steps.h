@@ -27,6 +27,9 @@ struct Step {
   static constexpr Operand kOperand = Kind;
   static constexpr int kParams = Params;
   static constexpr bool kHeavy = Heavy, kApproximable = false, kGates = false, kRotates = false;
+  static constexpr bool kStores = false;
+  // The type of values that a kernel of codes reads or writes beside them, or void.
+  using Value = void;
   template <class Output>
   static constexpr bool kFinishes = false;
 };

@@ -106,10 +106,15 @@ Products::Products(const Description& description, size_t l2_bytes) : descriptio
   pad_filter();
   repeat_filter();
   reference_ = compute_reference();
+  if (values_.elements > 0) {  // all steps but the last one, which makes codes
+    Chain chain = description_.layers.chains[0];
+    --chain.size;
+    stored_reference_ = compute_layer(conv(0, 0), chain, nullptr);
+  }
   if (!description_.both()) return;
   ConvArguments rows = conv(0, 0);
   rows.y_nchw = rows.padding = 0;
-  stored_reference_ = compute_layer(rows, 0, nullptr);
+  stored_reference_ = compute_layer(rows, description_.layers.chains[0], nullptr);
 }
 
 size_t Products::describe_operands() {
@@ -135,7 +140,9 @@ size_t Products::describe_operands() {
                                          description_.element))
                  .stride;
     for (int i = 0; i < chain.tensors; ++i)
-      bytes += (operands.tensors[i] = Describe(rows * columns, description_.element)).stride;
+      bytes += (operands.tensors[i] =
+                    Describe(rows * columns, chain.added ? chain.added : description_.element))
+                   .stride;
     for (int i = 0; i < chain.vectors; ++i)
       bytes += (operands.vectors[i] = Describe(columns, kTypeF32)).stride;
     const RotationArguments& rotation = description_.rotation;
@@ -145,6 +152,8 @@ size_t Products::describe_operands() {
                    .stride;
   }
   if (description_.both()) bytes += (rows_ = Describe(rows * first.k, description_.element)).stride;
+  if (const int stored = description_.layers.chains[0].stored)
+    bytes += (values_ = Describe(rows * first.k, stored)).stride;
   if (description_.zero() != 0) {
     classes_ = ClassesOf(first);
     bytes += (offsets_ = Describe(size_t(classes_.count()) * first.k, kTypeI32)).stride;
@@ -186,11 +195,13 @@ void Products::fill_codes() {
   Fill(x_, element, sets_, ++seed, middle, spread);
   Fill(operands.filter, WeightOf(element), sets_, ++seed, 0.f, spread);
   for (int i = 0; i < chain.tensors; ++i)
-    Fill(operands.tensors[i], element, sets_, ++seed, middle, spread);
+    Fill(operands.tensors[i], chain.added ? chain.added : element, sets_, ++seed,
+         chain.added ? 0.f : middle, chain.added ? 1.f : spread);
   for (int i = 0; i < chain.vectors; ++i)
     Fill(operands.vectors[i], kTypeF32, sets_, ++seed, i == 0 ? 20.f / sums : 0.4f,
          i == 0 ? 5.f / sums : 0.7f);
   Allocate(operands.y, sets_);
+  if (values_.elements > 0) Allocate(values_, sets_);
 }
 
 void Products::fill_offsets() {
@@ -260,7 +271,7 @@ Answer Products::compute_reference() {
   for (int layer = 0;; ++layer) {
     ConvArguments conv = this->conv(layer, 0);
     if (layer > 0) conv.x = rows.get();
-    Answer result = compute_layer(conv, layer, errors);
+    Answer result = compute_layer(conv, description_.layers.chains[layer], errors);
     if (conv.pixels.apart()) {
       Answer pixels = AnswerOf(PixelElements(conv));
       ComputePixels(conv, result, pixels);
@@ -279,10 +290,10 @@ Answer Products::compute_reference() {
   }
 }
 
-Answer Products::compute_layer(const ConvArguments& conv, int layer, const float* errors) const {
+Answer Products::compute_layer(const ConvArguments& conv, const Chain& chain,
+                               const float* errors) const {
   Answer answer = AnswerOf(size_t(conv.n) * conv.p * conv.q * conv.k);
-  ComputeReference(conv, description_.element, description_.layers.chains[layer],
-                   description_.limits.rounding, errors, answer);
+  ComputeReference(conv, description_.element, chain, description_.limits.rounding, errors, answer);
   return answer;
 }
 
@@ -303,13 +314,13 @@ Arguments Products::arguments(int set, int first, int last) const {
     if (first == 0 && padded_filter_.elements > 0)
       arguments.gemm.b = padded_filter_.at(set), arguments.gemm.ldb = padded_pitch();
     if (description_.of_codes())
-      arguments.quantized_gemm = {GemmArguments(arguments.gemm), offsets(set)};
+      arguments.quantized_gemm = {GemmArguments(arguments.gemm), offsets(set), values_.at(set)};
   } else if (several) {
     arguments.conv_chain = {conv, chain(set, first, last)};
     arguments.conv_chain.conv.y = arguments.conv_chain.chain.d,
     arguments.conv_chain.conv.y_pitch = arguments.conv_chain.chain.ldd;
   } else if (description_.of_codes()) {
-    arguments.quantized_conv = {conv, offsets(set)};
+    arguments.quantized_conv = {conv, offsets(set), values_.at(set)};
   } else {
     arguments.conv = conv;
   }
@@ -325,19 +336,24 @@ void Products::poison(cudaStream_t stream) const {
   for (int layer = 0; layer < description_.layers.count; ++layer)
     Check(cudaMemsetAsync(layers_[layer].y.at(0), 0xff, layers_[layer].y.stride, stream),
           "cudaMemsetAsync");
+  if (values_.elements > 0)
+    Check(cudaMemsetAsync(values_.at(0), 0xff, values_.stride, stream), "cudaMemsetAsync");
   if (description_.both())
     Check(cudaMemsetAsync(rows_.at(0), 0xff, rows_.stride, stream), "cudaMemsetAsync");
 }
 
 Distance Products::error() const {
   const Limits& limits = description_.limits;
-  const Operand &y = layers_[description_.last()].y,
-                &stored = description_.both() ? rows_ : layers_[0].y;
+  const Operand &y = layers_[description_.last()].y, &stored = values_.elements > 0  ? values_
+                                                               : description_.both() ? rows_
+                                                                                     : layers_[0].y;
   const Distance error = DistanceFrom(reference_, y.at(0), description_.output, limits.output,
                                       limits.floor, y.elements);
-  if (!description_.layers.stores) return error;
-  const Distance other = DistanceFrom(stored_reference_, stored.at(0), description_.element,
-                                      limits.element, limits.floor, stored.elements);
+  const int values = description_.layers.chains[0].stored;
+  if (!description_.layers.stores && !values) return error;
+  const Distance other =
+      DistanceFrom(stored_reference_, stored.at(0), values ? values : description_.element,
+                   limits.element, limits.floor, stored.elements);
   return {std::max(error.relative_l2, other.relative_l2), std::max(error.excess, other.excess)};
 }
 

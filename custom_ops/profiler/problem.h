@@ -74,6 +74,8 @@ struct Chain {
   bool gated = false;    // true if the filter has two rows for each column, 8 of each in turns
   bool rotated = false;  // true if pairs of neighbouring columns are rotated
   float zero = 0;        // the zero point of x, which is subtracted from its codes
+  int added = 0;         // the type of a tensor of values that is added beside codes, else 0
+  int stored = 0;        // that of values that are written in front of the last step, else 0
   Step steps[kMaxSteps];
   float accumulation;        // error of the product's sums in parts of the sum of magnitudes
   float relative, absolute;  // error of an approximate activation at its end
@@ -226,7 +228,7 @@ class Products : public Problem {
   void pad_filter();
   void repeat_filter();
   Answer compute_reference();
-  Answer compute_layer(const ConvArguments& conv, int layer, const float* errors) const;
+  Answer compute_layer(const ConvArguments& conv, const Chain& chain, const float* errors) const;
   EpilogueArguments epilogue(int layer, int set) const;
   ConvArguments conv(int layer, int set) const;
   OffsetArguments offsets(int set) const;
@@ -243,10 +245,11 @@ class Products : public Problem {
   Operand x_, padded_filter_, rows_;  // the latter: y with its channels last, beside NCHW
   LayerOperands layers_[kMaxProducts];
   Operand offsets_;  // for the zero point of x: int32 [classes, columns]
+  Operand values_;   // the second output of products of codes
   BorderClasses classes_;
   Answer reference_;         // float [written rows, columns of the last layer]
-  Answer stored_reference_;  // the answer of the first layer if its result is an output, or of the
-                             // NHWC layout
+  Answer stored_reference_;  // the answer of the first layer if its result is an output, of the
+                             // NHWC layout, or of values beside codes
 };
 
 // A normalization of rows.

@@ -128,6 +128,21 @@ __device__ Bounded Rotated(const Bounded& x, const Bounded& other,
                  rounding * (fabs(turn[0] * x.value) + fabs(turn[1] * other.value) + fabs(y))};
 }
 
+// An element of a step's tensor, which is of type Element unless the step names another one.
+template <class Element>
+__device__ double TensorElement(int code, const void* tensor, int64_t at) {
+  switch (code) {
+    case kAddF32:
+      return static_cast<const float*>(tensor)[at];
+    case kAddF16:
+      return float(static_cast<const __half*>(tensor)[at]);
+    case kAddBF16:
+      return float(static_cast<const __nv_bfloat16*>(tensor)[at]);
+    default:
+      return float(static_cast<const Element*>(tensor)[at]);
+  }
+}
+
 // `other`: the sums of the second product, where the chain needs one.
 template <class Element>
 __device__ Bounded ApplyChain(const Chain& chain, const EpilogueArguments& operands,
@@ -149,8 +164,8 @@ __device__ Bounded ApplyChain(const Chain& chain, const EpilogueArguments& opera
                               operands.params + step.param, rounding, step.error);
     if (step.kind == OperandKind::kVector) operand = operands.vectors[step.operand][channel];
     if (step.kind == OperandKind::kTensor)
-      operand = float(static_cast<const Element*>(
-          operands.tensors[step.operand])[row * operands.tensor_pitch[step.operand] + channel]);
+      operand = TensorElement<Element>(step.code, operands.tensors[step.operand],
+                                       row * operands.tensor_pitch[step.operand] + channel);
     if (step.gates()) {
       Bounded half = begin(other);
       half.value += operand, half.error += rounding * fabs(half.value);
@@ -582,6 +597,12 @@ Layers ParseLayers(const char* epilogue) {
                  tensor = found->kind == OperandKind::kTensor;
       chain.steps[chain.size++] = {found->code, found->kind, vector ? chain.vectors : chain.tensors,
                                    params - chain.first_param};
+      const auto type = [&](int f32, int f16, int bf16) {
+        const int code = found->code;
+        return code == f32 ? kTypeF32 : code == f16 ? kTypeF16 : code == bf16 ? kTypeBF16 : 0;
+      };
+      if (const int added = type(kAddF32, kAddF16, kAddBF16)) chain.added = added;
+      if (const int stored = type(kStoreF32, kStoreF16, kStoreBF16)) chain.stored = stored;
       chain.gated |= chain.steps[chain.size - 1].gates();
       chain.rotated |= found->code == kRotate;
       chain.vectors += vector, chain.tensors += tensor, params += found->params;

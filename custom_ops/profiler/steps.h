@@ -44,6 +44,12 @@
   X(MulCodesI8, kTensor, 2, x * ((v - p[1]) * p[0]))                                             \
   X(MulCodesU8, kTensor, 2, x * ((v - p[1]) * p[0]))                                             \
   X(MulCodesE4M3, kTensor, 2, x * ((v - p[1]) * p[0]))                                           \
+  X(AddF32, kTensor, 0, x + v)                                                                   \
+  X(AddF16, kTensor, 0, x + v)                                                                   \
+  X(AddBF16, kTensor, 0, x + v)                                                                  \
+  X(StoreF32, kNone, 0, x)                                                                       \
+  X(StoreF16, kNone, 0, x)                                                                       \
+  X(StoreBF16, kNone, 0, x)                                                                      \
   X(RequantizeI8, kNone, 2, (NearestI8(x, p) - p[1]) * p[0])                                     \
   X(RequantizeU8, kNone, 2, (NearestU8(x, p) - p[1]) * p[0])                                     \
   X(RequantizeE4M3, kNone, 2, NearestE4M3(x, p) * p[0])                                          \

@@ -41,7 +41,8 @@ EpilogueArguments FusedKernel::ReadEpilogue(Buffers& buffers, const Shape& y) co
       continue;
     }
     const bool vector = op_.operands[i] == 'v';
-    if (!vector && op_.operands[i] != 't') continue;  // the op's own
+    const bool tensor = op_.operands[i] == 't' || op_.operands[i] == 'u';
+    if (!vector && !tensor) continue;  // the op's own
     const size_t index = op_.first_operand + i;
     const OrtValue* value = buffers.Input(index);
     RequireShape(index, ort::ShapeOf(value), vector ? Shape{operation_->VectorSize(y)} : y);
@@ -49,7 +50,7 @@ EpilogueArguments FusedKernel::ReadEpilogue(Buffers& buffers, const Shape& y) co
       epilogue.vectors[vectors++] = static_cast<const float*>(buffers.Read(value, kTypeF32));
     } else {
       epilogue.tensor_pitch[tensors] = y.back();
-      epilogue.tensors[tensors++] = buffers.Read(value, op_.element);
+      epilogue.tensors[tensors++] = buffers.Read(value, TypeOfTensors(op_));
     }
   }
   return epilogue;
@@ -95,7 +96,7 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
     tensors.stored_channels =
         HasWeight(op_) ? ort::ShapeOf(buffers.Input(1))[0] : tensors.y_shape.back();
     tensors.stored_data =
-        buffers.Write(1, RowsOf(tensors.y_shape, tensors.stored_channels), op_.element);
+        buffers.Write(1, RowsOf(tensors.y_shape, tensors.stored_channels), TypeOfStored(op_));
   }
   if (Elements(Written(op_, tensors.y_shape)) == 0) return;
   RunInSlices(context, std::move(tensors));
@@ -139,11 +140,11 @@ Tensors FusedKernel::Slice(const Tensors& whole, int64_t first, int64_t count) c
       Behind(whole.y_data, first * pixels(Written(op_, whole.y_shape)) * y_channels, op_.output);
   if (whole.stored_data)
     slice.stored_data =
-        Behind(whole.stored_data, slice.first_row * whole.stored_channels, op_.element);
+        Behind(whole.stored_data, slice.first_row * whole.stored_channels, TypeOfStored(op_));
   for (int i = 0; i < kMaxTensors; ++i) {
     const void*& tensor = slice.epilogue.tensors[i];
     if (tensor)
-      tensor = Behind(tensor, slice.first_row * whole.epilogue.tensor_pitch[i], op_.element);
+      tensor = Behind(tensor, slice.first_row * whole.epilogue.tensor_pitch[i], TypeOfTensors(op_));
   }
   slice.x_shape[0] = slice.y_shape[0] = count;
   return slice;

@@ -40,10 +40,11 @@ int InputType(const OrtCustomOp* self, size_t index) {
   if (letter == 'o') return kTypeI32;
   if (letter == 'n') return op.indices;
   if (letter == 's') return kTypeI64;
+  if (letter == 'u') return op.values;
   return letter == 'v' || letter == 'f' ? kTypeF32 : op.element;
 }
 int OutputType(const OrtCustomOp* self, size_t index) {
-  return index == 0 ? Of(self).output : Of(self).element;
+  return index == 0 ? Of(self).output : TypeOfStored(Of(self));
 }
 
 int Required(const OrtCustomOp*, size_t) { return ort::kRequired; }

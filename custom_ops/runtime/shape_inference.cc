@@ -119,7 +119,7 @@ void InferShape(const Op& op, OrtShapeInferContext* context) {
   if (op.stores && (!HasWeight(op) || !first.empty())) {
     Shape stored = y;
     if (HasWeight(op)) stored.back() = first[0];  // a layer's columns are its weight's rows
-    SetOutput(context, 1, op.element, stored, symbols);
+    SetOutput(context, 1, TypeOfStored(op), stored, symbols);
   }
   if (op.to_nchw) y = placement.Nchw(y), symbols = ChannelsToFirst(symbols);
   if (placement.before + placement.after > 0) symbols.back().clear();

@@ -47,13 +47,35 @@ const char* CheckOffsets(const QuantizedConvArguments& conv) {
       K::kBorder ? BorderHeight(conv).classes(conv.p) * BorderWidth(conv).classes(conv.q) : 1);
 }
 
-// Fills in the offsets of a product whose pixels are all of one class.
-inline void DescribeOffsets(CodeParams& params, const OffsetArguments& offsets) {
-  params.offsets = offsets.values, params.classes_w = 1;
+// Checks values that the chain reads or stores beside codes, in rows of 16 bytes.
+template <class K, class Arguments>
+const char* CheckValues(const Arguments& product) {
+  using Chain = typename K::Chain;
+  if (Chain::kStores != (product.values != nullptr))
+    return Chain::kStores ? "there is no place for the values that the kernel stores"
+                          : "the result is to be written as values, too, and the kernel does not";
+  if (!IsAligned(product.values, 16)) return "stored values are not aligned to 16 bytes";
+  if constexpr (Chain::kReadsValues) {
+    constexpr int kSize = sizeof(typename Chain::Value);
+    if (!IsAligned(product.epilogue.tensors[0], 16) ||
+        product.epilogue.tensor_pitch[0] * kSize % 16 != 0)
+      return "values that are added, or their pitch, are not aligned to 16 bytes";
+  }
+  return nullptr;
 }
 
-inline void DescribeOffsets(CodeParams& params, const QuantizedConvArguments& conv) {
-  DescribeOffsets(params, conv.offsets);
+// Fills in what products of codes have besides, where all pixels are of one class.
+template <class Arguments>
+void DescribeMatrixOfCodes(CodeParams& params, const Arguments& product) {
+  params.offsets = product.offsets.values, params.classes_w = 1, params.values = product.values;
+}
+
+inline void DescribeCodes(CodeParams& params, const QuantizedGemmArguments& gemm) {
+  DescribeMatrixOfCodes(params, gemm);
+}
+
+inline void DescribeCodes(CodeParams& params, const QuantizedConvArguments& conv) {
+  DescribeMatrixOfCodes(params, conv);
   params.border_h = BorderHeight(conv), params.border_w = BorderWidth(conv);
   params.classes_w = params.border_w.classes(conv.q);
 }

@@ -11,8 +11,11 @@
 // for i and h of 0 and 1. Then a thread's four values are columns 4 j to 4 j + 3, and no byte is
 // shuffled.
 //
-// Constraints: for results of 8 bits, columns in multiples of 16, and at most one tensor operand,
-// of codes.
+// A chain may add values, which threads read directly, and store its result as values in front of
+// its last step, in accesses of a thread's neighbouring columns; those of a row's four threads lie
+// side by side.
+//
+// Constraints: for results of 8 bits, columns in multiples of 16, and at most one tensor operand.
 #pragma once
 #include "epilogue/codes.h"
 #include "sm90/epilogue.h"
@@ -79,8 +82,9 @@ class CodesEpilogue : public Epilogue<Shape> {
   static constexpr int kNeighbours = kPairs ? 4 : 2;
   static_assert(!Chain::kGated && !Chain::kRotated, "codes have no gates and rotations yet");
   static_assert(!kPairs || (Shape::kUnitColumns % kPairedColumns == 0 &&
-                            Chain::kTensors == Shape::kResidual),
-                "codes are stored 16 columns at a time, and tensors come by TMA");
+                            Chain::kTensors == Shape::kResidual + Chain::kReadsValues),
+                "codes are stored 16 columns at a time, and tensors of codes come by TMA");
+  static_assert(!Chain::kStores || kPairs, "values are stored beside codes alone");
 
   // Value i of a thread: its row (0, or 1 for the one 8 below), and its place among the neighbours.
   static constexpr int row_of(int i) { return i / 2 % 2; }
@@ -120,16 +124,21 @@ class CodesEpilogue : public Epilogue<Shape> {
       read_neighbours<kCount>(operands, tile_column);
     else
       this->template read_vectors<kCount>(operands, tile_column);
-    if constexpr (kPairs && Shape::kResidual)
+    if constexpr (Chain::kReadsValues)
+      read_values(operands.tensors[0], unit_row, tile_column, column_end, to);
+    else if constexpr (kPairs && Shape::kResidual)
       read_codes<kColumns>(operands.tensors[0], buffer, Column);
-    if constexpr (!kPairs && Chain::kTensors > 0)
+    else if constexpr (!kPairs && Chain::kTensors > 0)
       this->template read_tensors<kCount>(operands, unit_row, tile_column, column_end, to);
     const float* params = this->operands_.params;
-    if constexpr (kPairs)
-      write_codes<kColumns>(buffer, Column, Chain::template pack<Output>(x, operands, params));
-    else
+    if constexpr (kPairs) {
+      const auto y = Chain::apply_but_last(x, operands, params);
+      if constexpr (Chain::kStores) write_values(y, unit_row, tile_column, column_end, to);
+      write_codes<kColumns>(buffer, Column, Chain::pack(y, params));
+    } else {
       this->template write_staged<kColumns>(buffer, Column,
                                             Chain::template finish<Output>(x, operands, params));
+    }
     if constexpr (kLeft > kColumns)
       finish_from<Column + kColumns>(sums, buffer, unit_row, unit_column, column_end, to);
   }
@@ -150,6 +159,58 @@ class CodesEpilogue : public Epilogue<Shape> {
         }
       }
     }
+  }
+
+  using Value =
+      std::conditional_t<std::is_void_v<typename Chain::Value>, Element, typename Chain::Value>;
+  using Neighbours = cutlass::AlignedArray<Value, kNeighbours>;
+
+  // Calls visit(element of a matrix without gaps, the thread's first value) for each access of
+  // neighbouring columns that lies inside of the matrix. The others are `of_row` of it apart.
+  template <int Count, class Destination, class Visit>
+  CUTLASS_DEVICE void for_neighbours(int unit_row, int column, int column_end,
+                                     const Destination& to, int64_t pitch,
+                                     const Visit& visit) const {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const int64_t pixel = to.pixel(unit_row + this->first_row() + 8 * row);
+#pragma unroll
+      for (int i = 0; i < Count; i += 2 * kNeighbours) {
+        const int at = to.column + column + column_of(i);
+        if (pixel >= 0 && at < column_end) visit(pixel * pitch + at, i + 2 * row);
+      }
+    }
+  }
+
+  // The neighbour j of the first one, among a thread's values.
+  static constexpr int neighbour(int j) { return j % 2 + j / 2 * 4; }
+
+  template <int Count, class Destination>
+  CUTLASS_DEVICE void read_values(cutlass::Array<float, Count>& values, int unit_row, int column,
+                                  int column_end, const Destination& to) const {
+    values.fill(0.f);
+    const auto* source = static_cast<const Value*>(this->operands_.tensors[0]);
+    for_neighbours<Count>(unit_row, column, column_end, to, this->operands_.tensor_pitch[0],
+                          [&](int64_t at, int first) {
+                            const auto read = *reinterpret_cast<const Neighbours*>(source + at);
+#pragma unroll
+                            for (int j = 0; j < kNeighbours; ++j)
+                              values[first + neighbour(j)] = float(read[j]);
+                          });
+  }
+
+  template <int Count, class Destination>
+  CUTLASS_DEVICE void write_values(const cutlass::Array<float, Count>& values, int unit_row,
+                                   int column, int column_end, const Destination& to) const {
+    auto* target = static_cast<Value*>(to.params.values);
+    for_neighbours<Count>(unit_row, column, column_end, to, to.params.columns,
+                          [&](int64_t at, int first) {
+                            Neighbours written;
+#pragma unroll
+                            for (int j = 0; j < kNeighbours; ++j)
+                              written[j] = Value(values[first + neighbour(j)]);
+                            *reinterpret_cast<Neighbours*>(target + at) = written;
+                          });
   }
 
   // The address that this lane gives to stmatrix and ldmatrix for 8 rows of 16 bytes: two above

@@ -50,7 +50,7 @@ struct EpilogueShape {
   using Output = OutputType;
   using Chain = ChainType;
   static constexpr int kBlocks = Blocks, kColumns = ColumnCount;
-  static constexpr bool kResidual = LoadsResidual && Chain::kTensors > 0 &&
+  static constexpr bool kResidual = LoadsResidual && Chain::kTensors > 0 && !Chain::kReadsValues &&
                                     sizeof(Element) == sizeof(Output);
   static constexpr int kUnitColumns = StoredColumns<Output>(kColumns, kResidual);
   static constexpr int kRowBytes = kUnitColumns * sizeof(Output), kUnitBytes = 64 * kRowBytes;

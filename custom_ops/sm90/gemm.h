@@ -29,6 +29,7 @@ struct GemmFunctions : K {
       return error;
     if constexpr (K::kCodes) {
       if (const char* error = CheckOffsets<K>(gemm.offsets, 1)) return error;
+      if (const char* error = CheckValues<K>(gemm)) return error;
     }
     return CheckProblem<K>(gemm.m, gemm.n, gemm.k, 1);
   }
@@ -47,7 +48,7 @@ struct GemmFunctions : K {
       return error;
     if (const char* error = DescribeWeights<K>(params, gemm.b, gemm.n, 1, gemm.k, gemm.ldb))
       return error;
-    if constexpr (K::kCodes) DescribeOffsets(params, gemm.offsets);
+    if constexpr (K::kCodes) DescribeCodes(params, gemm);
     if (const char* error = CheckLaunch<K>(params, launch.sm_count)) return error;
     return LaunchKernel<K, false>(params, launch);
   }

@@ -46,9 +46,10 @@ struct BorderAxis {
 };
 
 // Beside those of other products: what is added to a sum of codes for the zero point of x, by the
-// class of the pixel and the column.
+// class of the pixel and the column; and where values are written.
 struct CodeParams : Params {
   const int32_t* offsets;  // [classes, columns]
+  void* values;            // [rows, columns], if the chain stores its result in front of its end
   BorderAxis border_h, border_w;
   int classes_w;
 };

@@ -141,8 +141,44 @@ DECODE, ADD_CODES, MUL_CODES, REQUANTIZE, QUANTIZE = (
         ),
     )
 )
+_F32 = DType.F32.onnx
+VALUES = (DType.F32, DType.F16, DType.BF16)
+
+
+def _add_values(emit: Emit, opset: int, x: str, values: str, params: object, dtype: DType) -> str:
+    return emit("Add", [x, values if dtype is DType.F32 else emit("Cast", [values], to=_F32)])
+
+
+# A residual of values, which a product of codes adds in its only tensor operand; and its result so
+# far as values, beside the codes that the last step makes of it.
+ADD_VALUES = {
+    dtype: EpilogueStep(
+        f"Add{dtype.name}",
+        body=functools.partial(_add_values, dtype=dtype),
+        reference=lambda x, values: x + values,
+        functor=f"Add{dtype.name}",
+        cost=1,
+        operand="tensor",
+        values=dtype,
+    )
+    for dtype in VALUES
+}
+STORE_VALUES = {
+    dtype: EpilogueStep(
+        f"Store{dtype.name}",
+        body=lambda emit, opset, x, operand, params: emit("Identity", [x]),
+        reference=lambda x, _: x,
+        functor=f"Store{dtype.name}",
+        cost=1,
+        stores=True,
+        values=dtype,
+    )
+    for dtype in VALUES
+}
 STEPS = (
     DEQUANTIZE,
+    *ADD_VALUES.values(),
+    *STORE_VALUES.values(),
     *(
         step
         for steps in (DECODE, ADD_CODES, MUL_CODES, REQUANTIZE, QUANTIZE)

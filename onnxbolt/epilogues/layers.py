@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from onnxbolt.dtypes import DType
 from onnxbolt.epilogues.registry import EPILOGUES, PRODUCT, STORE
 from onnxbolt.registry import cached
 
@@ -53,6 +54,24 @@ def gates(steps: tuple[str, ...]) -> int:
 def rotates(steps: tuple[str, ...]) -> bool:
     """True if a step rotates pairs of columns by a table."""
     return any(EPILOGUES[step].operand == "rotation" for step in steps)
+
+
+@cached(maxsize=1024)
+def values_of(steps: tuple[str, ...]) -> DType | None:
+    """The type of values that the steps of a product of codes add or store beside codes; None
+    where there are none. Raises ValueError where there are several."""
+    found = {values for step in steps if (values := EPILOGUES[step].values) is not None}
+    if len(found) > 1:
+        raise ValueError("values beside codes are of several types")
+    return next(iter(found), None)
+
+
+@cached(maxsize=1024)
+def epilogue_bytes(steps: tuple[str, ...], dtype: DType) -> int:
+    """Bytes that the steps read and store for each element of a result, whose kernel's other
+    tensors are of type `dtype`."""
+    rows = [EPILOGUES[step] for step in steps]
+    return sum((s.values or dtype).bytes for s in rows if s.stores or s.operand == "tensor")
 
 
 @cached(maxsize=1024)

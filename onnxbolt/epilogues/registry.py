@@ -94,6 +94,10 @@ DECODE, ADD_CODES, MUL_CODES, REQUANTIZE, QUANTIZE = (
         codes.QUANTIZE,
     )
 )
+ADD_VALUES, STORE_VALUES = (
+    {dtype: step.name for dtype, step in steps.items()}
+    for steps in (codes.ADD_VALUES, codes.STORE_VALUES)
+)
 
 
 @dataclass(frozen=True)

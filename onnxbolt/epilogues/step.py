@@ -138,6 +138,9 @@ class EpilogueStep:
     # True if the step multiplies by other columns of the product, to which it adds its operand
     gates: bool = False
     given: bool = False  # True if the body reads the parameters from the node
+    stores: bool = False  # True if the result so far is the node's second output
+    # the type of values that a product of codes adds or stores beside codes
+    values: DType | None = None
 
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None:

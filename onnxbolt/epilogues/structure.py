@@ -20,7 +20,7 @@ GEMM = EpilogueStep(
 )
 
 # in front of a further product: the result so far is also the node's second output
-STORE = EpilogueStep("Store", body=unary("Identity"), reference=lambda x, _: x, cost=0)
+STORE = EpilogueStep("Store", body=unary("Identity"), reference=lambda x, _: x, cost=0, stores=True)
 
 # the mean over each image's pixels behind a convolution (global average pooling); only a conversion
 # may follow

@@ -196,6 +196,12 @@ def convolves_by_channel() -> bool:
     return any(family.by_channel for family in _planned())
 
 
+def moves_values(problem: type[Problem]) -> bool:
+    """True if planning may choose kernels for these products of codes that add values, and write
+    their result as values, too."""
+    return any(family.moves_values and problem in family.problems for family in _planned())
+
+
 def problem_types() -> dict[str, type[Problem]]:
     """The classes of problems that some family solves, by name."""
     unmeasured = {kind for family in _planned() for kind in family.unmeasured}

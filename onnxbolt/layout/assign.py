@@ -20,7 +20,7 @@ from dataclasses import replace
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Candidate
-from onnxbolt.epilogues import has_inner_residual
+from onnxbolt.epilogues import STORE, has_inner_residual, values_of
 from onnxbolt.forms import PLAIN, Form
 from onnxbolt.graph.skipping import is_skipped
 from onnxbolt.layout.assignment import Assignment, FusedNodes, Premises, Rule
@@ -88,8 +88,10 @@ def _fused(state: Assignment, candidate: Candidate) -> None:
     state.demand(anchor.x, reads)
     for tensor in anchor.further:
         state.demand(tensor, PLAIN)
+    if candidate.stored is not None and values_of(candidate.steps):  # it lies as the codes do
+        state.write(candidate.stored, writes, sources)
     # the first layer's channels need no padding: its columns are whole accesses
-    if candidate.stored is not None or has_inner_residual(candidate.steps):
+    if STORE in candidate.steps or has_inner_residual(candidate.steps):
         inner = Form(writes.last, None)
         for operand in candidate.tensors:
             state.demand(operand, inner)

@@ -102,7 +102,7 @@ def _needed_inside(anchor: Anchor, links: Sequence[Link], pinned: set[str]) -> R
     a graph output, a tensor that a subgraph reads, or one that nodes outside read."""
     nodes = [*anchor.nodes, *(node for link in links for node in link.nodes)]
     output = links[-1].output if links else anchor.output
-    stored = {link.output.name for link in links if link.step.name == STORE}
+    stored = {link.output.name for link in links if link.step.row.stores}
     for tensor in (tensor for node in nodes for tensor in node.outputs if tensor is not output):
         if tensor.name in pinned:
             reason = "one of its intermediate values is a graph output"
@@ -148,6 +148,8 @@ def _next(
     if before and before[-1].step.row.cast is not None:
         return Continuation()
     if tensor.name in pinned or len(tensor.outputs) != 1:
+        if beside := anchor.op.beside(anchor, tensor):
+            return Continuation(beside if fits([*before, *beside]) else ())
         return _past(anchor, before, tensor) if several else Continuation()
     return _written(links_over(tensor.outputs[0], tensor, anchor, before), pinned)
 

@@ -24,7 +24,7 @@ import onnx_graphsurgeon as gs
 from onnx import NodeProto
 
 from onnxbolt.archs import Arch
-from onnxbolt.candidates import Anchor, Candidate, Refusal
+from onnxbolt.candidates import Anchor, Candidate, Link, Refusal
 from onnxbolt.dtypes import DType, IndexType
 from onnxbolt.epilogues import EPILOGUES, Step
 from onnxbolt.families import KernelConfig, only
@@ -380,10 +380,16 @@ class FusedOp:
         """The type of x where x are indices; None where x is of the element type."""
         return None
 
+    def beside(self, anchor: Anchor, tensor: gs.Tensor) -> tuple[Link, ...]:
+        """The links by which a kernel writes the multi-use value `tensor`, at which an epilogue
+        would end, and something made of it, too; none by default."""
+        return ()
+
     def operands(self, chain: Sequence[str]) -> str:
         """One letter for each input behind those, `chain` the names of the steps: v, a vector, t, a
-        tensor, or w, the weight of a further product."""
-        return "".join(EPILOGUES[step].operand[:1] for step in chain)
+        tensor, u, one of values beside codes, or w, the weight of a further product."""
+        rows = [EPILOGUES[step] for step in chain]
+        return "".join("u" if row.operand and row.values else row.operand[:1] for row in rows)
 
     def positions(self, node: Described) -> list[Any]:
         """For an op with weights: the sizes of the positions at which each weight is multiplied

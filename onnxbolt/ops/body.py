@@ -10,7 +10,7 @@ import numpy as np
 from onnx import AttributeProto, NodeProto, helper, numpy_helper
 
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import PRODUCT, STORE, Step
+from onnxbolt.epilogues import PRODUCT, Step
 
 AttributeType: TypeAlias = AttributeProto.AttributeType  # e.g. AttributeProto.INTS
 
@@ -109,13 +109,14 @@ class Body:
         self.dtype = DType.F32
         return result
 
-    def store(self, name: str) -> None:
-        """Make `name` an output, too, as it is stored."""
+    def store(self, name: str, dtype: DType | None = None) -> None:
+        """Make `name` an output, too, as it is stored: in the type `dtype`, by default x's."""
+        dtype = dtype or self.stored
         self.outputs.append("stored")
-        if self.dtype is self.stored:
+        if self.dtype is dtype:
             self("Identity", [name], "stored")
         else:
-            self("Cast", [name], "stored", to=self.stored.onnx)
+            self("Cast", [name], "stored", to=dtype.onnx)
 
     def refer(self, attributes: Mapping[str, AttributeType]) -> None:
         """Give the last node attributes that it takes from the calling node, each with its type."""
@@ -163,8 +164,8 @@ def epilogue(
     remaining = iter(operands)
     for step in steps:
         operand = _operand(body, step, remaining, arranged) if step.row.operand else ""
-        if step.name == STORE:
-            body.store(arranged.stored(result))
+        if step.row.stores:
+            body.store(arranged.stored(result), step.row.values)
         elif step.name == PRODUCT and arranged.product is not None:
             result = arranged.product(result, operand)
         else:

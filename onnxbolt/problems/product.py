@@ -6,7 +6,7 @@ import abc
 from typing import ClassVar
 
 from onnxbolt.archs import Arch
-from onnxbolt.epilogues import STORE, has_inner_residual, tensor_operands
+from onnxbolt.epilogues import STORE, epilogue_bytes, has_inner_residual
 from onnxbolt.integers import ceil_divide
 from onnxbolt.onnxruntime_time import Library, elementwise_us, library_us, tensors_moved
 from onnxbolt.problems.base import Problem
@@ -102,11 +102,11 @@ class Product(Problem):
 
     @property
     def bytes_moved(self) -> int:
-        tensors, stores = tensor_operands(self.chain), STORE in self.chain
-        inside = stores or has_inner_residual(self.chain)
-        moved = self.rows * (self.widths[0] if inside else self.columns) * (tensors + stores)
+        inside = STORE in self.chain or has_inner_residual(self.chain)
+        moved = self.rows * (self.widths[0] if inside else self.columns)
         written = self.written_rows * self.columns * self.out.bytes
-        return (self.input_elements + moved) * self.dtype.bytes + written
+        beside = moved * epilogue_bytes(self.chain, self.dtype)
+        return self.input_elements * self.dtype.bytes + beside + written
 
     def onnxruntime_us(self, arch: Arch) -> float:
         """The product, and a kernel for each step that its library does not fuse."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import ADD, ADD_CODES, DEQUANTIZE, EPILOGUES
+from onnxbolt.epilogues import ADD, ADD_CODES, ADD_VALUES, DEQUANTIZE, EPILOGUES
 from onnxbolt.onnxruntime_time import elementwise_us
 from onnxbolt.problems.base import Computed, Reference
 from onnxbolt.problems.conv import ConvProblem, ImageProduct
@@ -19,9 +19,10 @@ _ZERO = 5  # the zero point of x, where it has one, with which the profiler chec
 
 def _float_chain(chain: tuple[str, ...]) -> tuple[str, ...]:
     """The steps of the same product of values, without Q and DQ."""
-    coded = set(ADD_CODES.values())
-    steps = (ADD if step in coded else step for step in chain)
-    return tuple(s for s in steps if s != DEQUANTIZE and not EPILOGUES[s].given)
+    sums = {*ADD_CODES.values(), *ADD_VALUES.values()}
+    steps = (ADD if step in sums else step for step in chain)
+    rows = ((s, EPILOGUES[s]) for s in steps if s != DEQUANTIZE)
+    return tuple(s for s, row in rows if not (row.given or row.stores))
 
 
 def _onnxruntime_us(problem: Product, floats: Product, arch: Arch) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, MEAN, layers
+from onnxbolt.epilogues import EPILOGUES, MEAN, layers, values_of
 from onnxbolt.problems import Problem, Reference
 from onnxbolt.verify.limits import FLOOR, TANH, TF32, Arithmetic, published, unit
 
@@ -52,7 +52,9 @@ def _limits_of_codes(problem: Problem, reference: Reference) -> list[float]:
     absolute, relative = arithmetic.approximation
     output = unit(values)
     (terms,) = reference.terms
-    found = [arithmetic.rounding(values), FLOOR, 0.0, output, output]
+    stored = values_of(problem.chain)  # the type of values beside codes
+    element = output if stored is None else unit(np.dtype(stored.numpy))
+    found = [arithmetic.rounding(values), FLOOR, 0.0, output, element]
     found += [arithmetic.accumulation(terms), relative, absolute]
     return found + [EPILOGUES[step].accuracy.own for step in problem.chain]
 

@@ -513,7 +513,8 @@ def test_every_step_of_codes_has_its_functor_in_the_header(step: EpilogueStep) -
     while not base.startswith("Step<"):
         base = bases[base.partition("<")[0]]
     kind = {"": "kNone", "vector": "kVector", "tensor": "kTensor"}[step.operand]
-    assert base == f"Step<Operand::{kind}, {len(step.params)}>"
+    params = f", {len(step.params)}" if step.params else ""
+    assert base == f"Step<Operand::{kind}{params}>"
 
 
 def test_missing_resources_name_the_cure() -> None:

@@ -37,9 +37,9 @@ PARAMS: dict[str, tuple[float, ...]] = {
     "Elu": (1.25,),
     "Dequantize": (0.03,),
     **{
-        step.name: (0.07, 0.0 if step.name.endswith("E4M3") else 5.0)
+        step.name: (0.07, 0.0 if step.name.endswith("E4M3") else 5.0) if step.given else ()
         for step in codes.STEPS
-        if step.given
+        if step is not codes.DEQUANTIZE
     },
 }
 ALL_FP16 = np.arange(2**16, dtype=np.uint16).view(np.float16)

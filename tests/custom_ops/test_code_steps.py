@@ -11,12 +11,14 @@ from onnxbolt.dtypes import CODES as TYPES
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import (
     ADD_CODES,
+    ADD_VALUES,
     DECODE,
     DEQUANTIZE,
     EPILOGUES,
     MUL_CODES,
     QUANTIZE,
     REQUANTIZE,
+    STORE_VALUES,
 )
 from onnxbolt.problems import QuantizedGemmProblem
 from onnxbolt.tune.acceptance import limits_of
@@ -126,4 +128,5 @@ def test_the_tuner_accepts_every_code_that_kernels_make(steps: HostSteps, dtype:
 
 def test_every_step_of_codes_is_of_these_kinds() -> None:
     read = (*DECODE.values(), *ADD_CODES.values(), *MUL_CODES.values())
-    assert set(CODES) == {DEQUANTIZE, *read, *ROUNDING}
+    values = (*ADD_VALUES.values(), *STORE_VALUES.values())
+    assert set(CODES) == {DEQUANTIZE, *read, *values, *ROUNDING}

@@ -124,6 +124,64 @@ def test_nodes_compute_what_their_bodies_do(
         assert np.mean(difference > 0) <= 1e-3
 
 
+def _sums_of_images(zero: int) -> onnx.ModelProto:
+    """A sum of values that is an output, and whose codes are multiplied."""
+    net = Net({"x": ("N", 16, 9, 10)})
+    x = _values(net, _codes(net, "x", 0.03, zero), 0.03, zero)
+    y = net.node("Conv", x, _weight(net, 16, 16, 3, 3, axis=0), net.normal(16), pads=[1] * 4)
+    total = net.node("Add", y, "x")
+    values = _values(net, _codes(net, total, 0.05, 113), 0.05, 113)
+    last = net.node("Conv", values, _weight(net, 32, 16, 1, 1, axis=0), net.normal(32))
+    return net.model(total, _codes(net, last, 0.1, 5))
+
+
+def _sums_of_rows(zero: int) -> onnx.ModelProto:
+    net = Net({"x": ("B", "S", 32)})
+    x = _values(net, _codes(net, "x", 0.03, zero), 0.03, zero)
+    y = net.node("Add", net.node("MatMul", x, _weight(net, 32, 32, axis=1)), net.normal(32))
+    total = net.node("Add", y, net.node("Neg", "x"))
+    values = _values(net, _codes(net, total, 0.05, 113), 0.05, 113)
+    last = net.node("MatMul", values, _weight(net, 32, 16, axis=1))
+    return net.model(total, _codes(net, net.node("Add", last, net.normal(16)), 0.1, 5))
+
+
+@pytest.mark.parametrize("most_rows", [None, 2])
+@pytest.mark.parametrize("zero", [0, 128])
+@pytest.mark.parametrize(
+    ("build", "shape"), [(_sums_of_images, (3, 16, 9, 10)), (_sums_of_rows, (2, 5, 32))]
+)
+def test_values_beside_codes_are_a_second_output(
+    build: Callable[[int], onnx.ModelProto],
+    shape: tuple[int, ...],
+    zero: int,
+    most_rows: int | None,
+    tmp_path: Path,
+) -> None:
+    """As one launch and in slices: each with its own part of the residual and of the values."""
+    model = build(zero)
+    families = [named("quantized_gemm_sm90"), named("quantized_conv_sm90")]
+    for family in families:
+        family.moves_values = True
+    try:
+        fused, library = _optimized(model, tmp_path)
+    finally:
+        for family in families:
+            family.moves_values = False
+    (both,) = [node for node in fused.graph.node if "_AddF32_StoreF32_" in node.op_type]
+    assert len(both.output) == 2
+    x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    if most_rows is not None:
+        library.limit(most_rows)
+    values, codes = _session(fused, library).run(None, {"x": x})
+    assert values.dtype == np.float32
+    for other in (fused, model):
+        right, right_codes = _session(other, None).run(None, {"x": x})
+        np.testing.assert_allclose(values, right, rtol=0, atol=2.0**-20 * np.abs(right).max())
+        difference = np.abs(codes.astype(int) - right_codes.astype(int))
+        assert difference.max() <= 1
+        assert np.mean(difference > 0) <= 1e-3
+
+
 def _changed(
     model: onnx.ModelProto, folder: Path, change: Callable[[onnx.NodeProto, onnx.GraphProto], None]
 ) -> Callable[[], object]:

@@ -47,6 +47,9 @@ ADDED |= {"Dequantize"} | {
     for dtype in DType
     if dtype.is_code
 }
+ADDED |= {
+    f"{step}{dtype.name}" for step in ("Add", "Store") for dtype in DType if not dtype.is_code
+}
 # modules that name an activation, and why
 NAMED = {
     "advice/activation.py": "activations that explain proposes, and for which ones",
@@ -63,6 +66,7 @@ NAMED = {
     "ops/attention/decomposed.py": "operators that may change scores",
     "precision/answers.py": "operators that round the answers of a detector, and that do not",
     "precision/decide.py": "bounds of a Clip that are known say that its result is within range",
+    "quantize/balance.py": "factors of channels move across a Relu",
     "verify/functions.py": "operators of several tensors",
     "verify/limits.py": "the operator that kernels have an instruction for",
 }

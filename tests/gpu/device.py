@@ -100,13 +100,13 @@ class Offsets(ctypes.Structure):
 class QuantizedGemm(Gemm):
     """QuantizedGemmArguments."""
 
-    _fields_ = [("offsets", Offsets)]
+    _fields_ = [("offsets", Offsets), ("values", _P)]
 
 
 class QuantizedConv(Conv):
     """QuantizedConvArguments."""
 
-    _fields_ = [("offsets", Offsets)]
+    _fields_ = [("offsets", Offsets), ("values", _P)]
 
 
 class Pool(ctypes.Structure):

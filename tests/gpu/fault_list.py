@@ -153,10 +153,8 @@ def _image() -> Iterator[tuple[str, tuple[Edit, ...]]]:
 # neighbouring ones where results have 8 bits
 
 _SUMS = "    typename Chain::template Operands<kCount> operands;\n    if constexpr (kPairs)\n"
-_READ_CODES = "    if constexpr (kPairs && Shape::kResidual)\n"
-_WRITE_CODES = (
-    "write_codes<kColumns>(buffer, Column, Chain::template pack<Output>(x, operands, params));"
-)
+_READ_CODES = "    if constexpr (Chain::kReadsValues)\n"
+_WRITE_CODES = "write_codes<kColumns>(buffer, Column, Chain::pack(y, params));"
 CODES = Store(
     "sm90/codes.h",
     _SUMS,

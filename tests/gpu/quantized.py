@@ -11,7 +11,14 @@ import numpy as np
 
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import ADD_CODES, DEQUANTIZE, EPILOGUES, QUANTIZE, REQUANTIZE
+from onnxbolt.epilogues import (
+    ADD_CODES,
+    DEQUANTIZE,
+    EPILOGUES,
+    QUANTIZE,
+    REQUANTIZE,
+    values_of,
+)
 from onnxbolt.families import named
 from onnxbolt.families.blocks.codes import CodesConfig, Offsets
 from onnxbolt.families.quantized_depthwise import QuantizedDepthwiseConfig
@@ -33,6 +40,8 @@ _ZEROS = {DType.U8: (131, 120, 113), DType.I8: (-9, 3, -7), DType.E4M3: (0, 0, 0
 _CODES_OF = {
     step: dtype for steps in (ADD_CODES, REQUANTIZE, QUANTIZE) for dtype, step in steps.items()
 }
+# unit roundoffs of values beside codes
+_UNITS = {DType.F16: 2.0**-11, DType.BF16: 2.0**-8, DType.F32: 2.0**-24}
 # scales: of x; of a residual, a pair and the result
 _X_SCALE, _SCALE = 0.03, 0.01
 
@@ -86,12 +95,27 @@ DEPTHWISES = (
 
 
 @dataclass
+class Beside:
+    """The values that a kernel writes beside codes, with the least and the largest right ones."""
+
+    output: Tensor
+    low: np.ndarray
+    high: np.ndarray
+
+    def wrong(self) -> int:
+        """The number of values that are out of their bounds, or not written."""
+        found = self.output.read().astype(np.float64)
+        return int((~((found >= self.low) & (found <= self.high))).sum())
+
+
+@dataclass
 class Coded(Problem):
     """With the least and the largest code that a kernel may write in each place; values of other
     types have a limit of their whole (problems.limit)."""
 
     low: np.ndarray = field(default_factory=lambda: np.zeros(0))
     high: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    beside: Beside | None = None
 
     def wrong(self, answer: np.ndarray) -> int:
         """The number of codes that are out of their bounds."""
@@ -272,7 +296,21 @@ class _Operands:
         if bias is not None:
             self.vectors[1] = bias
         self.vectors = [vector.astype(np.float32) for vector in self.vectors]
-        self.tensors = [codes(rng, instance.dtype, shape) for _ in range(kinds.count("tensor"))]
+        values = values_of(instance.chain)
+        reads = any(EPILOGUES[step].values and EPILOGUES[step].operand for step in instance.chain)
+        self.tensors = [
+            rng.normal(0, 1, shape).astype(values.numpy)
+            if values is not None and reads
+            else codes(rng, instance.dtype, shape)
+            for _ in range(kinds.count("tensor"))
+        ]
+        stores = any(EPILOGUES[step].stores for step in instance.chain)
+        self.values = (
+            Tensor(library, np.zeros(shape, values.numpy), empty=True)
+            if values is not None and stores
+            else None
+        )
+        self.bounds = (np.zeros(0), np.zeros(0))  # those of the values beside codes
         self.params = [_numbers(instance, step, scales) for step in instance.chain]
         device = [Tensor(library, vector) for vector in self.vectors]
         residuals = [Tensor(library, tensor, gap * UNIT) for tensor in self.tensors]
@@ -311,7 +349,11 @@ class _Operands:
                 *self._applied(sums, error, _ROUNDING),
             )
         low, high = (np.minimum(*bounds), np.maximum(*bounds))
-        return Coded(arguments, output, expected, kept, low, high)
+        if self.values is None:
+            return Coded(arguments, output, expected, kept, low, high)
+        arguments.values = self.values.pointer
+        beside = Beside(self.values, *self.bounds)
+        return Coded(arguments, output, expected, kept, low, high, beside)
 
     def _applied(
         self, sums: np.ndarray, error: np.ndarray | float, rounding: float
@@ -323,6 +365,12 @@ class _Operands:
             row = EPILOGUES[step]
             operand = next(operands[row.operand]).astype(np.float64) if row.operand else None
             results = [row.reference(end, operand, *numbers) for end in ends]
+            if row.stores and row.values:
+                unit = _UNITS[row.values]
+                self.bounds = (
+                    np.minimum(*ends) - unit * np.maximum(np.abs(np.minimum(*ends)), 2.0**-14),
+                    np.maximum(*ends) + unit * np.maximum(np.abs(np.maximum(*ends)), 2.0**-14),
+                )
             if step in QUANTIZE.values():
                 return results[0], results[1]
             # activations may cancel: their error is one of their argument

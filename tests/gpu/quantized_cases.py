@@ -35,6 +35,19 @@ _CHAINS = (
     ("Bias", "GeluErf"),
     ("Scale", "Clip"),
 )
+# with values that are added, or written beside codes
+_BESIDE = (
+    ("Bias", "AddF16", "Relu", "StoreF16"),
+    ("Bias", "AddF32", "Relu", "StoreF32"),
+    ("Bias", "AddBF16", "StoreBF16"),
+    ("Bias", "Relu", "StoreF16"),
+    ("Bias", "add", "Relu", "StoreF32"),
+)
+_ADDING = (
+    ((_I8, _F16), ("Bias", "AddF16", "Relu")),
+    ((_U8, _F32), ("Bias", "AddF32")),
+    ((_E4M3, _BF16), ("Bias", "AddBF16", "Relu")),
+)
 # columns of nominal problems, which decide the widths of the tiles
 _COLUMNS = (256, 64, 128, 48, 192, 80, 16, 512, 112)
 _ROWS, _DEPTH = 20_000, 512
@@ -48,7 +61,9 @@ def instances(arch: int) -> Iterator[Instance]:
     where the families do not run."""
     turns = itertools.count()
     forms = [*itertools.product(_TYPES, _CHAINS), *zip(_OTHERS, itertools.cycle(_CHAINS[1:4]))]
-    for is_conv, ((dtype, out), steps) in itertools.product((False, True), forms):
+    beside = [*itertools.product(_TYPES, _BESIDE), *_ADDING]
+    both = itertools.product((False, True), forms), itertools.product((False, True), beside)
+    for is_conv, ((dtype, out), steps) in itertools.chain(*both):
         turn = next(turns)
         problem = _problem(is_conv, turn, dtype, out, chain_of(dtype, out, steps))
         configs = _configs(problem, arch)

@@ -103,6 +103,16 @@ CODES: list[QuantizedGemmProblem | QuantizedConvProblem] = [
             *(dtype is DType.U8, dtype is DType.U8),
         ),
         QuantizedConvProblem(
+            *(8, 28, 28, 64, 128, 3, 3, 28, 28, (1, 1, 1, 1), (1, 1), (1, 1), 1, dtype, dtype),
+            ("Dequantize", "Bias", "AddF16", "Relu", "StoreF16", QUANTIZE[dtype]),
+            *(dtype is DType.U8, dtype is DType.U8),
+        ),
+        QuantizedGemmProblem(
+            *(1280, 256, 512, dtype, dtype),
+            ("Dequantize", "Bias", "AddF32", "StoreF32", QUANTIZE[dtype]),
+        ),
+        QuantizedGemmProblem(517, 208, 256, dtype, DType.F16, ("Dequantize", "Bias", "AddF16")),
+        QuantizedConvProblem(
             *(8, 28, 28, 64, 64, 3, 3, 28, 28, (1, 1, 1, 1), (1, 1), (1, 1), 64, dtype, dtype),
             ("Dequantize", "Bias", "Relu", QUANTIZE[dtype]),
             *(dtype is DType.U8, dtype is DType.U8),

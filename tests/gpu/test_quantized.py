@@ -38,6 +38,8 @@ def _right(instance: Instance, problem: Coded, where: object = "") -> None:
     assert problem.expected is not None
     if instance.out.is_code:
         assert problem.wrong(answer) == 0, (problem.output.shape, where)
+    if problem.beside is not None:
+        assert problem.beside.wrong() == 0, (problem.output.shape, where)
     assert relative_error(answer, problem.expected) <= limit(instance), (
         problem.output.shape,
         where,
@@ -68,6 +70,8 @@ def test_k_split_over_a_cluster(library: Library, instance: Instance) -> None:
     for problem in deep:
         for split in splits(instance):
             problem.output.empty()
+            if problem.beside is not None:
+                problem.beside.output.empty()
             try:
                 kernel.launch(problem.arguments, split_k=split)
             except KernelError as error:
@@ -239,6 +243,45 @@ def test_offsets_and_kernels_that_do_not_fit_are_refused(library: Library) -> No
     without.arguments.offsets.values = without.output.pointer
     with pytest.raises(KernelError, match="adds no offsets"):
         library.kernel(plain).check(without.arguments)
+
+
+def _storing() -> Instance:
+    return next(each for each in GEMMS if each.chain[-2] == "StoreF16" and "AddF16" in each.chain)
+
+
+def test_values_and_kernels_that_do_not_fit_are_refused(library: Library) -> None:
+    plain, storing = _of(Offsets.NONE, GEMMS), _storing()
+    without, with_values = (quantized.gemm(library, each, SHAPE) for each in (plain, storing))
+    kernel = library.kernel(storing)
+    kernel.check(with_values.arguments)
+    with_values.arguments.epilogue.tensor_pitch[0] += 4
+    with pytest.raises(KernelError, match="or their pitch, are not aligned"):
+        kernel.check(with_values.arguments)
+    with_values = quantized.gemm(library, storing, SHAPE)
+    with_values.arguments.values = None
+    with pytest.raises(KernelError, match="no place for the values"):
+        kernel.check(with_values.arguments)
+    without.arguments.values = without.output.pointer
+    with pytest.raises(KernelError, match="the result is to be written as values, too"):
+        library.kernel(plain).check(without.arguments)
+
+
+@pytest.mark.parametrize("out", [DType.I8, DType.U8, DType.E4M3])
+def test_values_beside_codes_saturate_and_keep_nan_by_themselves(
+    library: Library, out: DType
+) -> None:
+    """Values are rounded to their own type, whatever becomes of the codes."""
+    instance = _with(out, ("Bias", "Relu", "StoreF16"))
+    bias = np.zeros(quantized.columns_of(instance, SHAPE.n), np.float32)
+    bias[3], bias[17], bias[30], bias[40] = np.inf, -np.inf, np.nan, 1e6
+    problem = quantized.gemm(library, instance, SHAPE, bias=bias)
+    library.kernel(instance).launch(problem.arguments)
+    assert problem.beside is not None
+    values = problem.beside.output.read().astype(np.float64)
+    assert np.isinf(values[:, 3]).all()
+    assert (values[:, 17] == 0).all()
+    assert np.isnan(values[:, 30]).all()
+    assert np.isinf(values[:, 40]).all()
 
 
 def test_each_form_is_met() -> None:

@@ -4,6 +4,7 @@ outputs on every run."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import ml_dtypes
@@ -76,6 +77,24 @@ def _residual_block(zero: int) -> onnx.ModelProto:
     return net.model(x)
 
 
+def _residuals_of_values(zero: int) -> onnx.ModelProto:
+    """As ModelOpt writes them: sums are read as values and as codes."""
+    net = Net({"x": (2, 64, 28, 28)})
+    x = "x"
+    for _ in range(2):
+        y = net.node(
+            *("Conv", _coded(net, x, 0.03, zero), _weight(net, 64, 64, 3, 3, axis=0)),
+            net.normal(64, scale=0.1),
+            pads=SAME,
+        )
+        y = net.node(
+            *("Conv", _coded(net, net.node("Relu", y), 0.02), _weight(net, 64, 64, 1, 1, axis=0)),
+            net.normal(64, scale=0.1),
+        )
+        x = net.node("Relu", net.node("Add", y, x))
+    return net.model(x)
+
+
 def _inverted_block(zero: int) -> onnx.ModelProto:
     """As MobileNet's: wider, each channel by itself, narrower, with a residual of codes."""
     net = Net({"x": (2, 32, 28, 28)})
@@ -142,6 +161,31 @@ def test_blocks_of_images(
     build: Callable[[int], onnx.ModelProto], least: int, zero: int, precision: str, tmp_path: Path
 ) -> None:
     assert _verified(build(zero), tmp_path, precision) >= least
+
+
+@pytest.mark.parametrize("precision", ["keep", "fp16"])
+@pytest.mark.parametrize("zero", [0, 128])
+def test_sums_are_values_and_codes(zero: int, precision: str, tmp_path: Path) -> None:
+    """One node writes both."""
+    with _moving_values():
+        assert _verified(_residuals_of_values(zero), tmp_path, precision) == 4
+        nodes = onnx.load(tmp_path / "out.onnx").graph.node
+    assert sum("_Store" in node.op_type for node in nodes) == 1
+    assert sum("_AddF" in node.op_type for node in nodes) == 2
+
+
+@contextmanager
+def _moving_values() -> Iterator[None]:
+    """Planning chooses kernels that add values and write these, too."""
+    families = named("quantized_gemm_sm90"), named("quantized_conv_sm90")
+    before = [family.moves_values for family in families]
+    for family in families:
+        family.moves_values = True
+    try:
+        yield
+    finally:
+        for family, moves in zip(families, before, strict=True):
+            family.moves_values = moves
 
 
 @pytest.mark.parametrize("precision", ["keep", "fp16"])

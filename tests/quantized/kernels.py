@@ -58,6 +58,17 @@ def registered() -> Iterator[None]:
 
 
 @contextmanager
+def beside() -> Iterator[None]:
+    """With products of codes that add values, and write their result as values, too."""
+    (family,) = EXTENSION.families
+    family.moves_values = True
+    try:
+        yield
+    finally:
+        family.moves_values = False
+
+
+@contextmanager
 def unmoved() -> Iterator[None]:
     """As if no kernel that takes codes in place of values had run on a GPU."""
     able = [f for f in FAMILIES.values() if f.codes and f.codes_measured]

@@ -20,6 +20,7 @@ struct QuantizedConvSm90
     return sm90::CheckConvolution<Shape>(conv, [&] {
       if (const char* error = CheckLayout(conv, false)) return error;
       if (const char* error = sm90::CheckRows<Shape>(conv)) return error;
+      if (const char* error = sm90::CheckValues<Shape>(conv)) return error;
       return sm90::CheckOffsets<Shape>(conv);
     });
   }
@@ -28,7 +29,7 @@ struct QuantizedConvSm90
     const auto& conv = *static_cast<const QuantizedConvArguments*>(arguments);
     return sm90::LaunchConvolution<Shape, sm90::TileEnd<Shape>>(
         conv, conv.y_pitch, launch,
-        [&](sm90::CodeParams& params) { sm90::DescribeOffsets(params, conv); });
+        [&](sm90::CodeParams& params) { sm90::DescribeCodes(params, conv); });
   }
 };
 

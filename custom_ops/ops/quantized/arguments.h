@@ -14,12 +14,16 @@ struct OffsetArguments {
   int zero = 0;  // the zero point, for kernels that subtract it from x
 };
 
+// `values`: where the result is written in front of the epilogue's last step, in rows without gaps;
+// null if it is not.
 struct QuantizedGemmArguments : GemmArguments {
   OffsetArguments offsets;
+  void* values = nullptr;
 };
 
 struct QuantizedConvArguments : ConvArguments {
   OffsetArguments offsets;
+  void* values = nullptr;
 };
 
 }  // namespace onnxbolt

@@ -49,7 +49,7 @@ class QuantizedGemm : public RowProduct {
   QuantizedGemm(const Op& op, const Attributes& attributes) : offsets_(op, attributes) {}
 
   const char* Launch(const Tensors& t, const Run& run) const override {
-    const QuantizedGemmArguments arguments{Arguments(t), offsets_.Read(t)};
+    const QuantizedGemmArguments arguments{Arguments(t), offsets_.Read(t), t.stored_data};
     return run(&arguments);
   }
 
@@ -63,7 +63,7 @@ class QuantizedConv : public Convolution {
       : Convolution(op, attributes, 4), offsets_(op, attributes) {}
 
   const char* Launch(const Tensors& t, const Run& run) const override {
-    const QuantizedConvArguments arguments{Arguments(t), offsets_.Read(t)};
+    const QuantizedConvArguments arguments{Arguments(t), offsets_.Read(t), t.stored_data};
     return run(&arguments);
   }
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import tensor_operands
+from onnxbolt.epilogues import tensor_operands, values_of
 from onnxbolt.families.base import FLAG, Compiled
 from onnxbolt.families.blocks import sm90
 from onnxbolt.families.blocks.memory import memory_us
@@ -23,6 +23,7 @@ from onnxbolt.families.blocks.sm90 import Sm90Config
 from onnxbolt.families.row import at
 from onnxbolt.problems import QuantizedConvProblem, QuantizedGemmProblem
 
+_ACCESS = 16  # bytes of a row of values in multiples
 _PAIRED = 16  # columns that are stored together where results have 8 bits
 # the most elements along k whose sums tensor cores add up without fp32
 _UNPROMOTED = 128
@@ -61,8 +62,11 @@ def candidates(
 ) -> Iterator[C]:
     """Every configuration for `problem`, each for all m; none where TMA cannot read or write its
     rows, or where the epilogue reads more tensors than come by TMA."""
-    narrow = problem.out.bytes == 1
-    if narrow and (problem.columns % _PAIRED or tensor_operands(problem.chain) > 1):
+    narrow, tensors = problem.out.bytes == 1, tensor_operands(problem.chain)
+    if narrow and (problem.columns % _PAIRED or tensors > 1):
+        return
+    values = values_of(problem.chain)
+    if values is not None and (tensors > 1 or problem.columns * values.bytes % _ACCESS):
         return
     for config in sm90.candidates(kind, problem, arch, swizzle):
         if narrow and config.columns // config.cluster[0] % _PAIRED:

@@ -26,7 +26,7 @@ from typing import ClassVar, TypeVar
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import gates, rotates, tensor_operands
+from onnxbolt.epilogues import STORE, epilogue_bytes, gates, rotates, tensor_operands
 from onnxbolt.families.base import (
     FLAG,
     SCHEDULES,
@@ -620,8 +620,10 @@ def _im2col_clocks(problem: Product, rows: int, k: int) -> float:
 
 def epilogue_us(problem: Product, outputs: float) -> float:
     """Microseconds of the epilogue of `outputs` values of one tile."""
-    tensors = tensor_operands(problem.chain)
-    moved = outputs * (problem.out.bytes + tensors * problem.dtype.bytes) / _STORE
+    # kernels that store rows in front of another form or product are measured as a whole
+    chain = tuple(step for step in problem.chain if step != STORE)
+    beside = epilogue_bytes(chain, problem.dtype)
+    moved = outputs * (problem.out.bytes + beside) / _STORE
     exact = problem.dtype.is_code  # kernels of codes approximate no step
     steps = epilogue_cost(problem.chain, exact) + (_CODE_OPERATIONS if exact else 0.0)
     operations = outputs * (_STAGING_OPERATIONS + steps) / LANES

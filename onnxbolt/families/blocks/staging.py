@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, STORE
+from onnxbolt.epilogues import EPILOGUES, STORE, values_of
 from onnxbolt.families.base import Typed
 
 SWIZZLED_ROWS = (128, 64, 32)  # bytes; the widest that divides a tile's row
@@ -25,6 +25,7 @@ def loads_residual(kernel: Typed) -> bool:
     """True if TMA loads a residual into the memory that stages the output."""
     return (
         any(EPILOGUES[step].operand == "tensor" for step in kernel.chain)
+        and values_of(kernel.chain) is None  # threads read values beside codes
         and kernel.dtype.bytes == staged(kernel).bytes
     )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
+from onnxbolt.epilogues import values_of
 from onnxbolt.families.base import Compiled, Family
 from onnxbolt.families.blocks import channelwise
 from onnxbolt.families.blocks.channelwise import ChannelwiseConfig
@@ -30,7 +31,7 @@ class QuantizedDepthwise(Family[QuantizedDepthwiseConfig]):
     def candidates(
         self, problem: QuantizedConvProblem, arch: Arch
     ) -> tuple[QuantizedDepthwiseConfig, ...]:
-        if problem.r * problem.s > _TAPS:
+        if problem.r * problem.s > _TAPS or values_of(problem.chain):
             return ()
         return channelwise.candidates(QuantizedDepthwiseConfig, problem, arch)
 

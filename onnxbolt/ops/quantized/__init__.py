@@ -16,7 +16,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import AttributeProto
 
-from onnxbolt.candidates import Anchor, Candidate
+from onnxbolt.candidates import Anchor, Candidate, Link
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import BIAS, CASTS, DEQUANTIZE, Step
 from onnxbolt.forms import FIRST_TO_LAST, LAST_TO_FIRST, Form, kept, padded_channels, take
@@ -103,6 +103,10 @@ class _OfCodes(ProductOp):
     def continuations(self) -> Sequence[StepPattern]:
         """Steps between values and codes; no further product."""
         return pattern.continuations(self)
+
+    def beside(self, anchor: Anchor, tensor: gs.Tensor) -> tuple[Link, ...]:
+        """The result as values, and its codes."""
+        return pattern.stored_and_quantized(anchor, tensor)
 
     def writes_slices(self, anchor: Anchor) -> bool:
         """False: codes are not added to what was written before."""
@@ -238,12 +242,13 @@ class QuantizedConv(_OfCodes, Conv):
 
         def operand(name: str, step: Step) -> str:
             if step.row.operand == "tensor":
-                return _turned(body, name, first, signature.dtype)
+                return _turned(body, name, first, step.row.values or signature.dtype)
             return body("Reshape", [name, body.ints(-1, *[1] * (signature.rank - 2))])
 
         steps = [sums, *steps]
         named = [scale, *operands]
-        result = epilogue(body, steps, opset, result, named, Arranged(operand))
+        arranged = Arranged(operand, stored=lambda name: body("Transpose", [name], perm=last))
+        result = epilogue(body, steps, opset, result, named, arranged)
         return _turned(body, result, last, steps[-1].row.cast)
 
 

@@ -25,10 +25,21 @@ from onnxbolt.canonicalize.quantized.scaling import (
     QUANTIZE,
     Scaling,
     is_dequantize,
+    is_quantize,
     scaling_of,
 )
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import ADD_CODES, BIAS, CASTS, DECODE, MUL_CODES, REQUANTIZE, Step
+from onnxbolt.epilogues import (
+    ADD_CODES,
+    ADD_VALUES,
+    BIAS,
+    CASTS,
+    DECODE,
+    MUL_CODES,
+    REQUANTIZE,
+    STORE_VALUES,
+    Step,
+)
 from onnxbolt.epilogues import DEQUANTIZE as SCALE_SUMS
 from onnxbolt.epilogues import QUANTIZE as ENDS
 from onnxbolt.graph.edit import auto_pad, insert, pinned, producer, sole_use, stand_in
@@ -147,6 +158,25 @@ def _type(codes: gs.Tensor) -> DType:
     dtype = DType.of_codes(codes.dtype)
     assert dtype is not None  # the caller has looked
     return dtype
+
+
+def stored_and_quantized(anchor: Anchor, tensor: gs.Tensor) -> tuple[Link, ...]:
+    """The links by which a product writes its result, which others read as values, and the codes
+    that a QuantizeLinear makes of it; none where no kernel does, or where there is none."""
+    dtype = DType.of(tensor.dtype)
+    if dtype is None or not _moves_values(anchor):
+        return ()
+    for node in tensor.outputs:
+        if is_quantize(node) and node.inputs[0] is tensor:
+            found = _quantize(anchor.op, node, tensor, anchor)
+            if isinstance(found, Link):
+                return (Link(Step(STORE_VALUES[dtype]), None, (), tensor), found.last or found)
+    return ()
+
+
+def _moves_values(anchor: Anchor) -> bool:
+    problem = anchor.op.problem_type
+    return problem is not None and not anchor.depthwise and families.moves_values(problem)
 
 
 def _combine(
@@ -268,7 +298,7 @@ def _quantize(op: FusedOp, node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> 
 
 
 def _add(op: FusedOp, node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link | str | None:
-    """Add of another tensor's codes."""
+    """Add of another tensor's codes, or of values."""
     if anchor.op is not op or node.inputs[0] is node.inputs[1]:
         return None
     (other,) = (each for each in node.inputs if each is not tensor)
@@ -277,16 +307,34 @@ def _add(op: FusedOp, node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link 
     pair = producer(other)
     scaling = scaling_of(pair) if pair is not None and is_dequantize(pair) else None
     if pair is None or scaling is None or scaling.axis is not None:
-        return f"its other operand is no value of codes: {other.name}"
+        return _add_values(node, tensor, other, anchor)
     codes = pair.inputs[0]
     if DType.of_codes(codes.dtype) is not anchor.dtype:
         return f"its other operand has codes of another type: {codes.name}"
-    if list(codes.shape or ()) != list(tensor.shape or ()) or None in (codes.shape or (None,)):
-        return f"its other operand's shape may differ from the result's: {other.name}"
+    if not _same_shape(codes, tensor):
+        return _OTHER_SHAPE + other.name
     if len(other.outputs) != 1:
         return f"values of its other operand's codes are read by other nodes: {other.name}"
     step = Step(ADD_CODES[anchor.dtype], _params(scaling))
     return Link(step, codes, (pair, node), node.outputs[0])
+
+
+_OTHER_SHAPE = "its other operand's shape may differ from the result's: "
+
+
+def _same_shape(operand: gs.Tensor, tensor: gs.Tensor) -> bool:
+    shape = operand.shape
+    return shape is not None and None not in shape and list(shape) == list(tensor.shape or ())
+
+
+def _add_values(node: gs.Node, tensor: gs.Tensor, other: gs.Tensor, anchor: Anchor) -> Link | str:
+    """Add of values that another node writes."""
+    dtype = DType.of(other.dtype)
+    if dtype is None or other.dtype != tensor.dtype or not _moves_values(anchor):
+        return f"its other operand is no value of codes: {other.name}"
+    if not _same_shape(other, tensor):
+        return _OTHER_SHAPE + other.name
+    return Link(Step(ADD_VALUES[dtype]), other, (node,), node.outputs[0])
 
 
 def _cast(op: FusedOp, node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link | None:

@@ -526,11 +526,17 @@ inline void Compute(const AttentionArguments& a) {
   }
 }
 
-// A uint8 code of a sum of uint8 by int8: bias, and a residual of codes if there is one.
-inline uint8_t Code(const EpilogueArguments& e, int32_t sum, int64_t row, int64_t channel) {
+// A uint8 code of a sum of uint8 by int8: bias, and a residual of codes if there is one. With
+// `values` a residual is of float32, and so is the result, which is written there, too.
+inline uint8_t Code(const EpilogueArguments& e, int32_t sum, int64_t row, int64_t channel,
+                    float* values) {
   float x = static_cast<float>(sum) * (e.params[0] * e.vectors[0][channel]) + e.vectors[1][channel];
   const float* next = e.params + 1;
-  if (e.tensors[0]) {
+  if (values) {
+    if (e.tensors[0])
+      x += static_cast<const float*>(e.tensors[0])[row * e.tensor_pitch[0] + channel];
+    *values = x;
+  } else if (e.tensors[0]) {
     const auto* codes = static_cast<const uint8_t*>(e.tensors[0]);
     x += (float(codes[row * e.tensor_pitch[0] + channel]) - next[1]) * next[0];
     next += 2;
@@ -545,7 +551,9 @@ inline void Compute(const QuantizedGemmArguments& g) {
     for (int64_t n = 0; n < g.n; ++n) {
       int32_t sum = g.offsets.values ? g.offsets.values[n] : 0;
       for (int64_t k = 0; k < g.k; ++k) sum += int32_t{a[m * g.lda + k]} * b[n * g.ldb + k];
-      static_cast<uint8_t*>(g.d)[m * g.ldd + n] = Code(g.epilogue, sum, m, n);
+      auto* values = static_cast<float*>(g.values);
+      static_cast<uint8_t*>(g.d)[m * g.ldd + n] =
+          Code(g.epilogue, sum, m, n, values ? values + m * g.n + n : nullptr);
     }
   }
 }
@@ -584,7 +592,9 @@ inline void Compute(const QuantizedConvArguments& c) {
         const int8_t* weights = filter + ((int64_t{k} * c.r + r) * c.s + s) * c.c;
         for (int i = 0; i < c.c; ++i) sum += int32_t{from[i]} * weights[i];
       });
-      static_cast<uint8_t*>(c.y)[row * c.y_pitch + k] = Code(c.epilogue, sum, row, k);
+      auto* values = static_cast<float*>(c.values);
+      static_cast<uint8_t*>(c.y)[row * c.y_pitch + k] =
+          Code(c.epilogue, sum, row, k, values ? values + row * c.k + k : nullptr);
     }
   }
 }
