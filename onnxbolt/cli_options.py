@@ -131,7 +131,9 @@ _CHOICES = (
         show_default=True,
         help=(
             "Type of weights and compute. keep: as in the model; fp32 is multiplied as TF32. int8,"
-            " fp8: products in 8 bits by --calibration, the rest in fp16; for `optimize` and `ci`."
+            " fp8: products in 8 bits by --calibration, the rest in fp16. auto: for each product"
+            " what gains most time for the least error, within --max-error. The last three are for"
+            " `optimize` and `ci`."
         ),
     ),
     click.option(
@@ -212,8 +214,8 @@ _CALIBRATION = (
         metavar="FILE.npz|DIRECTORY",
         type=FILE,
         help=(
-            "With --precision int8 or fp8: inputs (.npz, one array per graph input) from which"
-            " scales are found. Not needed where the lock file has them."
+            "With --precision int8, fp8 or auto: inputs (.npz, one array per graph input) from"
+            " which scales are found. Not needed where the lock file has them."
         ),
     ),
     click.option(
@@ -231,7 +233,17 @@ _CALIBRATION = (
         type=Finite(min=0),
         help=(
             "With --precision int8 or fp8: exit with 3 if an output differs by more from the model"
-            " of floats on the calibration data, as relative L2 error."
+            " of floats on the calibration data, as relative L2 error. --precision auto keeps it."
+        ),
+    ),
+    click.option(
+        "--metric",
+        default="",
+        metavar="MODULE:FUNCTION",
+        help=(
+            "With --precision auto: FUNCTION(outputs, arrays) scores a batch of the calibration"
+            " data, which may hold labels beside the inputs; --max-error is then by how much the"
+            " mean score may fall."
         ),
     ),
 )

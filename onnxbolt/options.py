@@ -21,7 +21,9 @@ from onnxbolt.files import private_directory
 from onnxbolt.spelling import option
 
 PRECISIONS = ("fp16", "bf16", "keep")
-QUANTIZED = ("int8", "fp8")  # precisions that calibration makes
+CODES = ("int8", "fp8")
+AUTO = "auto"
+QUANTIZED = (*CODES, AUTO)  # precisions that calibration makes
 METHODS = ("minmax", "entropy", "percentile")  # ways to find scales
 FUSE = ("winning", "all")
 # Bolt, section 3.2.2: tens of candidates are enough where the templates know the hardware
@@ -39,6 +41,7 @@ class Choices(TypedDict, total=False):
     calibration: str | Path | None
     calibration_method: str
     max_error: float | None
+    metric: str
     fuse: str
     skip_nodes: Sequence[str]
     skip_rules: Sequence[str]
@@ -81,14 +84,18 @@ class Options:
 
     precision   "fp16", "bf16" or "keep": type of weights and compute; keep: as in the model, fp32
                 on TF32 tensor cores. "int8" or "fp8": products and what is stored between them in 8
-                bits, the rest in fp16
-    calibration with precision "int8" or "fp8": .npz with one array per graph input, or a directory
-                of them, from which scales are found; not needed where `lock` has them
+                bits, the rest in fp16; "auto": for each product what gains most time for the least
+                error, within `max_error`
+    calibration with precision "int8", "fp8" or "auto": .npz with one array per graph input, or a
+                directory of them, from which scales are found; not needed where `lock` has them
     calibration_method
                 "minmax": codes reach the largest magnitude; "entropy", "percentile": as
-                onnxruntime.quantization chooses; for "int8" alone
+                onnxruntime.quantization chooses; for int8 alone
     max_error   with precision "int8" or "fp8": fail if an output differs by more than this from the
-                model of floats on the calibration data, as relative L2 error
+                model of floats on the calibration data, as relative L2 error; "auto" keeps it
+    metric      with precision "auto": "module:function" that scores a batch from the outputs and
+                the arrays of the calibration data, labels among them; the error is then by how much
+                the mean score falls
     fuse        "winning": only fusions that beat ONNX Runtime's own kernels (as measured,
                 else as predicted); "all": every fusion
     skip_nodes  names of fused nodes, source nodes or tensors, one or several: no fused node
@@ -147,6 +154,7 @@ class Options:
     calibration: str | Path | None = None
     calibration_method: str = "minmax"
     max_error: float | None = None
+    metric: str = ""
     fuse: str = "winning"
     skip_nodes: Sequence[str] = ()
     skip_rules: Sequence[str] = ()
@@ -237,6 +245,7 @@ class Options:
     def _check_calibration(self) -> None:
         codes = self.precision in QUANTIZED
         asked = {
+            "metric": bool(self.metric),
             "calibration": self.calibration is not None,
             "calibration_method": self.calibration_method != METHODS[0],
             "max_error": self.max_error is not None,
@@ -244,7 +253,17 @@ class Options:
         if not codes and (name := next((name for name, given in asked.items() if given), "")):
             raise InputError(
                 f"{option(name, getattr(self, name))} needs {option('precision')}"
-                f" {' or '.join(QUANTIZED)}, not {self.precision}"
+                f" {', '.join(QUANTIZED[:-1])} or {AUTO}, not {self.precision}"
+            )
+        if self.metric and self.precision != AUTO:
+            raise InputError(
+                f"{option('metric', self.metric)} decides between precisions: it needs"
+                f" {option('precision', AUTO)}"
+            )
+        if self.precision == AUTO and self.calibration is not None and self.max_error is None:
+            raise InputError(
+                f"{option('precision', AUTO)} needs {option('max_error')}, the error up to which"
+                " time is gained"
             )
         if codes and self.calibration is None and self.lock is None:
             raise InputError(
@@ -314,6 +333,7 @@ class Options:
             calibration=None,
             calibration_method=METHODS[0],
             max_error=None,
+            metric="",
         )
 
     @property

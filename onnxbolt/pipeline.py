@@ -42,9 +42,10 @@ from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.cost import learned_from
 from onnxbolt.plan.ranges import unshared
 from onnxbolt.plan.whole import Estimate, estimates
-from onnxbolt.precision.kernel_table import kernels_of
+from onnxbolt.precision.kernel_table import Kernels, kernels_of
 from onnxbolt.precision.widen import widen
 from onnxbolt.problems import Problem
+from onnxbolt.quantize.search import Timed, Times
 from onnxbolt.quantize.stage import staged
 from onnxbolt.report import Account, Fused, Report
 from onnxbolt.rewrite import Rewriter, rewrite
@@ -119,10 +120,11 @@ def optimize_as_decided(
         whole, notes = promised(given, options)
         floats, asked, made = whole, options, None
         if options.precision in QUANTIZED:
-            whole, made = staged(
-                whole, options, lock.quantized, archs, output.quantized, output.quantized_place
-            )
-            lock, options = lock.with_scales(made.scales), options.in_floats
+            timed = _timed(options, lock, kernels, archs, progress, watch)
+            places = output.quantized, output.quantized_place
+            whole, made = staged(whole, options, lock.quantized, archs, *places, timed)
+            lock = lock.with_scales(made.scales)
+            options = dataclasses.replace(options.in_floats, precision=made.scales.floats)
         original, branches = resolved(whole)
         try:
             subject = Subject.of(original, options, kernels, archs=archs)
@@ -213,6 +215,30 @@ def optimize_as_decided(
     if not report.passed:
         raise AccuracyError(report.failure(), report)
     return report
+
+
+def _timed(
+    options: Options,
+    lock: Lock,
+    kernels: Kernels,
+    archs: Sequence[int],
+    progress: Callable[[str], None] | None,
+    watch: Progress | None,
+) -> Timed:
+    """The times of models that a search for precisions compares: measured where `options` tune or
+    the database has them, else predicted."""
+
+    def timed(model: ModelProto, floats: str) -> Times:
+        chosen = dataclasses.replace(options.in_floats, precision=floats)
+        subject = Subject.of(resolved(model)[0], chosen, kernels, archs=archs)
+        parts = Planner(archs, chosen, lock.timings(False), progress, watch).fused(subject)
+        rows = tuple(
+            (sum(each.best_known_us for each in row.predicted), row.source_nodes)
+            for row in _rows(parts)
+        )
+        return Times(sum(found.ours_us for found in _estimates(parts)), rows)
+
+    return timed
 
 
 def _write_lock(lock: Lock, options: Options, output: Output) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import onnx
 import onnx_graphsurgeon as gs
@@ -32,10 +33,10 @@ from onnxbolt.match.quantized import is_quantized
 from onnxbolt.quantize import balance, pairs, running
 from onnxbolt.quantize.data import Data
 from onnxbolt.quantize.placement import Placement
-from onnxbolt.quantize.scales import Left, Quantization, Scales
+from onnxbolt.quantize.scales import Left, Scales
 from onnxbolt.spelling import option
 
-__all__ = ["Quantization", "Quantized", "Scales", "calibrated", "digest_of", "quantized"]
+__all__ = ["Calibration", "Quantized", "calibrated", "digest_of", "quantized"]
 
 CODES = {"int8": DType.I8, "fp8": DType.E4M3}
 _FP8_OPSET, _FP8_IR = 19, 9
@@ -66,44 +67,91 @@ class Quantized:
     left: tuple[Left, ...]
 
 
-def calibrated(
-    model: ModelProto, precision: str, data: Data, method: str, leave: frozenset[str] = frozenset()
-) -> Quantized:
-    """The model quantized by calibration data; the products that `leave` names stay.
+class Calibration:
+    """A model with calibration data, and what was measured so far.
+
+    Raises InputError for a model or data that cannot be used, and where nothing could be quantized.
+    """
+
+    def __init__(self, model: ModelProto, precision: str, data: Data, method: str) -> None:
+        self.model, self.precision, self.data, self.method = model, precision, data, method
+        self._raised = _raised(model, precision)
+        self._balanced = _balanced(self._raised, precision, data)
+        self._magnitudes = dict[str, float]()
+
+    @cached_property
+    def floats(self) -> tuple[ModelProto, Weights]:
+        """The model of floats in the form that is quantized, with data of its own apart."""
+        return _exported(_prepared(self._raised, self.precision, self._balanced))
+
+    @cached_property
+    def known(self) -> Scales:
+        """The facts about model and data, without scales."""
+        digests = digest_of(self.model), self.data.digest()
+        return Scales(
+            digests[0],
+            self.precision,
+            self.method,
+            len(self.data),
+            digests[1],
+            {},
+            self._balanced,
+        )
+
+    def placement(self, leave: frozenset[str] = frozenset()) -> Placement:
+        """The placement in a graph of its own, but for the products that `leave` names."""
+        return _placement(self._raised, self.precision, leave, self._balanced)
+
+    @cached_property
+    def _graph(self) -> gs.Graph:
+        return _prepared(self._raised, self.precision, self._balanced)
+
+    def only(self, name: str) -> Placement:
+        """The placement where one product alone is quantized; its graph is not to be changed."""
+        every = Placement(self._graph, CODES[self.precision]).products
+        others = frozenset(product.node.name for product in every) - {name}
+        return Placement(self._graph, CODES[self.precision], others)
+
+    def scales(self, placement: Placement) -> dict[str, float]:
+        """The scale of each tensor that is stored as codes."""
+        names = [[tensor.name for tensor in group] for group in placement.groups]
+        new = [name for group in names for name in group if name not in self._magnitudes]
+        self._magnitudes |= running.magnitudes(*self.floats, self.data, new, self.method)
+        dtype = CODES[self.precision]
+        return {
+            name: pairs.scale_of(max(self._magnitudes[each] for each in group), dtype)
+            for group in names
+            for name in group
+        }
+
+    def quantized(self, leave: frozenset[str] = frozenset()) -> Quantized:
+        """The quantized model, whose errors are not measured yet."""
+        placement = self.placement(leave)
+        scales = self.scales(placement)
+        return _written(placement, replace(self.known, scales=scales, left=tuple(sorted(leave))))
+
+    def switched(self) -> tuple[ModelProto, Weights]:
+        """The quantized model with a switch for each tensor and product."""
+        placement = self.placement()
+        pairs.write(placement, self.scales(placement), switches=True)
+        return _exported(placement.graph)
+
+
+def calibrated(model: ModelProto, precision: str, data: Data, method: str) -> Quantized:
+    """The model quantized by calibration data.
 
     Raises InputError for a model or data that cannot be used.
     """
-    raised = _raised(model, precision)
-    balanced = _balanced(raised, precision, data, leave)
-    placement = _placement(raised, precision, leave, balanced)
-    names = [[tensor.name for tensor in group] for group in placement.groups]
-    floats = _exported(_prepared(raised, precision, leave, balanced))
-    found = running.magnitudes(*floats, data, [name for group in names for name in group], method)
-    dtype = CODES[precision]
-    scales = {
-        name: pairs.scale_of(max(found[each] for each in group), dtype)
-        for group in names
-        for name in group
-    }
-    decided = Scales(
-        digest_of(model),
-        precision,
-        method,
-        len(data),
-        data.digest(),
-        scales,
-        balanced,
-        left=tuple(sorted(leave)),
-    )
-    made = _written(placement, decided)
+    made = Calibration(model, precision, data, method).quantized()
     errors = running.errors(model, made.model, made.large, data)
-    measured = Scales(**{**vars(decided), "errors": errors})
-    return Quantized(made.model, made.large, measured, made.left)
+    return replace(made, scales=replace(made.scales, errors=errors))
 
 
 def quantized(model: ModelProto, scales: Scales) -> Quantized:
     """The model quantized by known scales, which are those of a lock file. Raises InputError where
     they are not this model's."""
+    if not scales.scales and scales.chosen is not None:
+        return Quantized(model, {}, scales, ())  # the search has left all as it was
     leave = frozenset(scales.left)
     raised = _raised(model, scales.precision)
     placement = _placement(raised, scales.precision, leave, scales.balanced)
@@ -155,14 +203,12 @@ def _raised(model: ModelProto, precision: str) -> ModelProto:
     return raised
 
 
-def _balanced(
-    model: ModelProto, precision: str, data: Data, leave: frozenset[str]
-) -> dict[str, tuple[int, ...]]:
+def _balanced(model: ModelProto, precision: str, data: Data) -> dict[str, tuple[int, ...]]:
     """The powers of two by which channels are divided, for tensors between linear pairs."""
     if precision != "int8":
         return {}
-    found = balance.pairs(_placement(model, precision, leave))
-    floats = _exported(_prepared(model, precision, leave))
+    found = balance.pairs(_placement(model, precision))
+    floats = _exported(_prepared(model, precision))
     largest = running.channel_magnitudes(*floats, data, list(found))
     powers = {name: balance.exponents(pair, largest[name]) for name, pair in found.items()}
     return {name: each for name, each in powers.items() if any(each)}
@@ -171,10 +217,10 @@ def _balanced(
 def _placement(
     model: ModelProto,
     precision: str,
-    leave: frozenset[str],
+    leave: frozenset[str] = frozenset(),
     balanced: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Placement:
-    graph = _prepared(model, precision, leave, balanced)
+    graph = _prepared(model, precision, balanced)
     placement = Placement(graph, CODES[precision], leave)
     if not placement.products:
         why = f": {placement.left[0].reason}" if placement.left else ""
@@ -186,12 +232,10 @@ def _placement(
 
 
 def _prepared(
-    model: ModelProto,
-    precision: str,
-    leave: frozenset[str],
-    balanced: Mapping[str, tuple[int, ...]] | None = None,
+    model: ModelProto, precision: str, balanced: Mapping[str, tuple[int, ...]] | None = None
 ) -> gs.Graph:
-    """The graph in the form in which products are quantized, with balanced channels."""
+    """The graph in the form in which products are quantized, with balanced channels, whichever
+    products stay."""
     graph = import_model(model)
     if is_quantized(graph):
         raise InputError(
@@ -201,7 +245,7 @@ def _prepared(
     infer(graph)
     canonicalize(graph, Stages(lambda name: name not in _PASSES))
     if balanced:
-        found = balance.pairs(Placement(graph, CODES[precision], leave))
+        found = balance.pairs(Placement(graph, CODES[precision]))
         for name, powers in balanced.items():
             if name not in found or found[name].channels != len(powers):
                 raise InputError(

@@ -26,8 +26,9 @@ class Data:
     no inputs of the model.
     """
 
-    def __init__(self, path: Path, model: ModelProto) -> None:
-        self._model = model
+    def __init__(self, path: Path, model: ModelProto, labelled: bool = False) -> None:
+        """`labelled`: files may have arrays that are no inputs of the model."""
+        self._model, self._labelled = model, labelled
         self._files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
         if not self._files:
             raise InputError(
@@ -42,7 +43,7 @@ class Data:
 
     def __iter__(self) -> Iterator[Feeds]:
         for file in self._files:
-            feeds = read_feeds(file, self._model, _NAME)
+            feeds = read_feeds(file, self._model, _NAME, self._labelled)
             for value in graph_inputs(self._model):
                 _check(file, value.name, feeds[value.name], tensor_type(value.type)[1])
             yield feeds

@@ -29,8 +29,14 @@ def scale_of(magnitude: float, dtype: DType) -> float:
     return max(scale, float(np.finfo(np.float32).tiny)) if magnitude else 1.0
 
 
-def write(placement: Placement, scales: Mapping[str, float]) -> None:
-    """Write all pairs into the placement's graph, whose tensors have these scales."""
+def switch_of(name: str) -> str:
+    """The input by which a model with switches rounds a tensor, or the weight of a product."""
+    return f"{name}//rounded"
+
+
+def write(placement: Placement, scales: Mapping[str, float], switches: bool = False) -> None:
+    """Write all pairs into the placement's graph, whose tensors have these scales. With `switches`,
+    a boolean input for each tensor and product says whether it is rounded."""
     graph, dtype = placement.graph, placement.dtype
     zero = add_constant(graph, "zero_code", np.zeros((), dtype.numpy))
     products, groups = placement.products, placement.groups
@@ -40,14 +46,33 @@ def write(placement: Placement, scales: Mapping[str, float]) -> None:
             value = np.array(scales[group[0].name], np.float32)
             scale = add_constant(graph, f"{group[0].name}_scale", value)
             for tensor in group:
-                _between(graph, tensor, readers[tensor.name], [scale, zero])
+                values = _between(graph, tensor, readers[tensor.name], [scale, zero])
+                if switches:
+                    _switched(graph, tensor.name, values, tensor, readers[tensor.name])
         for product in products:
+            weight = product.weight
             _weight(graph, product, dtype)
+            if switches:
+                values = product.node.inputs[1]
+                _switched(graph, product.node.name, values, weight, [product.node])
+
+
+def _switched(
+    graph: gs.Graph, name: str, values: gs.Tensor, before: gs.Tensor, readers: list[gs.Node]
+) -> None:
+    """Let readers of `values` read these or what they were before."""
+    switch = gs.Variable(switch_of(name), np.dtype(np.bool_), [])
+    graph.inputs.append(switch)
+    chosen = add_variable(graph, f"{name}//chosen", before)
+    for reader in readers:
+        reader.inputs = [chosen if each is values else each for each in reader.inputs]
+    insert(graph, "Where", [switch, values, before], [chosen], [readers[0]], at=readers[0])
 
 
 def _between(
     graph: gs.Graph, tensor: gs.Tensor, readers: list[gs.Node], numbers: list[gs.Tensor]
-) -> None:
+) -> gs.Variable:
+    """The values of codes, which the readers get."""
     codes = new_tensor(graph, f"{tensor.name}_codes", numbers[1].dtype, tensor.shape)
     values = add_variable(graph, f"{tensor.name}_values", tensor)
     for reader in readers:
@@ -56,6 +81,7 @@ def _between(
     at = readers[0]
     insert(graph, QUANTIZE, [tensor, *numbers], [codes], sources, at=at)
     insert(graph, DEQUANTIZE, [codes, *numbers], [values], sources, at=at)
+    return values
 
 
 def _weight(graph: gs.Graph, product: Product, dtype: DType) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -15,12 +14,13 @@ from onnxbolt.errors import InputError
 from onnxbolt.graph.lift import default_opset
 from onnxbolt.graph.weights import Weights
 from onnxbolt.quantize.data import Data
+from onnxbolt.quantize.metric import Errors, Metric
+from onnxbolt.quantize.pairs import switch_of
 from onnxbolt.spelling import option
-from onnxbolt.verify.feeds import Feeds
+from onnxbolt.verify.feeds import Feeds, graph_inputs
 from onnxbolt.verify.session import RUNTIME_ERRORS, Runner, available_providers
 
 _TOGETHER = 16  # tensors whose values are in memory at once
-_SHOWN = 3  # significant digits of an error
 _BINS = {"entropy": 512, "percentile": 2048}
 _QUANTIZED_BINS, _PERCENTILE = 128, 99.999  # as onnxruntime.quantization has them
 _AXES_ARE_INPUTS = 18  # opset from which ReduceMax takes its axes as an input
@@ -51,40 +51,57 @@ def channel_magnitudes(
 
 
 def errors(
-    model: ModelProto, quantized: ModelProto, large: Weights, data: Data
+    model: ModelProto,
+    quantized: ModelProto,
+    large: Weights,
+    data: Data,
+    metric: Metric | None = None,
 ) -> dict[str, float]:
-    """The relative L2 error of each output of floats that the quantized model has on the data; of
-    other outputs the share of elements that differ."""
+    """The error of each output of the quantized model on the data; with a metric, that of it."""
     runs = _Runs(model, {}), _Runs(quantized, large)
-    sums = dict[str, np.ndarray]()
-    for feeds in data:
-        before, after = (run(feeds) for run in runs)
-        for name, values in before.items():
-            sums[name] = sums.get(name, np.zeros(2)) + _squares(values, after[name])
-    return {name: _relative(float(off), float(whole)) for name, (off, whole) in sums.items()}
+    found = Errors(metric)
+    for batch in data:
+        before, after = (run(batch) for run in runs)
+        found.add(before, after, batch)
+    return found.found()
 
 
-def _squares(reference: np.ndarray, found: np.ndarray) -> np.ndarray:
-    if reference.dtype.kind not in "fV":
-        return np.array([np.count_nonzero(reference != found), reference.size], np.float64)
-    wide, other = (values.astype(np.float64) for values in (reference, found))
-    return np.array([np.square(other - wide).sum(), np.square(wide).sum()])
+def alone(
+    switched: ModelProto,
+    large: Weights,
+    batch: Feeds,
+    units: Mapping[str, Collection[str]],
+    metric: Metric | None = None,
+) -> dict[str, dict[str, float]]:
+    """The errors of the model where only one of `units` is rounded, for each; a unit has the names
+    whose switches are on."""
+    run = _Runs(switched, large)
+    every = sorted({name for unit in units.values() for name in unit})
 
+    def outputs(on: Collection[str]) -> dict[str, np.ndarray]:
+        switches = {switch_of(name): np.array(name in on) for name in every}
+        return run({**batch, **switches})
 
-def _relative(difference: float, reference: float) -> float:
-    found = math.sqrt(difference / reference) if reference else math.sqrt(difference)
-    return float(f"{found:.{_SHOWN}g}")
+    reference, result = outputs(()), dict[str, dict[str, float]]()
+    for name, unit in units.items():
+        found = Errors(metric)
+        found.add(reference, outputs(unit), batch)
+        result[name] = found.found()
+    return result
 
 
 class _Runs:
     """A model on the GPU where there is one that runs it, else on the CPU."""
 
     def __init__(self, model: ModelProto, large: Weights) -> None:
+        self._inputs = {value.name for value in graph_inputs(model)}
         providers = reversed(available_providers())  # the CPU is the last resort
         self._runners = [Runner(model, provider, large=large) for provider in providers]
 
     def __call__(self, feeds: Feeds, names: Sequence[str] = ()) -> dict[str, np.ndarray]:
-        """The values of tensors; none: the outputs. Raises InputError where no provider runs."""
+        """The values of tensors; none: the outputs. Arrays that are no inputs are labels. Raises
+        InputError where no provider runs."""
+        feeds = {name: array for name, array in feeds.items() if name in self._inputs}
         while True:
             try:
                 return self._runners[0].run(feeds, names)

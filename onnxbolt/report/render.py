@@ -220,6 +220,22 @@ def _quantized(made: Quantization, shown: Shown) -> Iterable[Section]:
         ("output", "relative L2"),
         [(shown(name), f"{error:.2e}") for name, error in found.errors.items()],
     )
+    if found.chosen is not None:
+        yield (
+            f"front of time against error{_limit(made)}; products that are not in 8 bits are in"
+            f" {found.floats}",
+            ("8 bits", "products", "us", "error", ""),
+            [
+                (
+                    shown(point.precision),
+                    point.products,
+                    f"{point.us:.1f}",
+                    f"{point.error:.2e}",
+                    "chosen" if point == found.chosen else "",
+                )
+                for point in found.points
+            ],
+        )
     if made.model:
         yield f"quantized model, with which the result is compared: {shown(made.model)}", (), []
     if made.left:

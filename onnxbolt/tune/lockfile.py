@@ -33,10 +33,10 @@ from onnxbolt.inspection import describe
 from onnxbolt.measurements.keys import plain, problem_from
 from onnxbolt.measurements.records import Machine
 from onnxbolt.measurements.timings import Choice, Comparison, Cut, Scheduled, Timings
-from onnxbolt.options import METHODS, PRECISIONS, QUANTIZED, Options
+from onnxbolt.options import CODES, METHODS, PRECISIONS, QUANTIZED, Options
 from onnxbolt.precision.kernel_table import release
 from onnxbolt.problems import UNBOUNDED, Problem
-from onnxbolt.quantize.scales import Scales
+from onnxbolt.quantize.scales import Assigned, Point, Scales
 from onnxbolt.spelling import option
 from onnxbolt.tune.soundness import check_choice
 from onnxbolt.tune.tasks import instance_of
@@ -114,7 +114,7 @@ class Lock:
                     )
                 ),
                 dict(_read({"scopes": [], **values}, "scopes", _scheduled)),
-                _quantized({"quantized": [], "scales": [], **values}),
+                _quantized({"quantized": [], "scales": [], "front": [], "decisions": [], **values}),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
@@ -155,6 +155,15 @@ class Lock:
                     "scales": _lines(
                         row for found in self.quantized.values() for row in _scale_rows(found)
                     ),
+                    **{
+                        part: _lines(
+                            {"model": found.model, **dataclasses.asdict(row)}
+                            for found in self.quantized.values()
+                            for row in getattr(found, fields)
+                        )
+                        for part, fields in (("front", "points"), ("decisions", "decisions"))
+                        if any(found.chosen for found in self.quantized.values())
+                    },
                 }
                 if self.quantized
                 else {}
@@ -413,6 +422,8 @@ def _quantized_row(found: Scales) -> dict[str, object]:
         "batches": found.batches,
         "data": found.data,
         "errors": dict(found.errors),
+        **({"chosen": found.points.index(found.chosen)} if found.chosen else {}),
+        **({"floats": found.floats} if found.chosen else {}),
         "left": list(found.left),
         "method": found.method,
         "model": found.model,
@@ -428,13 +439,31 @@ def _scales(row: Mapping[str, Any]) -> Scales:
     }
     return Scales(
         checks.text("model", row["model"]),
-        checks.entry("to", row["to"], QUANTIZED),
+        checks.entry("to", row["to"], CODES),
         checks.entry("method", row["method"], METHODS),
         checks.integer("batches", row["batches"], 1, UNBOUNDED),
         checks.text("data", row["data"]),
         {},
         errors=errors,
         left=tuple(checks.text("left", name) for name in row["left"]),
+        floats=checks.entry("floats", row.get("floats", "fp16"), PRECISIONS),
+    )
+
+
+def _point(row: Mapping[str, Any]) -> tuple[str, Point]:
+    return checks.text("model", row["model"]), Point(
+        checks.entry("precision", row["precision"], (*PRECISIONS, *CODES)),
+        checks.integer("products", row["products"], 0, UNBOUNDED),
+        checks.number("us", row["us"]),
+        checks.number("error", row["error"]),
+    )
+
+
+def _decision(row: Mapping[str, Any]) -> tuple[str, Assigned]:
+    return checks.text("model", row["model"]), Assigned(
+        checks.text("node", row["node"]),
+        checks.entry("precision", row["precision"], (*PRECISIONS, *CODES)),
+        *(checks.number(name, row[name]) for name in ("us", "floats_us", "error")),
     )
 
 
@@ -460,16 +489,25 @@ def _scale(row: Mapping[str, Any]) -> tuple[str, str, float | None, tuple[int, .
 
 
 def _quantized(values: Mapping[str, Any]) -> dict[str, Scales]:
-    found = _read(values, "quantized", _scales)
+    found = tuple(_read(values, "quantized", _scales))
+    chosen = [row.get("chosen") for row in values["quantized"]]
     rows = tuple(_read(values, "scales", _scale))
-    return {
-        each.model: dataclasses.replace(
+    points = tuple(_read(values, "front", _point))
+    decisions = tuple(_read(values, "decisions", _decision))
+    result = dict[str, Scales]()
+    for each, place in zip(found, chosen, strict=True):
+        own = tuple(point for model, point in points if model == each.model)
+        if place is not None:
+            checks.integer("chosen", place, 0, len(own) - 1)
+        result[each.model] = dataclasses.replace(
             each,
             scales={t: scale for model, t, scale, _ in rows if model == each.model and scale},
             balanced={t: powers for model, t, _, powers in rows if model == each.model and powers},
+            points=own,
+            chosen=None if place is None else own[place],
+            decisions=tuple(row for model, row in decisions if model == each.model),
         )
-        for each in found
-    }
+    return result
 
 
 def _extensions(choices: Mapping[Key, Choice]) -> tuple[str, ...]:

@@ -50,20 +50,23 @@ def graph_inputs(model: ModelProto) -> list[ValueInfoProto]:
     return [value for value in model.graph.input if value.name not in given]
 
 
-def read_feeds(path: Path, model: ModelProto, argument: str = "inputs") -> Feeds:
+def read_feeds(
+    path: Path, model: ModelProto, argument: str = "inputs", labelled: bool = False
+) -> Feeds:
     """The arrays of an .npz, which the option `argument` names: one per graph input, of the input's
-    type."""
+    type; where they are `labelled`, others as well."""
     _require_tensors(model)
     arrays = _arrays(path, argument)
     wanted = {
         value.name: numpy_dtype(value.type.tensor_type.elem_type) for value in graph_inputs(model)
     }
-    if set(arrays) != set(wanted):
+    if set(arrays) != set(wanted) and not (labelled and set(wanted) <= set(arrays)):
         raise InputError(
             f"{option(argument, path)}: holds {', '.join(sorted(arrays))}; the model's inputs are"
             f" {', '.join(wanted)}"
         )
-    for name, array in arrays.items():
+    for name in wanted:
+        array = arrays[name]
         if array.dtype.kind == "V" and array.dtype.itemsize == getattr(wanted[name], "itemsize", 0):
             # .npz keeps the bits of bfloat16, but not its name
             arrays[name] = array = array.view(wanted[name])

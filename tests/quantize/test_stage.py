@@ -234,7 +234,10 @@ def test_the_command_line(
 @pytest.mark.parametrize(
     ("choices", "fault"),
     [
-        ({"precision": "fp16", "calibration": "x"}, "calibration='x' needs precision int8 or fp8"),
+        (
+            {"precision": "fp16", "calibration": "x"},
+            "calibration='x' needs precision int8, fp8",
+        ),
         ({"precision": "keep", "max_error": 0.1}, "max_error=0.1 needs precision"),
         ({"precision": "int8"}, "precision='int8' needs calibration"),
         (

@@ -21,7 +21,7 @@ import jinja2
 from markupsafe import Markup
 
 from onnxbolt.report.markdown import plain
-from onnxbolt.report.page import curve, graphs, overview, tables
+from onnxbolt.report.page import curve, front, graphs, overview, tables
 from onnxbolt.report.page.layout import HEIGHT, WIDTH
 
 _HERE = Path(__file__).parent
@@ -44,6 +44,7 @@ def page(report: Values) -> str:
         provenance=overview.provenance(report),
         charts=overview.charts(report, graphs.links_of(report)) if drawn else (),
         curve=curve.of(report["tuning"]["history"]) if report["tuning"] else None,
+        front=front.of(report["quantization"]),
         tables=data["tables"],
         drawn=drawn,
         bar=overview.BAR,
