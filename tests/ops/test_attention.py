@@ -614,12 +614,22 @@ class FiltersOfTokens(Form):
         return self.output(self.net.node("MatMul", self.transpose(weights, 0, 2, 1, 3), values))
 
 
+class TalkingHeads(Form):
+    """CaiT's: a product with constants mixes the heads' probabilities."""
+
+    def weights(self, scores: str) -> str:
+        weights = self.transpose(super().weights(scores), 0, 2, 3, 1)
+        mixed = self.net.node("MatMul", weights, self.net.normal(H, H))
+        return self.transpose(self.add(mixed, self.net.normal(H)), 0, 3, 1, 2)
+
+
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
         (WeightsTransposed, "its probabilities are read by Transpose"),
         (ResultScaled, "nodes that attention has not stand between its products"),
         (MaskUnits, "its products have other axes than batch, heads, positions and size"),
+        (TalkingHeads, "its probabilities are mixed by a product before they weigh values"),
         (FiltersOfTokens, "its scores are no product of queries and keys"),
         (ScoresRead, "its scores are read elsewhere, too"),
         (WeightsRead, "its probabilities are read elsewhere, too"),

@@ -146,16 +146,32 @@ def _heads(first: Product, between: Iterable[int], after: _Probabilities) -> lis
 
 def _unlike(softmax: gs.Node) -> str:
     """Why a softmax between products is none of attention; "" if no product of two variables reads
-    its result."""
-    second = _nearest(softmax.outputs[0], lambda tensor: tensor.outputs, lambda node: node.outputs)
-    first = _nearest(softmax.inputs[0], lambda tensor: tensor.inputs, lambda node: node.inputs)
-    if second is None or any(isinstance(tensor, gs.Constant) for tensor in second.inputs):
+    its result, or what a product of that with a constant makes of it."""
+    second, first = _product_behind(softmax.outputs[0]), _product_before(softmax.inputs[0])
+    if second is None:
         return ""
+    if _has_constant(second):
+        weighing = _product_behind(second.outputs[0])
+        if weighing is None or _has_constant(weighing):
+            return ""
+        return "its probabilities are mixed by a product before they weigh values"
     if first is None or not all(len(x.shape or ()) != 2 for x in first.inputs):
         return "its scores are no product of queries and keys"
     if product(first) is None or product(second) is None:
         return "its products have other axes than batch, heads, positions and size"
     return "nodes that attention has not stand between its products"
+
+
+def _product_behind(tensor: gs.Tensor) -> gs.Node | None:
+    return _nearest(tensor, lambda each: each.outputs, lambda node: node.outputs)
+
+
+def _product_before(tensor: gs.Tensor) -> gs.Node | None:
+    return _nearest(tensor, lambda each: each.inputs, lambda node: node.inputs)
+
+
+def _has_constant(product: gs.Node) -> bool:
+    return any(isinstance(tensor, gs.Constant) for tensor in product.inputs)
 
 
 def _nearest(
