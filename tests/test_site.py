@@ -54,6 +54,12 @@ def test_the_navigation_has_every_decision() -> None:
     assert develop[1] == "extending.md"
 
 
+def test_the_navigation_has_each_page_once() -> None:
+    pages = re.findall(r"[\w/-]+\.md$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert len(pages) == len(set(pages))
+    assert "report.md" in pages
+
+
 def test_warnings_are_errors() -> None:
     """mkdocs does not count warnings that --quiet hides."""
     (command,) = re.findall(
