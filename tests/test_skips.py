@@ -96,6 +96,11 @@ def test_a_product_that_stays_is_listed_once() -> None:
     assert [row.node for row in report.refusals if row.op == "Conv"] == ["conv2"]
 
 
+def test_one_node_is_counted_as_one(tmp_path: Path) -> None:
+    report, _ = optimized(tmp_path, skip_nodes="conv2", verify=False)
+    assert "skipped (--skip-node conv2): 1 source node\n" in report.text()
+
+
 def test_a_tensor_stands_for_the_node_that_computes_it(tmp_path: Path) -> None:
     model = net(last="the last one")
     tensor = next(node.output[0] for node in model.graph.node if node.name == "the last one")

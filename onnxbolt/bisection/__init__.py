@@ -70,8 +70,7 @@ class Bisection:
         else:
             yield "nothing fails: the model with all steps passes"
         ran = "kernels" if self.kernels else "function bodies only, no kernels"
-        runs = "1 run" if found.runs == 1 else f"{found.runs} runs"
-        yield f"{runs} for {found.count} steps; {ran}"
+        yield f"{_count(found.runs, 'run')} for {_count(found.count, 'step')}; {ran}"
 
 
 def bisect(
@@ -108,6 +107,10 @@ def bisect(
             f"{check} skips the model with all steps (exit code 125), so there is nothing to find"
         )
     return Bisection(found, kernels)
+
+
+def _count(number: int, word: str) -> str:
+    return f"1 {word}" if number == 1 else f"{number} {word}s"
 
 
 def _described(culprit: Culprit) -> Iterator[str]:

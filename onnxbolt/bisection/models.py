@@ -158,8 +158,12 @@ def opened_maker(source: Path, options: Options) -> Iterator[Maker]:
 def _fusion(name: str, row: Fused) -> Step:
     """The step of a fused node; skipping one of its source nodes leaves it out."""
     words = f"{row.rule}: {', '.join(row.source_nodes)}"
-    skip = shlex.join(["onnxbolt", "optimize", "--skip-node", *row.source_nodes[:1]])
-    return Step(FUSION, name, words, skip if row.source_nodes else "")
+    if not row.source_nodes:
+        return Step(FUSION, name, words)
+    source = row.source_nodes[0]
+    # a name that begins with a hyphen would be read as an option of its own
+    skip = [f"--skip-node={source}"] if source.startswith("-") else ["--skip-node", source]
+    return Step(FUSION, name, words, shlex.join(["onnxbolt", "optimize", *skip]))
 
 
 def _remedy_of(stage: str) -> str:

@@ -174,7 +174,10 @@ def _sections(report: ReportData, shown: Shown) -> Iterable[Section]:
         _by_op(report.fused, report.archs, shown),
     )
     if report.skips:
-        yield f"skipped ({shown(report.skips)}): {len(report.skipped)} source nodes", (), []
+        nodes = (
+            "1 source node" if len(report.skipped) == 1 else f"{len(report.skipped)} source nodes"
+        )
+        yield f"skipped ({shown(report.skips)}): {nodes}", (), []
     if report.planning:
         yield _planning(report.planning), (), []
     if report.tuning:

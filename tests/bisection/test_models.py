@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import onnx
 import pytest
 
 import onnxbolt
-from onnxbolt.bisection.models import opened_maker
+from onnxbolt.bisection.models import _fusion, opened_maker
 from onnxbolt.bisection.search import FUSION, LAYOUT, NODE, STAGE
 from onnxbolt.graph.inlining import with_inner
 from onnxbolt.library import metadata
@@ -78,6 +80,15 @@ def test_all_steps_make_the_model_of_optimize(paths: tuple[Path, Path]) -> None:
     ours, theirs = onnx.load(made), onnx.load(source.with_name("out.onnx"))
     assert ours.graph == theirs.graph
     assert metadata(ours)["onnxbolt.digest"] == metadata(theirs)["onnxbolt.digest"]
+
+
+@pytest.mark.parametrize(
+    ("source", "skips"),
+    [("conv2", "--skip-node conv2"), ("a b", "--skip-node 'a b'"), ("-v", "--skip-node=-v")],
+)
+def test_the_remedy_of_a_fusion_can_be_pasted(source: str, skips: str) -> None:
+    row: Any = SimpleNamespace(rule="conv+Bias", source_nodes=(source,))
+    assert _fusion("relu4", row).remedy == f"onnxbolt optimize {skips}"
 
 
 def test_only_the_fusions_that_are_taken_are_there(paths: tuple[Path, Path]) -> None:
