@@ -16,6 +16,7 @@ sizes.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -28,7 +29,7 @@ from onnxbolt.graph.edit import auto_pad, constant_values, optional
 from onnxbolt.graph.sizes import Size
 
 _GENERATED = "unk__"
-_MOVED = re.compile(r"\((\w+)([+-]\d+)\)")
+_MOVED = re.compile(r"\((.+)([+-]\d+)\)")
 _WINDOWS = frozenset({"AveragePool", "Conv", "LpPool", "MaxPool"})
 _BROADCASTING = frozenset(
     {
@@ -102,7 +103,8 @@ class Meanings:
             return (
                 old if new is None or (isinstance(old, int) and not isinstance(new, int)) else new
             )
-        certain = None if is_generated(old) else old
+        # a size that follows from an unknown one may be known by now
+        certain = None if isinstance(old, str) and _GENERATED in old else old
         if new not in self._known:
             found = certain if certain is not None else derived(node, axis)
             self._known[new] = found if found is not None else old or f"{_GENERATED}{name}.{axis}"
@@ -220,7 +222,10 @@ def _quotient(sizes: Sequence[Size], by: Sequence[Size]) -> int | str | None:
     if not above or not below or above % below or not divisors <= names:
         return None
     left = sorted((names - divisors).elements())
-    return _multiplied("*".join(left), above // below) if left else above // below
+    if not left:
+        return above // below
+    name = left[0] if len(left) == 1 else f"({'*'.join(left)})"
+    return _multiplied(name, above // below)
 
 
 def _multiplied(size: int | str, by: int) -> int | str:
@@ -235,8 +240,16 @@ def _moved(size: int | str, by: int) -> int | str:
     if isinstance(size, int):
         return size + by
     before = _MOVED.fullmatch(size)
-    size, by = (before[1], int(before[2]) + by) if before else (size, by)
+    if before is not None and _is_whole(before[1]):
+        size, by = before[1], int(before[2]) + by
+        size = f"({size})" if not by and "//" in size else size
     return f"({size}{by:+d})" if by else size
+
+
+def _is_whole(text: str) -> bool:
+    """True if each parenthesis that `text` opens or closes has its other one in it."""
+    depths = list(itertools.accumulate((c == "(") - (c == ")") for c in text))
+    return min(depths) >= 0 and depths[-1] == 0
 
 
 def _broadcast(node: gs.Node, axis: int) -> int | str | None:

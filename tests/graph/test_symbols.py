@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 import pytest
 
@@ -194,10 +195,10 @@ def test_names_of_transposed_windows_tell_their_sizes(
 @pytest.mark.parametrize(
     ("target", "shape"),
     [
-        ([0, 24, -1], ["N", 24, "H*W"]),
+        ([0, 24, -1], ["N", 24, "(H*W)"]),
         ([0, 0, 0, -1], ["N", 24, "H", "W"]),
-        ([0, 12, -1], ["N", 12, "(H*W*2)"]),
-        ([-1, 24], ["H*N*W", 24]),
+        ([0, 12, -1], ["N", 12, "((H*W)*2)"]),
+        ([-1, 24], ["(H*N*W)", 24]),
         ([-1, 5], [None, 5]),
     ],
 )
@@ -219,3 +220,33 @@ def test_a_residual_around_divided_heads_is_fused() -> None:
     joined = net.node("Reshape", turned, net.const([0, -1, 32], np.int64))
     y = net.node("Add", tokens, net.linear(joined, 32, 32))
     assert "Add" not in ops(assert_same(net.model(net.linear(y, 32, 16)), arch=90))
+
+
+@pytest.mark.parametrize("height", ["H", "2*s0", "a.b", "floor(x/2)"])
+def test_moves_of_any_name_cancel(height: str) -> None:
+    """A Pad and the windows behind it, of a name and of a size that follows from it."""
+    net = Net({"x": (1, 8, height, 7)})
+
+    def padded(y: str) -> str:
+        pads = net.const([0, 0, 2, 1, 0, 0, 2, 1], np.int64)
+        y = net.conv(net.node("Relu", net.node("Pad", y, pads, mode="reflect")), 8, 8, 3)
+        return net.node("MaxPool", y, kernel_shape=[3, 1], strides=[1, 1])
+
+    whole, half = padded("x"), net.conv("x", 8, 8, 3, strides=[2, 2], pads=[1] * 4)
+    again = padded(half)
+    names = inferred(net, whole, again)[1]
+    assert names[whole][2] == height
+    assert names[again][2] == names[half][2]
+
+
+def test_names_follow_a_size_that_becomes_known() -> None:
+    """A pass may replace what a size was made up for."""
+    net = Net({"x": (1, 8, "H", 7), "pads": ("p",)}, types={"pads": onnx.TensorProto.INT64})
+    unknown = net.node("Pad", "x", "pads")
+    y = net.conv(unknown, 8, 8, 3, pads=[0, 1, 0, 1])
+    graph, names = inferred(net, net.node("Relu", y))
+    assert names[y][2] == f"(unk__{unknown}.-2-2)"
+    pad = graph.nodes[0]
+    pad.op, pad.inputs, pad.origin = "Relu", [pad.inputs[0]], None
+    infer(graph)
+    assert graph.nodes[1].outputs[0].shape[2] == "(H-2)"
