@@ -15,6 +15,10 @@ from onnxbolt.graph.edit import SELECTING
 from onnxbolt.verify.bounds import Bounded, Error, bounded, is_set
 from onnxbolt.verify.limits import unit
 
+_F32 = np.dtype(np.float32)
+# numbers in fp32 of which a quotient is made, each rounded by itself: its scale, that of the codes
+# whose values are multiplied, and that of weights, or another factor
+_SCALES = 3
 INTEGERS = (np.dtype(np.int8), np.dtype(np.uint8))
 _FLOATS = {  # the largest number of each type
     np.dtype(ml_dtypes.float8_e4m3fn): 448.0,
@@ -69,9 +73,9 @@ def quantized(
 ) -> Bounded:
     """The codes of values; `rounding` is the relative error of a value's division by its scale.
 
-    What errors of operands alone change is counted as theirs. So is what one rounding of the scale
-    changes, which is an operand: scales with a simple ratio, such as 1/500, make many values that
-    lie in the middle of two codes. NaN has no integer, so that any is right.
+    What errors of operands alone change is counted as theirs. So is what roundings of scales
+    change, which are operands: those with a simple ratio, such as 1/500, make many values that lie
+    in the middle of two codes. NaN has no integer, so that any is right.
     """
     with np.errstate(all="ignore"):
         steps = x.value / scale
@@ -79,7 +83,7 @@ def quantized(
         code = nearest(steps, zero, dtype)
         ours, theirs = (x.absolute(error) / np.abs(scale) for error in x.errors)
         ours = ours + rounding * sizes
-        tied = _distance(steps, code, unit(np.dtype(np.float32)) * sizes, zero, dtype) > 0
+        tied = _distance(steps, code, _SCALES * unit(_F32) * sizes, zero, dtype) > 0
         own = _distance(steps, code, ours, zero, dtype)
         both = _distance(steps, code, ours + theirs, zero, dtype) if is_set(x.operands) else own
         arithmetic = np.where(tied, 0.0, own)

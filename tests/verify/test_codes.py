@@ -92,6 +92,21 @@ def test_values_in_the_middle_of_two_codes_do_not_count() -> None:
     assert judged(other, found.value, limit, given=limit).passed
 
 
+def test_so_do_values_that_three_rounded_numbers_bring_there() -> None:
+    """The last one is twice the product of the others, but for the rounding of each to fp32."""
+    numbers = 17 / 500, 18 / 70, 2 * 17 / 500 * 18 / 70
+    scale, factor, next_scale = (float(np.float32(number)) for number in numbers)
+    values = np.arange(1, 200) * scale * factor
+    x = Bounded(values, np.dtype(np.float32), 8 * 2.0**-24 * values)
+    found = quantized(x, np.array(next_scale), np.array(0.0), U8, 2.0**-24)
+    odd = np.arange(1, 200) % 2 == 1
+    np.testing.assert_array_equal(found.operands, odd)
+    np.testing.assert_array_equal(found.arithmetic, 0)
+    steps = values / next_scale
+    away = np.abs(steps - np.floor(steps) - 0.5)[odd] / steps[odd]
+    assert 2.0**-24 < away.max() < 3 * 2.0**-24
+
+
 def test_neighbours_in_fp8_lie_apart_as_numbers() -> None:
     x = Bounded(np.array([16.9, 240.0]), np.dtype(np.float32), np.array([0.2, 9.0]))
     found = quantized(x, np.array(1.0), np.array(0.0), E4M3, 0.0)
