@@ -139,6 +139,10 @@ TASKS = (
         Task("quantized_models", 150, f"{name} --tune --budget 60s --append")
         for name in ("resnet50-32", "mobilenet_v3_large-32", "vit_b16-32", "bert_large-32")
     ),
+    *(
+        Task("quantized_models", 300, f"{name}-32-auto --tune --budget 120s --append")
+        for name in ("resnet50", "mobilenet_v3_large", "vit_b16")
+    ),
     Task("nnunet", 240, "--tune --budget 60s --append"),
     Task("b2b_gemm", 60, "--trials 16 --budget 32s --append"),
     Task("epilogue", 65, "--trials 14 --budget 40s --append"),

@@ -4,6 +4,8 @@ the same quantized file, and on the model of floats at its best, beside them.
     # all of MODELS: quantize, tune, measure, write results/quantized_models-<gpu>.json
     python -m benchmarks.quantized_models --tune --cache DIR
     python -m benchmarks.quantized_models resnet50-32 --tune --budget 60s --append
+    # precisions by time and error
+    python -m benchmarks.quantized_models resnet50-32-auto --tune --budget 120s --append
     # a look, without a GPU
     python -m benchmarks.quantized_models mobilenet_v3_large-32 --provider cpu --quick
 
@@ -51,6 +53,7 @@ from models import build
 from onnxbolt.output import quantized_path
 from onnxbolt.precision import rounded_original
 from onnxbolt.tune.cuda import Stream
+from onnxbolt.tune.lockfile import Lock
 from onnxbolt.tune.sessions import Arrays, Found, Source, only, search
 from onnxbolt.tune.summary import Tuning
 from onnxbolt.verify.feeds import random_feeds
@@ -64,13 +67,25 @@ _BATCHES = 2
 class Case:
     """A model at a batch, and the 8 bits that it gets."""
 
-    model: str
+    architecture: str
     batch: int
     precision: str
+    limit: float | None = None  # with precision "auto": the largest error
 
     @property
     def name(self) -> str:
-        return f"{self.model}-{self.batch}"
+        return f"{self.architecture}-{self.batch}{'-auto' if self.limit else ''}"
+
+    @property
+    def model(self) -> str:
+        """The name of the row."""
+        return f"{self.architecture}{', auto' if self.limit else ''}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those of `optimize`, without the calibration data."""
+        limit = {"max_error": self.limit} if self.limit else {}
+        return {"precision": self.precision, **limit}
 
 
 CASES = {
@@ -80,6 +95,9 @@ CASES = {
         Case("mobilenet_v3_large", 32, "int8"),
         Case("vit_b16", 32, "fp8"),
         Case("bert_large", 32, "fp8"),
+        Case("resnet50", 32, "auto", 0.015),
+        Case("mobilenet_v3_large", 32, "auto", 0.03),
+        Case("vit_b16", 32, "auto", 0.03),
     )
 }
 
@@ -100,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(case: Case, scratch: Path, stream: Stream | None, chosen: argparse.Namespace) -> Row:
-    effort, exact = QUICK if chosen.quick else FULL, build(case.model, case.batch)
+    effort, exact = QUICK if chosen.quick else FULL, build(case.architecture, case.batch)
     feeds = seeded_feeds(exact)
     tunings = dict[str, Tuning]()
     sources, qdq = _ours(case, exact, scratch, stream, chosen, tunings)
@@ -121,6 +139,7 @@ def _measure(case: Case, scratch: Path, stream: Stream | None, chosen: argparse.
         "peer_config": str(found[HALF].setting),
         **device_ratio("device_ratio", device[HALF], device[case.precision]),
         **_beside(samples[case.precision].median, found, {k: s.median for k, s in samples.items()}),
+        **_front(scratch),
         **({"missing": missing} if missing else {}),
         "tuning": {label: told(tuning) for label, tuning in tunings.items()},
     }
@@ -155,13 +174,27 @@ def _ours(
         np.savez(data / f"{number}.npz", **_calibration(exact, number))  # type: ignore[arg-type]
     halved = argparse.Namespace(**{**vars(chosen), "budget": chosen.budget and chosen.budget / 2})
     made = dict[str, Source]()
+    lock = _lock(scratch)
     for label, more in (
-        (case.precision, {"precision": case.precision, "calibration": data}),
+        (case.precision, {**case.options, "calibration": data, "lock": lock}),
         (HALF, {"precision": "fp16"}),
     ):
         out = scratch / f"{case.name}-{label}.onnx"
         made[label] = optimized(label, exact, out, stream, halved, tunings, **more)
     return made, quantized_path(scratch / f"{case.name}-{case.precision}.onnx")
+
+
+def _lock(scratch: Path) -> Path:
+    return scratch / "quantized.lock"
+
+
+def _front(scratch: Path) -> dict[str, Any]:
+    """The models that a search for precisions compared, and its choice."""
+    (found,) = Lock.read(_lock(scratch)).quantized.values()
+    if found.chosen is None:
+        return {}
+    points = [dataclasses.asdict(point) for point in found.points]
+    return {"front": points, "chosen": dataclasses.asdict(found.chosen), "floats": found.floats}
 
 
 def _calibration(exact: ModelProto, number: int) -> dict[str, np.ndarray]:
@@ -181,6 +214,8 @@ def _peers(
     best = search(floats, feeds, stream, effort.search_runs)
     found, missing = {FLOAT: best}, dict[str, str]()
     tried = dict[float, Found]()
+    if not qdq.exists():
+        return found, {QDQ: "no product has 8 bits"}
     for graph in (False, True) if stream else (False,):
         setting = dataclasses.replace(best.setting, graph=graph)
         try:

@@ -337,6 +337,21 @@ class Options:
         )
 
     @property
+    def untuned(self) -> Options:
+        """The same without measuring: times are those of the database, else predicted."""
+        return dataclasses.replace(
+            self,
+            tune=False,
+            budget=None,
+            target=None,
+            min_speedup=None,
+            strategy="",
+            gpus=1,
+            scheduler="",
+            insecure=False,
+        )
+
+    @property
     def asked_shapes(self) -> dict[str, Shapes]:
         """The shapes that were given, by the name of the option."""
         asked = {

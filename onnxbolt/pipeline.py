@@ -36,7 +36,7 @@ from onnxbolt.library_file import sha256_of
 from onnxbolt.match import preparation
 from onnxbolt.measurements.benchmark import Benchmark
 from onnxbolt.measurements.timings import NOTHING, Timings
-from onnxbolt.options import QUANTIZED, Choices, Options, takes_options
+from onnxbolt.options import AUTO, QUANTIZED, Choices, Options, takes_options
 from onnxbolt.output import Output
 from onnxbolt.plan.choose import Plan
 from onnxbolt.plan.cost import learned_from
@@ -63,6 +63,8 @@ from onnxbolt.verify import verify
 from onnxbolt.verify.feeds import Feeds, drawn, graph_inputs, read_feeds
 
 logger = logging.getLogger(__name__)
+# plans that a search for precisions tunes: all in floats, int8 and fp8, and the chosen one
+_TUNINGS = 4
 
 
 @takes_options
@@ -125,6 +127,8 @@ def optimize_as_decided(
             whole, made = staged(whole, options, lock.quantized, archs, *places, timed)
             lock = lock.with_scales(made.scales)
             options = dataclasses.replace(options.in_floats, precision=made.scales.floats)
+            if asked.precision == AUTO:
+                options = _share(options)
         original, branches = resolved(whole)
         try:
             subject = Subject.of(original, options, kernels, archs=archs)
@@ -217,6 +221,11 @@ def optimize_as_decided(
     return report
 
 
+def _share(options: Options) -> Options:
+    """The options with the part of the budget that one of a search's tunings gets."""
+    return dataclasses.replace(options, budget=options.budget and options.budget / _TUNINGS)
+
+
 def _timed(
     options: Options,
     lock: Lock,
@@ -226,10 +235,11 @@ def _timed(
     watch: Progress | None,
 ) -> Timed:
     """The times of models that a search for precisions compares: measured where `options` tune or
-    the database has them, else predicted."""
+    the database has them, else predicted. Each tuning gets a share of the budget."""
+    tuned = _share(options.in_floats)
 
-    def timed(model: ModelProto, floats: str) -> Times:
-        chosen = dataclasses.replace(options.in_floats, precision=floats)
+    def timed(model: ModelProto, floats: str, measured: bool) -> Times:
+        chosen = dataclasses.replace(tuned if measured else tuned.untuned, precision=floats)
         subject = Subject.of(resolved(model)[0], chosen, kernels, archs=archs)
         parts = Planner(archs, chosen, lock.timings(False), progress, watch).fused(subject)
         rows = tuple(

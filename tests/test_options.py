@@ -39,6 +39,13 @@ def test_type_checkers_know_the_keywords(function: Callable[..., object]) -> Non
     assert function.__annotations__["choices"] == "Unpack[Choices]"
 
 
+def test_options_without_tuning() -> None:
+    asked = Options(tune=True, budget=5.0, target=1e-3, strategy="x", gpus=2, precision="keep")
+    assert asked.untuned == Options(precision="keep")
+    remote = Options(tune=True, min_speedup=1.0, scheduler="tcp://x:1", insecure=True)
+    assert remote.untuned == Options()
+
+
 def test_misspelt_keyword() -> None:
     with pytest.raises(TypeError, match="precison"):
         pipeline.optimize("model.onnx", precison="fp16")  # type: ignore[call-arg]

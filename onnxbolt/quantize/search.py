@@ -49,8 +49,9 @@ class Times:
         return found
 
 
-# plans a model, the second argument being the type of what is not in codes
-Timed: TypeAlias = Callable[[ModelProto, str], Times]
+# plans a model; further arguments: the type of what is not in codes, and whether kernels that are
+# not known yet may be measured
+Timed: TypeAlias = Callable[[ModelProto, str, bool], Times]
 
 
 @dataclass(frozen=True)
@@ -140,9 +141,12 @@ class _Way:
         self._placement = calibration.placement()
         self.names = [product.node.name for product in self._placement.products]
 
+    def _times(self, model: tuple[ModelProto, Weights], measured: bool = False) -> Times:
+        return self._timed(complete(*model), self._judge.floats, measured)
+
     def of_floats(self) -> _Made:
         """The model without codes, in the form that is quantized."""
-        us = self._timed(complete(*self._calibration.floats), self._judge.floats).us
+        us = self._times(self._calibration.floats, measured=True).us
         errors = self._judge.of_floats
         calibration = self._calibration
         scales = replace(
@@ -183,8 +187,8 @@ class _Way:
         """A decision for each product, those first that gain most for the least error. Those that
         gain nothing stay floats."""
         whole = self._calibration.quantized()
-        codes = self._timed(complete(whole.model, whole.large), self._judge.floats).of(self.names)
-        floats = self._timed(complete(*self._calibration.floats), self._judge.floats).of(self.names)
+        codes = self._times((whole.model, whole.large), measured=True).of(self.names)
+        floats = self._times(self._calibration.floats).of(self.names)
         alone = self._judge.alone(self._calibration, self._units())
         decisions = list[Assigned]()
         for name in self.names:
@@ -215,7 +219,7 @@ class _Way:
         leave = frozenset(self.names) - frozenset(names)
         made = self._calibration.quantized(leave)
         errors = self._judge.with_rounding(self._judge.errors(made.model, made.large))
-        us = self._timed(complete(made.model, made.large), self._judge.floats).us
+        us = self._times((made.model, made.large)).us
         precision = self._calibration.precision
         point = Point(precision, len(names), round(us, 3), worst(errors))
         taken = tuple(

@@ -30,6 +30,18 @@ def test_a_model_is_quantized_and_compared(tmp_path: Path, monkeypatch: pytest.M
     assert quantized == pytest.approx(row["error"], rel=0.2)
 
 
+def test_precisions_by_time_and_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case("dlrm_top", 32, "auto", 0.5)
+    monkeypatch.setattr(quantized_models, "CASES", {case.name: case})
+    out = tmp_path / "results.json"
+    assert main(["dlrm_top-32-auto", "--provider", "cpu", "--quick", "--out", str(out)]) == 0
+    (row,) = json.loads(out.read_text())["rows"]
+    assert (row["name"], row["dtype"]) == ("dlrm_top, auto", "auto")
+    values = row["values"]
+    assert values["chosen"] in values["front"]
+    assert {point["precision"] for point in values["front"]} == {"fp16", "int8", "fp8"}
+
+
 def test_each_model_is_a_task() -> None:
     tasks = [task for task in every.TASKS if task.benchmark == "quantized_models"]
     assert [task.arguments.split()[0] for task in tasks] == list(CASES)

@@ -29,7 +29,7 @@ from tests.quantized.subjects import SUBJECTS
 OPTIONS: dict[str, Any] = {"library": False, "archs": ("sm_90a",), "precision": "auto"}
 
 
-def _timed(model: ModelProto, floats: str) -> Times:
+def _timed(model: ModelProto, floats: str, measured: bool) -> Times:
     """A product of codes takes 1 us, one of floats 2."""
     nodes = model.graph.node
     values = {o for n in nodes if n.op_type == "DequantizeLinear" for o in n.output}
@@ -56,6 +56,18 @@ def test_the_fastest_within_the_limit(calibration: Write) -> None:
     assert taken.isdisjoint(found.left)
 
 
+def test_kernels_are_measured_for_whole_plans_alone(calibration: Write) -> None:
+    asked = list[bool]()
+
+    def timed(model: ModelProto, floats: str, measured: bool) -> Times:
+        asked.append(measured)
+        return _timed(model, floats, measured)
+
+    _found(calibration, 0.02, timed)
+    assert asked.count(True) == 3  # all in floats, in int8, in fp8
+    assert asked.count(False) > 3
+
+
 def test_products_of_large_error_stay_first(calibration: Write) -> None:
     """Times are equal: the order is that of errors."""
     found = _found(calibration, 1.0)
@@ -64,8 +76,8 @@ def test_products_of_large_error_stay_first(calibration: Write) -> None:
 
 
 def test_nothing_is_quantized_that_gains_nothing(calibration: Write) -> None:
-    def slow(model: ModelProto, floats: str) -> Times:
-        found = _timed(model, floats)
+    def slow(model: ModelProto, floats: str, measured: bool) -> Times:
+        found = _timed(model, floats, measured)
         rows = tuple((3.0 - us, names) for us, names in found.fused)
         return Times(sum(us for us, _ in rows), rows)
 
