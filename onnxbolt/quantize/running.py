@@ -76,11 +76,12 @@ def alone(
     """The errors of the model where only one of `units` is rounded, for each; a unit has the names
     whose switches are on."""
     run = _Runs(switched, large)
-    every = sorted({name for unit in units.values() for name in unit})
+    # some switches belong to no unit, such as those of tensors that two products together round
+    every = [v.name for v in graph_inputs(switched) if v.name not in batch]
 
     def outputs(on: Collection[str]) -> dict[str, np.ndarray]:
-        switches = {switch_of(name): np.array(name in on) for name in every}
-        return run({**batch, **switches})
+        names = {switch_of(name) for name in on}
+        return run({**batch, **{switch: np.array(switch in names) for switch in every}})
 
     reference, result = outputs(()), dict[str, dict[str, float]]()
     for name, unit in units.items():

@@ -38,8 +38,8 @@ def _timed(model: ModelProto, floats: str, measured: bool) -> Times:
     return Times(sum(us for us, _ in rows), rows)
 
 
-def _found(calibration: Write, limit: float, timed: Any = _timed) -> Scales:
-    model = SUBJECTS["cnn"]()
+def _found(calibration: Write, limit: float, timed: Any = _timed, subject: str = "cnn") -> Scales:
+    model = SUBJECTS[subject]()
     return searched(model, Data(calibration(model), model), "minmax", limit, timed).scales
 
 
@@ -54,6 +54,15 @@ def test_the_fastest_within_the_limit(calibration: Write) -> None:
     taken = {each.node for each in found.decisions if each.precision == found.precision}
     assert len(taken) == found.chosen.products
     assert taken.isdisjoint(found.left)
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_subjects(subject: str, calibration: Write) -> None:
+    """The gate of `mobile` has codes that no product alone needs."""
+    found = _found(calibration, 1.0, subject=subject)
+    assert found.chosen is not None
+    assert found.chosen.us == min(point.us for point in found.points)
+    assert all(each.error > 0 for each in found.decisions)
 
 
 def test_kernels_are_measured_for_whole_plans_alone(calibration: Write) -> None:
