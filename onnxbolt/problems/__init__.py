@@ -6,7 +6,7 @@ and of their fields stand in the keys of measurements and in lock files.
 
 from __future__ import annotations
 
-from onnxbolt.problems.attention import AttentionProblem
+from onnxbolt.problems.attention import MAX_HEAD, AttentionProblem
 from onnxbolt.problems.base import Problem, Reference
 from onnxbolt.problems.conv import ConvProblem
 from onnxbolt.problems.conv3d import Conv3dProblem
@@ -32,6 +32,7 @@ from onnxbolt.problems.quantized import QuantizedConvProblem, QuantizedGemmProbl
 from onnxbolt.problems.squeeze_excite import SqueezeExciteProblem
 
 __all__ = [
+    "MAX_HEAD",
     "MAX_TABLES",
     "UNBOUNDED",
     "AttentionProblem",

@@ -12,6 +12,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.onnxruntime_time import attention_us
 from onnxbolt.problems.base import Computed, Problem, Reference
 
+MAX_HEAD = 256  # elements of a head that kernels have
 BAND_LEAST, BAND_MOST = -(2**31), 2**31 - 1  # INT_MIN and INT_MAX of C++: no bound
 
 

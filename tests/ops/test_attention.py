@@ -614,6 +614,20 @@ class FiltersOfTokens(Form):
         return self.output(self.net.node("MatMul", self.transpose(weights, 0, 2, 1, 3), values))
 
 
+class LargeHeads(Form):
+    """One head of all channels, as in the autoencoders of diffusion models, and larger ones."""
+
+    def _wide(self, x: str, positions: int) -> str:
+        y = self.net.node("MatMul", x, self.net.normal(H * D, H * 264, scale=(H * D) ** -0.5))
+        return self.transpose(self.reshape(y, -1, positions, H, 264), 0, 2, 1, 3)
+
+    def q(self) -> str:
+        return self._wide("x", S)
+
+    def k(self) -> str:
+        return self.transpose(self._wide("context", T), 0, 1, 3, 2)
+
+
 class TalkingHeads(Form):
     """CaiT's: a product with constants mixes the heads' probabilities."""
 
@@ -629,6 +643,7 @@ class TalkingHeads(Form):
         (WeightsTransposed, "its probabilities are read by Transpose"),
         (ResultScaled, "nodes that attention has not stand between its products"),
         (MaskUnits, "its products have other axes than batch, heads, positions and size"),
+        (LargeHeads, "no kernel has heads of more than 256 elements"),
         (TalkingHeads, "its probabilities are mixed by a product before they weigh values"),
         (FiltersOfTokens, "its scores are no product of queries and keys"),
         (ScoresRead, "its scores are read elsewhere, too"),

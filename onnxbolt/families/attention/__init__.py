@@ -26,9 +26,8 @@ from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide, round_up
 from onnxbolt.kernel_time import US, overlapped
-from onnxbolt.problems import AttentionProblem
+from onnxbolt.problems import MAX_HEAD, AttentionProblem
 
-_MOST_SIZE = 256  # the largest head
 _UNIT, _STEP = 16, 32  # bytes of a row of an instruction's matrix, and of a step along sizes
 _WARP, _MOST_THREADS = 32, 512
 _MOST_TILES = 1024  # tiles of keys whose being masked out is remembered (shape.h)
@@ -97,8 +96,8 @@ class AttentionConfig(KernelConfig):
 
     queries: int = at("tile_m", sound=tile_size)
     keys: int = at("tile_n", sound=lambda keys: tile_size(keys) and keys % 8 == 0)
-    size: int = at("tile_k", sound=lambda size: 0 < size <= _MOST_SIZE)
-    value_size: int = at("warp_k", sound=lambda size: 0 < size <= _MOST_SIZE)
+    size: int = at("tile_k", sound=lambda size: 0 < size <= MAX_HEAD)
+    value_size: int = at("warp_k", sound=lambda size: 0 < size <= MAX_HEAD)
     rows: int = at("warp_m", sound=lambda rows: rows in _ROWS)
     instruction: Shape = at("instruction_m", "instruction_n", "instruction_k")
     stages: int = at("stages", sound=lambda stages: stages > 0 and stage_count(stages))
@@ -148,7 +147,7 @@ class Attention(Family[AttentionConfig]):
         largest = max(problem.size, problem.value_size)
         if not arch.supports(problem.dtype) or problem.out is not problem.dtype:
             return ()
-        if largest > _MOST_SIZE or min(problem.keys, problem.queries) < 1:
+        if largest > MAX_HEAD or min(problem.keys, problem.queries) < 1:
             return ()
         found = feasible(problem, arch, splits)
         least = min(_LEAST_KEYS, max((config.keys for config in found), default=0))

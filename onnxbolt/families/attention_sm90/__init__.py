@@ -33,10 +33,10 @@ from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.sm90 import CLOCKS_PER_US
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide, round_up
-from onnxbolt.problems import AttentionProblem
+from onnxbolt.problems import MAX_HEAD, AttentionProblem
 
 ROWS = 64  # queries of a warpgroup
-_MOST_KEYS, _MOST_SIZE = 256, 256  # keys of a block, and elements of a head
+_MOST_KEYS = 256  # of a block
 # columns of the second product that custom_ops/sm90/wgmma_registers.h declares
 VALUE_SIZES = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 256)
 _MOST_CONSUMERS, _MOST_BLOCKS = 4, 6
@@ -133,7 +133,7 @@ class AttentionSm90Config(KernelConfig):
 
     keys: int = at("tile_n", sound=_block_length)
     last_keys: int = at("warp_n", sound=_block_length)
-    size: int = at("tile_k", sound=lambda size: 0 < size <= _MOST_SIZE and size % 16 == 0)
+    size: int = at("tile_k", sound=lambda size: 0 < size <= MAX_HEAD and size % 16 == 0)
     value_size: int = at("instruction_n", sound=lambda size: size in VALUE_SIZES)
     consumers: int = at("consumers", sound=warpgroups)  # consumer warpgroups
     blocks: int = at("warp_m", default=1, sound=lambda blocks: 1 <= blocks <= _MOST_BLOCKS)
@@ -249,7 +249,7 @@ def _serves(problem: AttentionProblem) -> bool:
     typed = problem.dtype.bytes == 2 and problem.out is problem.dtype
     if problem.windows or problem.periodic:
         return False
-    return typed and all(size % 8 == 0 and 0 < size <= _MOST_SIZE for size in sizes)
+    return typed and all(size % 8 == 0 and 0 < size <= MAX_HEAD for size in sizes)
 
 
 # --- candidates -----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from onnxbolt.ops.attention import results
 from onnxbolt.ops.attention.scales import factor
 from onnxbolt.ops.attention.views import ROWS, Arrange, Followed, View
 from onnxbolt.ops.base import FusedOp
+from onnxbolt.problems import MAX_HEAD
 
 
 class Masking(enum.Enum):
@@ -130,6 +131,9 @@ def assembled(op: FusedOp, node: gs.Node, parts: Parts) -> AttentionAnchor | Ref
         return Refusal(node.name, node.op, heads)
     if dtype is None or any(view.tensor.dtype != q.tensor.dtype for view in (k, v)):
         reason = f"no kernel for its element type: {q.tensor.dtype}"
+        return Refusal(node.name, node.op, reason, q.tensor.name)
+    if max(q.size, v.size) > MAX_HEAD:
+        reason = f"no kernel has heads of more than {MAX_HEAD} elements"
         return Refusal(node.name, node.op, reason, q.tensor.name)
     if not _fits(parts.mask, q, k, heads[0]):
         return Refusal(node.name, node.op, "its mask has other batches or heads than its scores")
