@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.graph.edit import constant_values, producer
+from onnxbolt.graph.edit import constant_integers, constant_values, producer
 from onnxbolt.graph.sizes import Size
 
 _MOST_STEPS = 20  # between a shape and the element; exporters take about eight
+_MOST = 64  # elements of a list of sizes
 
 
 def size_at(tensor: gs.Tensor, index: int, steps: int = _MOST_STEPS) -> Size:
@@ -26,10 +28,13 @@ def size_at(tensor: gs.Tensor, index: int, steps: int = _MOST_STEPS) -> Size:
         shape = node.inputs[0].shape
         part = (shape or [])[node.attrs.get("start", 0) : node.attrs.get("end")]
         return part[index] if index < len(part) else None
+    if node.op == "ConstantOfShape":
+        value = node.attrs.get("value")
+        return 0 if value is None else int(value.values.reshape(-1)[0])
     if node.op == "Concat":
         return _joined(node, index, steps)
-    if node.op in ("Gather", "Slice"):
-        source = _gathered(node, index) if node.op == "Gather" else _sliced(node, index)
+    if node.op in _SOURCES:
+        source = _SOURCES[node.op](node, index)
         return None if source is None else size_at(node.inputs[0], source, steps - 1)
     return None
 
@@ -54,14 +59,35 @@ def _gathered(node: gs.Node, index: int) -> int | None:
 
 
 def _sliced(node: gs.Node, index: int) -> int | None:
-    """The element of a list that element `index` of a Slice with a step of 1 is."""
-    length = _length(node.inputs[0])
-    found = [constant_values(bound) for bound in node.inputs[1:]]
-    if length is None or len(found) < 2 or any(v is None or v.size != 1 for v in found):
+    """The element of a tensor that element `index` of a Slice of its first axis is."""
+    places, bounds = _places(node.inputs[0]), [constant_integers(node, i) for i in range(1, 5)]
+    given = bounds[: len(node.inputs) - 1]
+    if places is None or len(given) < 2 or any(b is None or len(b) != 1 for b in given):
         return None
-    start, end, *others = (int(v.reshape(-1)[0]) for v in found if v is not None)
-    begin, behind, _ = slice(start, end).indices(length)
-    return begin + index if others in ([], [0], [0, 1]) and begin + index < behind else None
+    start, end, *others = (bound[0] for bound in given if bound is not None)
+    axis, step = (*others, *(0, 1)[len(others) :])
+    behind = None if step < 0 and end < -len(places) else end  # to the first element
+    found = places[start:behind:step].reshape(-1)
+    return int(found[index]) if axis == 0 and index < found.size else None
+
+
+def _transposed(node: gs.Node, index: int) -> int | None:
+    """The element of a tensor that element `index` of its Transpose is."""
+    places = _places(node.inputs[0])
+    found = None if places is None else places.transpose(node.attrs.get("perm")).reshape(-1)
+    return int(found[index]) if found is not None and index < found.size else None
+
+
+_SOURCES = {"Gather": _gathered, "Slice": _sliced, "Transpose": _transposed}
+
+
+def _places(tensor: gs.Tensor) -> np.ndarray | None:
+    """The number of each element of a tensor of known, small sizes."""
+    shape = tensor.shape
+    if not shape or not all(isinstance(size, int) for size in shape):
+        return None
+    count = int(np.prod(shape))
+    return np.arange(count).reshape(shape) if count <= _MOST else None
 
 
 def _length(tensor: gs.Tensor) -> int | None:

@@ -178,13 +178,12 @@ def _stepped(size: int | str, margin: int, stride: int) -> int | str:
 
 
 def _pad(node: gs.Node, axis: int) -> int | str | None:
-    x, pads = (
-        node.inputs[0].shape,
-        (constant_values(node.inputs[1]) if len(node.inputs) > 1 else None),
-    )
-    if x is None or x[axis] is None or pads is None or len(node.inputs) > 3:  # axes of their own
+    x = node.inputs[0].shape
+    if x is None or x[axis] is None or len(node.inputs) not in (2, 3):  # else axes of their own
         return None
-    return _moved(x[axis], int(pads[axis - len(x)] + pads[axis]))
+    pads = [size_at(node.inputs[1], place) for place in (len(x) + axis, 2 * len(x) + axis)]
+    known = [size for size in pads if isinstance(size, int)]
+    return _moved(x[axis], sum(known)) if len(known) == len(pads) else None
 
 
 def _resized(node: gs.Node, axis: int) -> Size:
