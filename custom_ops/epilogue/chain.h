@@ -142,6 +142,38 @@ struct Chain {
     return cutlass::NumericArrayConverter<Output, float, N>{}(apply<Output>(x, operands, params));
   }
 
+  // The same; where the last step makes codes, it packs them (`encode`).
+  template <class Output, int N>
+  __device__ static cutlass::Array<Output, N> finish_packed(cutlass::Array<float, N> x,
+                                                            const Operands<N>& operands,
+                                                            const float* params) {
+    if constexpr (Last::kPacks) {
+      return encode<Output>(apply_but_last(x, operands, params), params);
+    } else {
+      return finish<Output>(x, operands, params);
+    }
+  }
+
+  // Codes of 8 bits, in their order, of values behind all steps but the last, which makes them.
+  template <class Output, int N>
+  __device__ static cutlass::Array<Output, N> encode(cutlass::Array<float, N> x,
+                                                     const float* params) {
+    const float* own = params + kParams - Last::kParams;
+#if __CUDA_ARCH__ >= 890
+    if constexpr (N % 4 == 0) {
+      cutlass::AlignedArray<Output, N, 4> codes;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < N; i += 4)
+        reinterpret_cast<uint32_t*>(&codes)[i / 4] =
+            Last::pack(x[i], x[i + 1], x[i + 2], x[i + 3], own);
+      return codes;
+    }
+#endif
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N; ++i) x[i] = Last::apply(x[i], 0.f, own);
+    return cutlass::NumericArrayConverter<Output, float, N>{}(x);
+  }
+
   // The argument of the last step, in fp32.
   template <int N>
   __device__ static cutlass::Array<float, N> apply_but_last(cutlass::Array<float, N> x,

@@ -126,6 +126,7 @@ struct IntegerCodes : Step<Operand::kNone, 2> {
 
 template <int Low, int High>
 struct QuantizeIntegers : IntegerCodes<Low, High> {
+  static constexpr bool kPacks = true;
   __device__ static float apply(float x, float, const float* params) {
     return IntegerCodes<Low, High>::code(x, params);
   }
@@ -134,6 +135,7 @@ struct QuantizeI8 : QuantizeIntegers<-128, 127> {};
 struct QuantizeU8 : QuantizeIntegers<0, 255> {};
 
 struct QuantizeE4M3 : Step<Operand::kNone, 2> {
+  static constexpr bool kPacks = true;
   __device__ static float apply(float x, float, const float* params) {
     return clamp(x / params[0], -448.f, 448.f);
   }

@@ -111,6 +111,11 @@ class Step:
     def row(self) -> EpilogueStep:
         return EPILOGUES[self.name]
 
+    @property
+    def of_type(self) -> Step:
+        """The step as op types have it: without numbers that bodies read from the node."""
+        return Step(self.name) if self.row.given else self
+
 
 @cached(1)
 def registered() -> tuple[EpilogueStep, ...]:

@@ -51,7 +51,12 @@ from onnxbolt.families.quantized_gemm_sm90 import QuantizedGemmSm90
 from onnxbolt.families.resize import Resize
 from onnxbolt.families.squeeze_excite import SqueezeExcite
 from onnxbolt.families.stem_sm90 import StemSm90
-from onnxbolt.problems import Problem, QuantizedConvProblem, QuantizedGemmProblem
+from onnxbolt.problems import (
+    Problem,
+    QuantizedConvProblem,
+    QuantizedGemmProblem,
+    QuantizeProblem,
+)
 from onnxbolt.registry import EXTENSIONS_FROM, NotInstalledError, Registry
 
 __all__ = [
@@ -189,6 +194,11 @@ def multiplies_codes(archs: Collection[int] = ()) -> bool:
     products = {QuantizedConvProblem, QuantizedGemmProblem} & set(problem_types().values())
     able = [f for f in _planned() if products.intersection(f.problems) and not f.by_channel]
     return bool(able) and all(any(f.runs_on(get(arch)) for f in able) for arch in archs)
+
+
+def makes_codes() -> bool:
+    """True if planning may choose kernels that make codes of values."""
+    return QuantizeProblem in problem_types().values()
 
 
 def convolves_by_channel() -> bool:

@@ -71,6 +71,8 @@ def _matched(
     if found is None or isinstance(found, Refusal):
         return None, () if found is None else (found,)
     anchor, links = found
+    if links and links[-1].step.row.cast and _needed_inside(anchor, links, pinned):
+        links = links[:-1]  # others need the values that the codes at its end are made of
     if is_skipped(graph, *anchor.nodes, *(node for link in links for node in link.nodes)):
         return None, (Refusal(node.name, node.op, SKIPPED, node.outputs[0].name),)
     if refusal := _needed_inside(anchor, links, pinned):

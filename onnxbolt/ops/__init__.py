@@ -32,6 +32,7 @@ from onnxbolt.ops.norm import (
 )
 from onnxbolt.ops.pixel_shuffle import DepthToSpace, SpaceToDepth
 from onnxbolt.ops.pool import AveragePool, GlobalAveragePool, MaxPool
+from onnxbolt.ops.quantize import Quantize
 from onnxbolt.ops.quantized import (
     QuantizedConv,
     QuantizedElementwise,
@@ -111,6 +112,7 @@ OPS: Registry[str, FusedOp] = _Ops(
         Elementwise(),
         QuantizedElementwise(),
         QuantizedGate(),
+        Quantize(),
         MaxPool(),
         AveragePool(),
         GlobalAveragePool(),

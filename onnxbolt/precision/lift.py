@@ -1,10 +1,11 @@
 """Moves Casts behind views in front of them, where the node that computes the values may write the
-other type itself."""
+other type itself, but for those in front of QuantizeLinear that a kernel of codes takes."""
 
 from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
+from onnxbolt import families
 from onnxbolt.dtypes import DType
 from onnxbolt.graph.edit import producer, sole_use, stand_in
 from onnxbolt.graph.names import fresh
@@ -16,7 +17,7 @@ def lift_casts(graph: gs.Graph) -> int:
     """Swap each Cast to fp32 with the view before it, if the Cast is the view's only reader, until
     no such Cast is left; returns the number of swaps."""
     count = 0
-    for cast in [node for node in graph.nodes if _widens(node)]:
+    for cast in [node for node in graph.nodes if _widens(node) and not _of_codes(graph, node)]:
         while (view := _view_before(graph, cast)) is not None:
             _swap(graph, view, cast)
             count += 1
@@ -29,6 +30,11 @@ def _widens(node: gs.Node) -> bool:
     return (
         DType.of(node.outputs[0].dtype) is DType.F32 and DType.of(node.inputs[0].dtype) is not None
     )
+
+
+def _of_codes(graph: gs.Graph, cast: gs.Node) -> bool:
+    reader = sole_use(graph, cast.outputs[0])
+    return families.makes_codes() and reader is not None and reader.op == "QuantizeLinear"
 
 
 def _view_before(graph: gs.Graph, cast: gs.Node) -> gs.Node | None:

@@ -28,6 +28,7 @@ from onnxbolt.problems.norm import (
 )
 from onnxbolt.problems.pool import PoolProblem, VolumePoolProblem
 from onnxbolt.problems.product import Product
+from onnxbolt.problems.quantize import QuantizeProblem
 from onnxbolt.problems.quantized import QuantizedConvProblem, QuantizedGemmProblem
 from onnxbolt.problems.squeeze_excite import SqueezeExciteProblem
 
@@ -51,6 +52,7 @@ __all__ = [
     "PoolProblem",
     "Problem",
     "Product",
+    "QuantizeProblem",
     "QuantizedConvProblem",
     "QuantizedGemmProblem",
     "Reference",

@@ -12,6 +12,7 @@ from onnxbolt.integers import ceil_divide
 from onnxbolt.kernel_time import US, bandwidth
 from onnxbolt.onnxruntime_time import elementwise_us
 from onnxbolt.problems.base import Computed, Problem, Reference
+from onnxbolt.problems.quantize import QuantizeProblem
 
 # A library's kernel has a block for each row: microseconds beyond a launch, of one SM for a row,
 # and for a value that it reads or writes. Fitted to PyTorch's LayerNorm on one H200, in fp16
@@ -74,7 +75,8 @@ class NormProblem(Problem):
     @property
     def bytes_moved(self) -> int:
         """Bytes of these tensors; gamma and beta are small."""
-        return self.tensors * self.m * self.c * self.dtype.bytes
+        values = self.tensors - 1
+        return self.m * self.c * (values * self.dtype.bytes + self.out.bytes)
 
     @property
     def shape(self) -> str:
@@ -82,14 +84,21 @@ class NormProblem(Problem):
 
     @property
     def reference(self) -> Reference | None:
-        """Rows, columns, and 1 if the mean is subtracted."""
+        """Rows, columns, and 1 if the mean is subtracted; none for codes, of which predictions
+        decide."""
+        if self.out.is_code:
+            return None
         return Reference(Computed.NORM, (self.m, self.c, int(self.centered)), (), (self.c,))
 
     def onnxruntime_us(self, arch: Arch) -> float:
         """One kernel, since its graph optimizer fuses the residual, too."""
         rows = ceil_divide(self.m, arch.sm_count)
         computing = rows * (_ROW_US + self.tensors * self.c * _VALUE_US)
-        return arch.launch_us + _FIXED_US + max(computing, self.bytes_moved / bandwidth(arch) * US)
+        moved = self.tensors * self.m * self.c * self.dtype.bytes
+        us = arch.launch_us + _FIXED_US + max(computing, moved / bandwidth(arch) * US)
+        if not self.out.is_code:
+            return us
+        return us + QuantizeProblem(self.m, self.c, self.dtype, self.out, ()).onnxruntime_us(arch)
 
 
 @dataclass(frozen=True)

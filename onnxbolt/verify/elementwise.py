@@ -31,10 +31,12 @@ def compared(
     node: str = "",
     stored: np.dtype | None = None,
     given: np.ndarray | None = None,
+    rounded: bool = False,
 ) -> Row:
     """The row of a tensor: the largest |got - expected| divided by `limit`, an array of the same
     shape. Of codes it is the number of those that differ, divided by how many may, but for those
-    that have a limit by `given`: the errors of what the tensor is computed from.
+    that have a limit by `given`: the errors of what the tensor is computed from. `rounded`: values
+    in front of codes may have been rounded to 16 bits.
 
     Elements whose limit exceeds the range of `stored` are not judged. Limits follow from the tensor
     that is judged and may become too wide: if an element is within its limit, but deviates by more
@@ -43,7 +45,7 @@ def compared(
     if got.shape != expected.shape:
         return failed(models, name, f"shape {got.shape} instead of {expected.shape}", level, node)
     if is_code(expected.dtype):
-        return _codes(models, name, got, expected, limit, level, node, given)
+        return _codes(models, name, got, expected, limit, level, node, given, rounded)
     if not tolerances.is_float(expected):
         error = float(np.mean(got != expected)) if got.size else 0.0
         return Row(
@@ -79,17 +81,18 @@ def _codes(
     level: str,
     node: str,
     given: np.ndarray | None,
+    rounded: bool,
 ) -> Row:
     """The row of a tensor of codes. They differ where `limit` lets them. Of those that one node
     makes at most 1 of 10,000 does, if they are integers: sums of their products are exact. In a
-    segment, values may have been rounded to 16 bits before."""
+    segment, as in a node with `rounded`, values may have been rounded to 16 bits before."""
     codes, right = got.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
         apart = np.abs(codes - right)
     apart[np.isnan(codes) & np.isnan(right)] = 0.0  # fp8 has NaN
     known = limit < np.inf
     beyond = ~(apart <= limit) & known
-    few = level == "node" and expected.dtype in INTEGERS
+    few = level == "node" and expected.dtype in INTEGERS and not rounded
     allowed = max(1, expected.size // ONE_OF if few else expected.size)
     differ = (apart > 0) & known
     if given is not None:

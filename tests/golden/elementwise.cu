@@ -19,7 +19,7 @@ namespace {
 
 using elementwise_sm80_f16_f16_threads_256_scale_bias_relu = onnxbolt::Elementwise<
     onnxbolt::Config<80, 0, 2147483647, 11, 256, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 0, 1, 0, 0>,
-    cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Scale, onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>>;
+    cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Scale, onnxbolt::epilogue::Bias, onnxbolt::epilogue::Relu>>;
 static_assert(elementwise_sm80_f16_f16_threads_256_scale_bias_relu::kSharedMemory == 0, "onnxbolt/families/ computes other bytes");
 onnxbolt::Registered<elementwise_sm80_f16_f16_threads_256_scale_bias_relu, onnxbolt::kMinM, onnxbolt::kMaxM> elementwise_sm80_f16_f16_threads_256_scale_bias_relu_kernel("Scale,Bias,Relu");
 

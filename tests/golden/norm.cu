@@ -19,13 +19,13 @@ namespace {
 
 using norm_sm90_f16_f16_rows_4_lanes_32_vectors_3_batch_1_access_8_resident_0_caching_usual_tokens_0_tables_0_add_store_scale_bias = onnxbolt::Norm<
     onnxbolt::Config<90, 0, 2147483647, 24, 4, 32, 3, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 8, 8, 8, 0, 1, 0, 0>,
-    cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Add, onnxbolt::epilogue::Scale, onnxbolt::epilogue::Bias>, true>;
+    cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Add, onnxbolt::epilogue::Scale, onnxbolt::epilogue::Bias>, true>;
 static_assert(norm_sm90_f16_f16_rows_4_lanes_32_vectors_3_batch_1_access_8_resident_0_caching_usual_tokens_0_tables_0_add_store_scale_bias::kSharedMemory == 0, "onnxbolt/families/ computes other bytes");
 onnxbolt::Registered<norm_sm90_f16_f16_rows_4_lanes_32_vectors_3_batch_1_access_8_resident_0_caching_usual_tokens_0_tables_0_add_store_scale_bias, onnxbolt::kMinM, onnxbolt::kMaxM> norm_sm90_f16_f16_rows_4_lanes_32_vectors_3_batch_1_access_8_resident_0_caching_usual_tokens_0_tables_0_add_store_scale_bias_kernel("Add,Store,Scale,Bias");
 
 using norm_sm90_f32_f32_rows_4_lanes_32_vectors_3_batch_1_access_4_resident_0_caching_usual_tokens_0_tables_0_scale = onnxbolt::Norm<
     onnxbolt::Config<90, 0, 2147483647, 24, 4, 32, 3, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 4, 4, 4, 0, 1, 0, 0>,
-    float, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Scale>, false>;
+    float, float, onnxbolt::epilogue::Chain<onnxbolt::epilogue::Scale>, false>;
 static_assert(norm_sm90_f32_f32_rows_4_lanes_32_vectors_3_batch_1_access_4_resident_0_caching_usual_tokens_0_tables_0_scale::kSharedMemory == 0, "onnxbolt/families/ computes other bytes");
 onnxbolt::Registered<norm_sm90_f32_f32_rows_4_lanes_32_vectors_3_batch_1_access_4_resident_0_caching_usual_tokens_0_tables_0_scale, onnxbolt::kMinM, onnxbolt::kMaxM> norm_sm90_f32_f32_rows_4_lanes_32_vectors_3_batch_1_access_4_resident_0_caching_usual_tokens_0_tables_0_scale_kernel("Scale");
 

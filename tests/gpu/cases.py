@@ -332,6 +332,14 @@ def instances(arch: int) -> list[Instance]:
         for chain in elementwise_of_codes(dtype)
     ]
     found += [
+        Instance(ElementwiseConfig(arch=arch), *pair, chain)
+        for dtype, code in itertools.product(types, CODES)
+        for pair, chain in (
+            ((dtype, code), (f"Quantize{code.name}",)),
+            ((code, dtype), (f"Decode{code.name}",)),
+        )
+    ]
+    found += [
         Instance(ResizeConfig(arch=arch), dtype, dtype, chain)
         for dtype in types
         for chain in RESIZES

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from onnxbolt.codegen.render import Instance
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import CODES, DType
 from onnxbolt.epilogues import STORE
 from onnxbolt.families.norm import Caching, NormConfig
 from onnxbolt.problems import MAX_TABLES
@@ -47,9 +47,10 @@ _CONFIGS = (
 
 def instances(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
     """Each configuration with three chains in turn, with one for tokens, and with one for
-    embeddings, of one to three tables in turn."""
+    embeddings, of one to three tables in turn, and with one that ends with codes."""
     chains, of_tokens = itertools.cycle(CHAINS), itertools.cycle(OF_TOKENS)
     embeddings = itertools.cycle(itertools.product(OF_EMBEDDINGS, TABLES))
+    codes, of_codes = itertools.cycle(CODES), itertools.cycle(CHAINS)
     for dtype, (rows, lanes, vectors, batch, width, resident, caching) in itertools.product(
         types, _CONFIGS
     ):
@@ -68,3 +69,5 @@ def instances(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
         yield Instance(replace(config, tokens=True), dtype, dtype, next(of_tokens))
         chain, tables = next(embeddings)
         yield Instance(replace(config, tokens=True, tables=tables), dtype, dtype, chain)
+        code, before = next(codes), next(of_codes)
+        yield Instance(config, dtype, code, (*before, f"Quantize{code.name}"))

@@ -23,6 +23,7 @@ from onnxbolt.families.blocks.codes import CodesConfig
 from onnxbolt.families.blocks.sm90 import Sm90Config
 from onnxbolt.families.blocks.stem import StemConfig
 from onnxbolt.families.conv_sm90 import ConvSm90Config
+from onnxbolt.families.elementwise import ElementwiseConfig
 from onnxbolt.families.halo_sm90 import HaloSm90Config
 from onnxbolt.families.norm import NormConfig
 from onnxbolt.ops.glu import TURN
@@ -165,7 +166,10 @@ def elementwise_problem(
     rng = random_of(instance, shape)
     x = drawn(rng, (rows, channels), instance.dtype)
     operands = Operands(library, instance, x.shape, gap, rng)
-    source, output = Tensor(library, x, gap), Tensor(library, np.zeros_like(x), gap, empty=True)
+    source, output = (
+        Tensor(library, x, gap),
+        Tensor(library, np.zeros_like(x, instance.out.numpy), gap, empty=True),
+    )
     arguments = Elementwise(
         rows,
         channels,
@@ -567,6 +571,9 @@ def _form(instance: Instance) -> str:
         "EMBEDDINGS": isinstance(config, NormConfig) and config.tables > 0,
         "DIVIDED": isinstance(config, AttentionConfig) and config.splits > 1,
         "CODES": instance.dtype.is_code and bool(config.family.codes),
+        "TO_CODES": isinstance(config, ElementwiseConfig | NormConfig)
+        and not instance.dtype.is_code
+        and instance.out.is_code,
         "PROMOTES": isinstance(config, CodesConfig) and config.promotes,
         "OFFSETS": isinstance(config, CodesConfig) and config.offsets > 0,
         "VALUES": isinstance(config, CodesConfig) and not instance.out.is_code,

@@ -111,13 +111,14 @@ def _inverted_block(zero: int) -> onnx.ModelProto:
     return net.model(_coded(net, net.node("Add", _coded(net, y, 0.03, 128), x), 0.04, 128))
 
 
-def _transformer(_: int) -> onnx.ModelProto:
-    """A block's linear layers in fp8; between them values of fp32."""
+def _transformer(code: type = E4M3, after: bool = False) -> onnx.ModelProto:
+    """A block's linear layers in codes; between them values of fp32. `after`: the residual behind
+    the norm reads its values, too."""
     net = Net({"x": (2, 50, 64)}, opset=19)
 
     def linear(x: str, k: int, n: int) -> str:
-        codes = _coded(net, x, 0.01, code=E4M3)
-        y = net.node("MatMul", codes, _weight(net, k, n, axis=1, code=E4M3))
+        codes = _coded(net, x, 0.01, code=code)
+        y = net.node("MatMul", codes, _weight(net, k, n, axis=1, code=code))
         return net.node("Add", y, net.normal(n, scale=0.1))
 
     heads = net.const([0, 0, 2, 32], "int64")
@@ -131,6 +132,7 @@ def _transformer(_: int) -> onnx.ModelProto:
     y = net.node("Reshape", net.node("Transpose", y, perm=[0, 2, 1, 3]), joined)
     y = net.node("Add", linear(y, 64, 64), "x")
     z = net.node("LayerNormalization", y, net.normal(64), net.normal(64))
+    y = z if after else y
     z = linear(z, 64, 256)
     half = net.node("Mul", z, net.const(0.5))
     root = net.node("Div", z, net.const(2**0.5))
@@ -138,8 +140,8 @@ def _transformer(_: int) -> onnx.ModelProto:
     return net.model(net.node("Add", linear(z, 256, 64), y))
 
 
-def _verified(model: onnx.ModelProto, folder: Path, precision: str) -> int:
-    """How many nodes of codes the model has, whose verification passed."""
+def _verified(model: onnx.ModelProto, folder: Path, precision: str) -> list[str]:
+    """The types of the nodes that make or read codes, of a model whose verification passed."""
     source, out = folder / "in.onnx", folder / "out.onnx"
     onnx.save(model, source)
     optimize(source, out, precision=precision, fuse="all", verify=False)
@@ -148,8 +150,8 @@ def _verified(model: onnx.ModelProto, folder: Path, precision: str) -> int:
     assert result.passed, result.text()
     assert "kernels on" in result.verdict
     assert all(row.passed for row in result.rows if row.level != "segment"), result.text()
-    nodes = onnx.load(out).graph.node
-    return sum(node.op_type.startswith("FusedQuantized") for node in nodes)
+    types = [node.op_type for node in onnx.load(out).graph.node]
+    return [name for name in types if name.startswith("FusedQuantize") or "_Quantize" in name]
 
 
 @pytest.mark.parametrize("precision", ["keep", "fp16"])
@@ -160,7 +162,7 @@ def _verified(model: onnx.ModelProto, folder: Path, precision: str) -> int:
 def test_blocks_of_images(
     build: Callable[[int], onnx.ModelProto], least: int, zero: int, precision: str, tmp_path: Path
 ) -> None:
-    assert _verified(build(zero), tmp_path, precision) >= least
+    assert len(_verified(build(zero), tmp_path, precision)) >= least
 
 
 @pytest.mark.parametrize("precision", ["keep", "fp16"])
@@ -168,7 +170,7 @@ def test_blocks_of_images(
 def test_sums_are_values_and_codes(zero: int, precision: str, tmp_path: Path) -> None:
     """One node writes both."""
     with _moving_values():
-        assert _verified(_residuals_of_values(zero), tmp_path, precision) == 4
+        assert len(_verified(_residuals_of_values(zero), tmp_path, precision)) == 4
         nodes = onnx.load(tmp_path / "out.onnx").graph.node
     assert sum("_Store" in node.op_type for node in nodes) == 1
     assert sum("_AddF" in node.op_type for node in nodes) == 2
@@ -190,9 +192,26 @@ def _moving_values() -> Iterator[None]:
 
 @pytest.mark.parametrize("precision", ["keep", "fp16"])
 def test_a_transformer_s_layers_in_fp8(precision: str, tmp_path: Path) -> None:
-    assert _verified(_transformer(0), tmp_path, precision) == 6
+    found = _verified(_transformer(), tmp_path, precision)
+    assert sum(name.startswith("FusedQuantized") for name in found) == 6
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("code", [I8, E4M3], ids=lambda code: code.__name__)
+@pytest.mark.parametrize("precision", ["keep", "fp16", "bf16"])
+def test_codes_of_norms_and_of_values(
+    precision: str, code: type, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One kernel makes the codes of each norm, input and attention."""
+    monkeypatch.setattr(named("norm"), "codes_measured", True)
+    with planned(named("elementwise")):
+        found = _verified(_transformer(code, after), tmp_path, precision)
+    norms = [name for name in found if name.startswith("LayerNorm")]
+    assert len(norms) == (0 if after else 1)
+    assert sum(name.startswith("FusedQuantize_") for name in found) == (3 if after else 2)
+    assert sum(name.startswith("FusedQuantized") for name in found) == 6
 
 
 @pytest.mark.parametrize("name", [n for n in stored.names() if "u8u8" not in n])
 def test_files_of_each_tool(name: str, tmp_path: Path) -> None:
-    assert _verified(stored.graph(name), tmp_path, "keep") >= 1
+    assert len(_verified(stored.graph(name), tmp_path, "keep")) >= 1

@@ -1,10 +1,11 @@
 // An epilogue by itself for every architecture: y = epilogue(x) on rows of channels, with accesses
-// of up to 16 bytes.
+// of up to 16 bytes to x.
 //
 // A thread keeps its group of channels and walks down the rows, so that it loads the epilogue's
 // vectors once.
 //
-// Codes of 8 bits are elements like others: the chain begins with Decode and ends with Quantize.
+// Codes of 8 bits are elements like others: of x, the chain begins with Decode, and ends with
+// Quantize where y has such. Tensors have the type of x.
 //
 // Constraints: channels, pitches and operands are multiples of align_a.
 #pragma once
@@ -41,10 +42,17 @@ struct Params : ElementwiseArguments {
   }
 };
 
+// Bytes of an access; a value of y may be wider than one of x, so that it takes several.
+template <class Element, int Width>
+constexpr int kAccess = std::min<int>(Width * sizeof(Element), 16);
+
+template <class Element, int Width>
+using Aligned = cutlass::AlignedArray<Element, Width, kAccess<Element, Width>>;
+
 // The values that a thread loads for `Count` of its rows: x and the epilogue's tensors.
-template <class Element, class Chain, int Width, int Count>
+template <class Element, class Output, class Chain, int Width, int Count>
 struct Batch {
-  using Access = cutlass::AlignedArray<Element, Width>;
+  using Access = Aligned<Element, Width>;
   Access x[Count], tensors[Count][Chain::kTensors > 0 ? Chain::kTensors : 1];
 
   __device__ void load(const Params& params, int64_t row, int channel) {
@@ -68,10 +76,15 @@ struct Batch {
       if (row >= params.rows) return;
       CUTLASS_PRAGMA_UNROLL
       for (int t = 0; t < Chain::kTensors; ++t) operands.tensors[t] = widened(tensors[i][t]);
-      Access y;
-      static_cast<cutlass::Array<Element, Width>&>(y) =
-          Chain::template finish<Element>(widened(x[i]), operands, params.epilogue.params);
-      *reinterpret_cast<Access*>(static_cast<Element*>(params.y) + row * params.y_pitch + channel) =
+      using Result = Aligned<Output, Width>;
+      Result y;
+      auto& result = static_cast<cutlass::Array<Output, Width>&>(y);
+      const auto values = widened(x[i]);
+      if constexpr (sizeof(Element) == 1)
+        result = Chain::template finish<Output>(values, operands, params.epilogue.params);
+      else
+        result = Chain::template finish_packed<Output>(values, operands, params.epilogue.params);
+      *reinterpret_cast<Result*>(static_cast<Output*>(params.y) + row * params.y_pitch + channel) =
           y;
     }
   }
@@ -91,7 +104,7 @@ struct Batch {
 
 // static: units of other architectures hold kernels of the same name, which the linker must not
 // merge.
-template <class Element, class Chain, int Width>
+template <class Element, class Output, class Chain, int Width>
 static __global__ void __launch_bounds__(kThreads) apply(const __grid_constant__ Params params) {
   LaunchDependents();
   const int thread = blockIdx.x * kThreads + threadIdx.x;
@@ -108,7 +121,7 @@ static __global__ void __launch_bounds__(kThreads) apply(const __grid_constant__
   }
   WaitForPredecessors();
   for (int64_t row = first; row < params.rows; row += int64_t(kBatch) * params.step) {
-    Batch<Element, Chain, Width, kBatch> batch;
+    Batch<Element, Output, Chain, Width, kBatch> batch;
     batch.load(params, row, channel);
     batch.store(params, row, channel, operands);
   }
@@ -118,17 +131,17 @@ static __global__ void __launch_bounds__(kThreads) apply(const __grid_constant__
 
 // One kernel serves every shape of a chain and element type: the width of access is picked at
 // launch.
-template <class Config, class ElementType, class Chain>
+template <class Config, class ElementType, class OutputType, class Chain>
 struct Elementwise {
   using Row = Config;
   using Element = ElementType;
-  using Output = ElementType;
+  using Output = OutputType;
   static constexpr int kSharedMemory = 0;
 
   // The kernel of a width in channels.
   template <int Width>
   static constexpr Variant<elementwise::Params, 1> variant() {
-    return {Width, {elementwise::apply<Element, Chain, Width>}};
+    return {Width, {elementwise::apply<Element, Output, Chain, Width>}};
   }
 
   static const char* prepare() { return Variants<Elementwise>::prepare(); }
@@ -154,10 +167,10 @@ struct Elementwise {
 
  private:
   static bool fits(const ElementwiseArguments& args, int width) {
-    const size_t bytes = width * sizeof(Element);
+    const size_t written = std::min<size_t>(width * sizeof(Output), 16);
     if (args.channels % width != 0 || args.x_pitch % width != 0 || args.y_pitch % width != 0)
       return false;
-    return IsAligned(args.x, bytes) && IsAligned(args.y, bytes) &&
+    return IsAligned(args.x, width * sizeof(Element)) && IsAligned(args.y, written) &&
            !CheckOperands<Chain, Element>(args.epilogue, width);
   }
 };

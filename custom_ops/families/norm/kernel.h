@@ -7,7 +7,7 @@
 // (Source in rows.h). Indices are read first, which is one more latency.
 //
 // A row has a part of a warp, a warp, or a block. Results are the same bits on every run, and do
-// not depend on other rows.
+// not depend on other rows. They are codes of 8 bits where the chain ends with Quantize.
 //
 // Constraints: columns, pitches and pointers are multiples of align_a elements, and a row has at
 // most tile_n * tile_k accesses of that size.
@@ -16,6 +16,7 @@
 
 #include "cutlass/fast_math.h"
 #include "epilogue/chain.h"
+#include "epilogue/codes.h"
 #include "families/norm/rows.h"
 #include "runtime/dependent_launch.h"
 
@@ -28,11 +29,11 @@ constexpr int kResidentThreads = 1024;  // on an SM, if blocks stay for several 
 // merge.
 //
 // Resident: a block keeps gamma and beta in registers, and takes further rows until none is left.
-template <class Row, class Element, class Chain, bool Stores>
+template <class Row, class Element, class Output, class Chain, bool Stores>
 static __global__ void __launch_bounds__(Tile<Row>::kThreads)
     run(const __grid_constant__ Params params) {
   using T = Tile<Row>;
-  using Held = Rows<Row, Element, Chain, Stores>;
+  using Held = Rows<Row, Element, Output, Chain, Stores>;
   LaunchDependents();
   const int lane = threadIdx.x % T::kLanes, begin = threadIdx.x / T::kLanes;
   typename Held::Factor kept[T::kResident ? T::kVectors : 1];
@@ -65,14 +66,14 @@ static __global__ void __launch_bounds__(Tile<Row>::kThreads)
 
 }  // namespace norm
 
-template <class Config, class ElementType, class Chain, bool Stores>
+template <class Config, class ElementType, class OutputType, class Chain, bool Stores>
 struct Norm {
   using Row = Config;
   using Element = ElementType;
-  using Output = ElementType;
+  using Output = OutputType;
   using Tile = norm::Tile<Row>;
   static constexpr int kSharedMemory = 0;  // beside the kernel's own arrays
-  static constexpr auto kKernel = norm::run<Row, Element, Chain, Stores>;
+  static constexpr auto kKernel = norm::run<Row, Element, Output, Chain, Stores>;
 
   static_assert(Chain::kTensors <= 1 && Chain::kVectors <= 2, "a residual, gamma and beta");
   static_assert(!Tile::kTokens || Tile::kTables > 0 || Chain::kTensors == 1,
@@ -89,7 +90,8 @@ struct Norm {
       return "a row is longer than the threads' registers";
     if (args.columns % Tile::kWidth || args.x_pitch % Tile::kWidth || args.y_pitch % Tile::kWidth)
       return "columns or pitches are not multiples of align_a";
-    if (!IsAligned(args.x, kBytes) || !IsAligned(args.y, kBytes) || !IsAligned(args.sum, kBytes))
+    if (!IsAligned(args.x, kBytes) || !IsAligned(args.y, Tile::kWidth * sizeof(Output)) ||
+        !IsAligned(args.sum, kBytes))
       return "x or a result is not aligned to align_a elements";
     if (Stores && args.sum == nullptr) return "the second output is missing";
     if (Tile::kTokens != (args.tokens > 0)) return "the kernel is for other rows";

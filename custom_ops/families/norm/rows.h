@@ -105,10 +105,11 @@ struct Factors {
 
 // Columns vector * Width .. of rows first, first + kRows, .., `kBatch` of them. Rows and columns
 // beyond the end hold zeros, and are not stored.
-template <class Row, class Element, class Chain, bool Stores>
+template <class Row, class Element, class Output, class Chain, bool Stores>
 class Rows {
   using T = Tile<Row>;
   using Access = cutlass::AlignedArray<Element, T::kWidth>;
+  using Result = cutlass::AlignedArray<Output, T::kWidth>;
   static constexpr bool kResidual = Chain::kTensors > 0;
 
  public:
@@ -197,10 +198,18 @@ class Rows {
       CUTLASS_PRAGMA_UNROLL
       for (int b = 0; b < T::kBatch; ++b) {
         if (row(b) >= params_.rows) continue;
-        Access y;
-        CUTLASS_PRAGMA_UNROLL
-        for (int i = 0; i < T::kWidth; ++i) y[i] = Element(factor.apply(values_[b][v][i], i));
-        norm::Store<T::kHint>(at<Access>(params_.y, row(b), v, params_.y_pitch), y);
+        Result y;
+        if constexpr (sizeof(Output) == 1) {
+          cutlass::Array<float, T::kWidth> values;
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < T::kWidth; ++i) values[i] = factor.apply(values_[b][v][i], i);
+          static_cast<cutlass::Array<Output, T::kWidth>&>(y) =
+              Chain::template encode<Output>(values, params_.epilogue.params);
+        } else {
+          CUTLASS_PRAGMA_UNROLL
+          for (int i = 0; i < T::kWidth; ++i) y[i] = Output(factor.apply(values_[b][v][i], i));
+        }
+        norm::Store<T::kHint>(at<Result>(params_.y, row(b), v, params_.y_pitch), y);
       }
     }
   }
@@ -239,9 +248,9 @@ class Rows {
 
   template <class To, class Data>
   __device__ To* at(Data* tensor, int64_t row, int v, int64_t pitch) const {
-    using Values = std::conditional_t<std::is_const_v<Data>, const Element, Element>;
+    using Bytes = std::conditional_t<std::is_const_v<Data>, const char, char>;
     const int64_t place = row * pitch + int64_t(v * T::kLanes + lane_) * T::kWidth;
-    return reinterpret_cast<To*>(static_cast<Values*>(tensor) + place);
+    return reinterpret_cast<To*>(static_cast<Bytes*>(tensor) + place * (sizeof(To) / T::kWidth));
   }
 
   const Params& params_;

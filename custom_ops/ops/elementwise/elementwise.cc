@@ -1,4 +1,4 @@
-// FusedElementwise, FusedQuantizedElementwise: y[.., C] = epilogue(x[.., C]).
+// FusedElementwise, FusedQuantizedElementwise, FusedQuantize: y[.., C] = epilogue(x[.., C]).
 #include "ops/elementwise/arguments.h"
 #include "runtime/operation.h"
 
@@ -23,6 +23,7 @@ class Elementwise : public Operation {
 
 const RegisteredKind<Elementwise> kElementwise("elementwise", Cut::kRows);
 const RegisteredKind<Elementwise> kOfCodes("quantized_elementwise", Cut::kRows);
+const RegisteredKind<Elementwise> kToCodes("quantize", Cut::kRows);
 
 }  // namespace
 }  // namespace onnxbolt

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
+from onnxbolt.dtypes import CODES
 from onnxbolt.families.base import FLAG, Compiled, Family, KernelConfig, access
 from onnxbolt.families.blocks.memory import memory_us, vector_operands
 from onnxbolt.families.row import at
@@ -110,7 +111,7 @@ class Norm(Family[NormConfig]):
     type."""
 
     number, name, config = 24, "norm", NormConfig
-    takes = ("element", "epilogue", "stores")
+    takes = ("element", "output", "epilogue", "stores")
     problems = (NormProblem, TokenNormProblem, EmbeddingNormProblem)
     kinds = frozenset(
         f"{source}{norm}"
@@ -118,6 +119,7 @@ class Norm(Family[NormConfig]):
         for norm in ("layer_norm", "rms_norm")
     )
     tensor_cores = False
+    codes, codes_measured = CODES, False
 
     def candidates(self, problem: NormProblem, arch: Arch) -> tuple[NormConfig, ...]:
         """None for rows of more than 16,384 values."""

@@ -24,8 +24,8 @@ from onnxbolt.problems import EmbeddingNormProblem, NormProblem, TokenNormProble
 
 class _Norm(FusedOp):
     """x [.., C] to y [.., C], and to x plus the residual if that has further readers. The
-    candidate's links are, as far as they are there, Add with the residual, Store, Scale with gamma
-    and Bias with beta."""
+    candidate's links are, as far as they are there, Add with the residual, Store, Scale with gamma,
+    Bias with beta and Quantize."""
 
     problem_type = NormProblem
     centered: ClassVar[bool]
@@ -37,24 +37,38 @@ class _Norm(FusedOp):
     def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> NormProblem:
         """Rows are all axes of x but the last one."""
         *rows, columns = sizes(candidate.anchor.x)
-        dtype = candidate.anchor.dtype
-        return NormProblem(math.prod(rows), columns, self.centered, dtype, dtype, candidate.steps)
+        return NormProblem(
+            math.prod(rows),
+            columns,
+            self.centered,
+            candidate.anchor.dtype,
+            candidate.out,
+            candidate.steps,
+        )
 
     def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
-        """Attribute `epsilon`."""
+        """Attributes `epsilon`, and `epilogue_params` where it makes codes."""
         anchor = candidate.anchor
+        codes = candidate.out.is_code
         return Operation(
-            Signature(self, anchor.dtype, 0, candidate.epilogue),
+            Signature(self, anchor.dtype, 0, tuple(s.of_type for s in candidate.epilogue)),
             [
                 tensors.get(anchor.x, stored.reads),
                 *operands(candidate, (stored.writes,), tensors),
             ],
-            {"epsilon": pattern.epsilon(anchor.nodes[-1])},
+            {
+                "epsilon": pattern.epsilon(anchor.nodes[-1]),
+                **(candidate.parameters if codes else {}),
+            },
         )
 
     def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
-        """Epsilon."""
-        return {"epsilon": AttributeProto.FLOAT}
+        """Epsilon, and the numbers of the step Quantize."""
+        codes = any(step.row.given for step in signature.steps)
+        return {
+            "epsilon": AttributeProto.FLOAT,
+            **({"epilogue_params": AttributeProto.FLOATS} if codes else {}),
+        }
 
     def body(self, body: Body, signature: Signature, opset: int) -> str:
         """The statistics in fp32, as the kernels have them; the sum is rounded where it is
@@ -71,6 +85,9 @@ class _Norm(FusedOp):
         for step in steps:
             if step.row.operand == "vector":
                 result = step.row.body(body, opset, result, next(names), step.params)
+        if steps and steps[-1].row.cast:
+            body.dtype = DType.F32
+            return steps[-1].row.body(body, opset, result, "", steps[-1].params)
         return body.convert(result, DType.F32, have)
 
     def _x(self, body: Body, signature: Signature) -> str:
@@ -88,12 +105,14 @@ class LayerNorm(_Norm):
     """LayerNormalization and SkipLayerNormalization."""
 
     name, op_type, centered = "layer_norm", "LayerNorm", True
+    makes_codes = True
 
 
 class RmsNorm(_Norm):
     """RMSNormalization, SimplifiedLayerNormalization and SkipSimplifiedLayerNormalization."""
 
     name, op_type, centered = "rms_norm", "RmsNorm", False
+    makes_codes = True
 
 
 class _TokenNorm(_Norm):

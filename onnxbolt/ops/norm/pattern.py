@@ -17,11 +17,12 @@ from functools import partial
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt import domains
+from onnxbolt import domains, families
 from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import STORE, Step
 from onnxbolt.ops.base import FusedOp
+from onnxbolt.ops.quantize.pattern import codes_behind
 from onnxbolt.patterns.types import AnchorPattern, Match
 
 # nodes of ONNX's domain that only normalize; ONNX Runtime has its second one there, too
@@ -116,7 +117,12 @@ def _matched(
     ]
     first = node if before is None else before.node
     others = () if first is node else (node,)
-    return Anchor(op, first, x, None, dtype, (), others), tuple(links)
+    anchor = Anchor(op, first, x, None, dtype, (), others)
+    end = codes_behind(node.outputs[0]) if op.makes_codes else None
+    code = None if end is None else end.step.row.cast
+    if end is not None and code is not None and families.takes_codes(op.name, code):
+        links.append(end)
+    return anchor, tuple(links)
 
 
 def _reason(node: gs.Node, x: gs.Tensor, factors: list[gs.Tensor]) -> str:

@@ -45,7 +45,7 @@ def _steps(candidate: Candidate) -> tuple[Step, ...]:
     steps = candidate.epilogue
     if not steps[-1].row.cast:
         steps += (Step(CASTS[candidate.out]),)
-    return tuple(Step(s.name) if s.row.given or s.name == DEQUANTIZE else s for s in steps)
+    return tuple(Step(s.name) if s.name == DEQUANTIZE else s.of_type for s in steps)
 
 
 def _operation(op: ProductOp, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:

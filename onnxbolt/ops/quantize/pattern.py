@@ -1,0 +1,113 @@
+"""Which nodes make codes of values in a kernel of their own.
+
+    QuantizeLinear(x)
+    QuantizeLinear(Cast(x))
+
+with one scale, and read by products of rows alone: images are stored otherwise, which the layout of
+their convolutions decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import onnx_graphsurgeon as gs
+
+from onnxbolt import families
+from onnxbolt.candidates import Anchor, Link, Refusal
+from onnxbolt.canonicalize.quantized.moves import moves
+from onnxbolt.canonicalize.quantized.scaling import (
+    QUANTIZE,
+    is_dequantize,
+    is_quantize,
+    scaling_of,
+)
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import QUANTIZE as ENDS
+from onnxbolt.epilogues import Step
+from onnxbolt.ops.base import FusedOp
+from onnxbolt.patterns.types import AnchorPattern, Match
+
+
+def anchors(op: FusedOp) -> tuple[AnchorPattern, ...]:
+    """The nodes that `op` begins at."""
+    return (
+        AnchorPattern(("Cast",), partial(_cast, op)),
+        AnchorPattern((QUANTIZE,), partial(_quantize, op)),
+    )
+
+
+def end(node: gs.Node) -> Link | None:
+    """The link of a QuantizeLinear whose codes products of rows read; None for any other node."""
+    scaling, codes = scaling_of(node), node.outputs[0]
+    dtype = None if scaling is None else DType.of_codes(scaling.code)
+    if scaling is None or dtype is None or scaling.axis is not None:
+        return None
+    if node.attrs.get("saturate", 1) != 1 or not _of_rows(codes):
+        return None
+    step = Step(ENDS[dtype], (float(scaling.scale), float(scaling.zero)))
+    return Link(step, None, (node,), codes)
+
+
+def codes_behind(tensor: gs.Tensor) -> Link | None:
+    """The link of the codes that are made of `tensor`, which no other node reads; None where there
+    are none."""
+    reader = tensor.outputs[0] if len(tensor.outputs) == 1 else None
+    if reader is None:
+        return None
+    if is_quantize(reader):
+        return end(reader)
+    quantize = _behind(reader)
+    link = None if quantize is None else end(quantize)
+    return None if link is None else replace(link, nodes=(reader, *link.nodes))
+
+
+def _behind(cast: gs.Node) -> gs.Node | None:
+    """The QuantizeLinear that alone reads what a Cast makes; None where there is none."""
+    readers = cast.outputs[0].outputs
+    if cast.op != "Cast" or len(readers) != 1 or not is_quantize(readers[0]):
+        return None
+    return readers[0]
+
+
+def _of_rows(codes: gs.Tensor) -> bool:
+    """True if products of rows read the values of `codes`, which others may move before, and nobody
+    else."""
+    readers = [reader for each in codes.outputs for reader in _readers(each)]
+    return bool(readers) and all(
+        reader.op in ("MatMul", "Gemm") and not reader.domain for reader in readers
+    )
+
+
+def _readers(node: gs.Node) -> Iterator[gs.Node]:
+    """The nodes that read values of the codes that `node` reads; itself if it is no such node."""
+    if not is_dequantize(node) and not moves(node):
+        yield node
+        return
+    for reader in node.outputs[0].outputs:
+        if is_dequantize(node):
+            yield reader
+        else:
+            yield from _readers(reader)
+
+
+def _cast(op: FusedOp, node: gs.Node) -> Match:
+    quantize = _behind(node)
+    return None if quantize is None else _matched(op, node, quantize)
+
+
+def _quantize(op: FusedOp, node: gs.Node) -> Match:
+    return _matched(op, node, node)
+
+
+def _matched(op: FusedOp, first: gs.Node, quantize: gs.Node) -> Match:
+    x, link = first.inputs[0], end(quantize)
+    dtype = DType.of(x.dtype)
+    if not families.makes_codes() or link is None or dtype is None or isinstance(x, gs.Constant):
+        return None
+    if not x.shape or not isinstance(x.shape[-1], int) or not x.shape[-1]:
+        return Refusal(quantize.name, QUANTIZE, "the length of its rows is not known", x.name)
+    others = () if first is quantize else (quantize,)
+    return Anchor(op, first, x, None, dtype, (), others), (link,)

@@ -1,0 +1,213 @@
+"""Codes of values are made by one kernel: a norm's, or one of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto
+
+from onnxbolt.archs import get
+from onnxbolt.dtypes import DType
+from onnxbolt.families import named
+from onnxbolt.problems import NormProblem, QuantizeProblem
+from onnxbolt.verify import verify
+from onnxbolt.verify.session import CPU
+from tests.quantized import fusing, kernels
+from tests.support import Net, planned, run
+
+pytestmark = pytest.mark.usefixtures("products")
+I8, E4M3 = np.int8, ml_dtypes.float8_e4m3fn
+SHAPE = (2, 6, 32)
+Build = Callable[[Net], str]
+
+
+@contextmanager
+def _making() -> Iterator[None]:
+    """As if the kernels that make codes of values had run on a GPU."""
+    norm = named("norm")
+    before, norm.codes_measured = norm.codes_measured, True
+    try:
+        with planned(named("elementwise")):
+            yield
+    finally:
+        norm.codes_measured = before
+
+
+def _model(build: Build, code: Any = I8, later: bool = False) -> ModelProto:
+    """A linear layer of codes behind what `build` makes; `later`: another node reads it, too."""
+    net = Net({"x": SHAPE, "r": SHAPE}, opset=19, seed=3)
+    x = build(net)
+    numbers = net.const(0.031), net.const(0, code)
+    q = net.node("DequantizeLinear", net.node("QuantizeLinear", x, *numbers), *numbers)
+    codes = (net.rng.normal(0, 40, (32, 32))).astype(np.int8)
+    weight = net.const(codes if code is I8 else codes.astype(np.float32), code)
+    y = net.node("MatMul", q, net.node("DequantizeLinear", weight, net.const(0.0021)))
+    return net.model(net.node("Add", y, x) if later else net.node("Tanh", y))
+
+
+def _layer_norm(net: Net, x: str = "x") -> str:
+    return net.node("LayerNormalization", x, net.normal(32), net.normal(32))
+
+
+def _of_a_sum(net: Net) -> str:
+    return _layer_norm(net, net.node("Add", "x", "r"))
+
+
+def _rms_norm(net: Net) -> str:
+    squares = net.node("ReduceMean", net.node("Mul", "x", "x"), net.const([-1], "int64"))
+    root = net.node("Sqrt", net.node("Add", squares, net.const(1e-5)))
+    return net.node("Mul", net.node("Div", "x", root), net.normal(32))
+
+
+def _other(net: Net) -> str:
+    return net.node("Sin", "x")
+
+
+def _fused(model: ModelProto, folder: Path, precision: str) -> list[str]:
+    """The types of nodes that make codes, of a model whose verification passed."""
+    with _making():
+        fused = fusing.fused(model, folder, precision)
+    result = verify(model, fused, providers=[CPU])
+    assert result.passed, result.text()
+    found = [node.op_type for node in fused.graph.node]
+    assert "QuantizeLinear" not in found
+    return [name for name in found if "Quantize" in name and "Gemm" not in name]
+
+
+@pytest.mark.parametrize("precision", ["keep", "fp16", "bf16"])
+@pytest.mark.parametrize("code", [I8, E4M3], ids=lambda code: np.dtype(code).name)
+@pytest.mark.parametrize(
+    ("build", "begin"),
+    [
+        (_layer_norm, "LayerNorm_Scale_Bias"),
+        (_of_a_sum, "LayerNorm_Add_Scale_Bias"),
+        (_rms_norm, "RmsNorm_Scale"),
+        (_other, "FusedQuantize"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_one_node_makes_codes(
+    build: Build, begin: str, code: Any, precision: str, tmp_path: Path
+) -> None:
+    name = DType.of_codes(np.dtype(code))
+    assert name is not None
+    (found,) = _fused(_model(build, code), tmp_path, precision)
+    assert found.startswith(f"{begin}_Quantize{name.name}_")
+
+
+def test_values_that_others_read_are_written_by_the_norm(tmp_path: Path) -> None:
+    assert _fused(_model(_layer_norm, later=True), tmp_path, "fp16") == [
+        "FusedQuantize_QuantizeI8_f16"
+    ]
+
+
+def test_values_that_are_an_output_are_written_by_the_norm(tmp_path: Path) -> None:
+    model = _model(_layer_norm)
+    (name,) = (n.output[0] for n in model.graph.node if n.op_type == "LayerNormalization")
+    model.graph.output.append(onnx.helper.make_tensor_value_info(name, 1, SHAPE))
+    assert _fused(model, tmp_path, "keep") == ["FusedQuantize_QuantizeI8_f32"]
+
+
+def test_a_stored_sum_is_rounded_before_it_is_normalized(tmp_path: Path) -> None:
+    """More than 1 of 10,000 codes differ from those of the sum in float64, within their limits."""
+    net = Net({"x": (2, 50, 64), "r": (2, 50, 64)}, seed=3)
+    total = net.node("Add", "x", "r")
+    y = net.node("LayerNormalization", total, net.normal(64), net.normal(64))
+    numbers = net.const(0.01), net.const(0, I8)
+    q = net.node("DequantizeLinear", net.node("QuantizeLinear", y, *numbers), *numbers)
+    weight = net.const(net.rng.integers(-127, 128, (64, 64)), I8)
+    y = net.node("MatMul", q, net.node("DequantizeLinear", weight, net.const(0.0021)))
+    (found,) = _fused(net.model(net.node("Add", y, total)), tmp_path, "fp16")
+    assert found.startswith("LayerNorm_Add_Store_Scale_Bias_QuantizeI8_")
+
+
+def test_values_are_read_in_16_bits_behind_a_view(tmp_path: Path) -> None:
+    """The Cast to fp32 is not moved in front of the view."""
+
+    def reshaped(net: Net) -> str:
+        return net.node("Reshape", _layer_norm(net), net.const([12, 32], "int64"))
+
+    assert _fused(_model(reshaped, E4M3), tmp_path, "fp16") == ["FusedQuantize_QuantizeE4M3_f16"]
+
+
+def test_codes_are_viewed(tmp_path: Path) -> None:
+    """Those of integers are made in front of the view, by the norm."""
+
+    def reshaped(net: Net) -> str:
+        return net.node("Reshape", _layer_norm(net), net.const([12, 32], "int64"))
+
+    (found,) = _fused(_model(reshaped), tmp_path, "fp16")
+    assert found.startswith("LayerNorm_Scale_Bias_QuantizeI8_")
+
+
+def test_layers_of_one_scale_share_an_op_type(tmp_path: Path) -> None:
+    """Scales are attributes, which bodies read."""
+    types = set[str]()
+    for scale in (0.031, 0.07):
+        model = _model(_layer_norm)
+        for tensor in model.graph.initializer:
+            if onnx.numpy_helper.to_array(tensor).reshape(-1)[:1].tolist() == [np.float32(0.031)]:
+                tensor.CopyFrom(
+                    onnx.numpy_helper.from_array(np.array(scale, np.float32), tensor.name)
+                )
+        types.update(_fused(model, tmp_path, "fp16"))
+    assert len(types) == 1
+
+
+def test_bodies_are_the_original(tmp_path: Path) -> None:
+    """In plain ONNX Runtime, with fp32 between: the same codes, thus the same bits of sums."""
+    model = _model(_of_a_sum)
+    with _making():
+        fused = fusing.fused(model, tmp_path)
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.normal(0, 2, SHAPE).astype(np.float32) for name in ("x", "r")}
+    (expected,), (answer,) = run(model, feeds), run(fused, feeds)
+    np.testing.assert_allclose(answer, expected, atol=2e-5)
+
+
+def test_images_keep_their_q(tmp_path: Path) -> None:
+    """The layout of convolutions decides how images are stored, and where Q of them is computed."""
+    net = Net({"x": (2, 16, 8, 8)}, seed=5)
+    numbers = net.const(0.031), net.const(0, I8)
+    q = net.node("DequantizeLinear", net.node("QuantizeLinear", "x", *numbers), *numbers)
+    weight = net.const(net.rng.integers(-127, 128, (16, 16, 1, 1)), I8)
+    y = net.node("Conv", q, net.node("DequantizeLinear", weight, net.const(0.0021)))
+    with _making():
+        fused = fusing.fused(net.model(y), tmp_path)
+    assert fusing.types(fused)["QuantizeLinear"] == 1
+
+
+def test_without_such_kernels_codes_are_made_by_onnx_runtime(tmp_path: Path) -> None:
+    with kernels.unmoved(), planned(named("elementwise"), measured=False):
+        fused = fusing.fused(_model(_layer_norm), tmp_path, "fp16")
+    types = fusing.types(fused)
+    assert types["QuantizeLinear"] == 1
+    assert types["LayerNorm_Scale_Bias_f16"] == 1
+
+
+def test_predictions() -> None:
+    arch = get(90)
+    alone = QuantizeProblem(6304, 768, DType.F16, DType.E4M3, ("QuantizeE4M3",))
+    elementwise, norm = named("elementwise"), named("norm")
+    (config,) = elementwise.candidates(alone, arch)
+    assert elementwise.predicted_us(alone, config, arch) < alone.onnxruntime_us(arch) / 2
+    chain = ("Add", "Store", "Scale", "Bias")
+    values = NormProblem(6304, 768, True, DType.F16, DType.F16, chain)
+    codes = NormProblem(6304, 768, True, DType.F16, DType.E4M3, (*chain, "QuantizeE4M3"))
+    assert values.bytes_moved - codes.bytes_moved == 6304 * 768
+    assert codes.onnxruntime_us(arch) == pytest.approx(
+        values.onnxruntime_us(arch) + alone.onnxruntime_us(arch)
+    )
+    assert codes.reference is None
+    best = [
+        min(norm.predicted_us(p, c, arch) for c in norm.candidates(p, arch))
+        for p in (values, codes)
+    ]
+    assert best[1] < best[0]
