@@ -62,6 +62,12 @@ def is_generated(size: Size) -> bool:
     return isinstance(size, str) and size.startswith(_GENERATED)
 
 
+def in_words(shape: Sequence[Size] | None) -> str:
+    """The shape as messages show it: [batch, 8, ?], with ? for sizes that nobody named."""
+    sizes = ("?" if size is None or is_generated(size) else str(size) for size in shape or ())
+    return "of unknown shape" if shape is None else f"[{', '.join(sizes)}]"
+
+
 class Meanings:
     """The meanings of the names of one run of inference. `shape` has to be called for a node's
     outputs after those of the nodes that it reads from."""

@@ -19,6 +19,7 @@ from onnxbolt.domains import INTERNAL
 from onnxbolt.epilogues import BIAS, EpilogueStep, Step, registered
 from onnxbolt.epilogues.patterns import Conversion, Pattern, Tensor, Unary, Vector
 from onnxbolt.graph.edit import scalar
+from onnxbolt.graph.symbols import in_words
 from onnxbolt.patterns.types import StepPattern
 
 _Match = Link | tuple[Link, ...] | str | None
@@ -117,7 +118,7 @@ def _tensor(
     if not anchor.op.accepts(other, tensor):
         return (
             f"its other operand's shape may differ from the result's: {other.name}"
-            f" {other.shape} and {tensor.shape}"
+            f" {in_words(other.shape)} and {in_words(tensor.shape)}"
         )
     if other.dtype != tensor.dtype:
         return f"its other operand has another element type: {other.name} {other.dtype}"

@@ -13,6 +13,7 @@ import pytest
 from onnxbolt.graph.edit import remove
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
+from onnxbolt.graph.symbols import in_words
 from tests.support import Net, assert_same, ops, run
 
 
@@ -63,6 +64,12 @@ def tells(op: str, **attributes: Any) -> None:
     for size in range(5, 12):
         height = run(model, {"x": np.zeros((1, 2, size, 9), np.float32)})[0].shape[2]
         assert eval(str(name), {"H": size}) == height
+
+
+def test_names_that_inference_made_up_are_not_shown() -> None:
+    assert in_words(["batch", 8, "unk__/m/Tile_output_0.-3", None]) == "[batch, 8, ?, ?]"
+    assert in_words([]) == "[]"
+    assert in_words(None) == "of unknown shape"
 
 
 def test_residuals_of_images_of_any_size_are_fused() -> None:
