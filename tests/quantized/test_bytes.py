@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import ModelProto
 
@@ -89,6 +90,30 @@ def test_stored_graphs_pass(name: str, tmp_path: Path) -> None:
     if ".ort." in name and "u8u8" not in name:
         assert not {"MaxPool", "Transpose"} & fusing.types(fused).keys()
         assert any(op.startswith("MaxPool_nhwc") for op in fusing.types(fused))
+
+
+@pytest.mark.parametrize("size", [1, 8])
+@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda dtype: dtype.value)
+def test_codes_at_the_end_are_converted_before_their_values(
+    dtype: DType, size: int, tmp_path: Path
+) -> None:
+    """Plain ONNX Runtime loads such models of opset 21, too."""
+    net = Net({"x": (2, 16, size, size)}, opset=21)
+    numbers = net.const(0.05), net.const(3, dtype.numpy)
+    codes = net.const(net.rng.integers(-127, 128, (16, 16, 1, 1)), np.int8)
+    x = net.node("DequantizeLinear", net.node("QuantizeLinear", "x", *numbers), *numbers)
+    y = net.node("Conv", x, net.node("DequantizeLinear", codes, net.const(0.002)))
+    last = net.node("DequantizeLinear", net.node("QuantizeLinear", y, *numbers), *numbers)
+    model = net.model(last)
+    fused = fusing.fused(model, tmp_path)
+    types = fusing.types(fused)
+    (values,) = [n for n in fused.graph.node if n.op_type == "DequantizeLinear"]
+    assert values.output[0] == last
+    assert types["NhwcToNchw_f32"] == 0
+    assert types[f"NhwcToNchw_{dtype.value}"] == (size > 1)
+    ort.InferenceSession(fused.SerializeToString(), providers=[CPU])
+    result = verify(model, fused, providers=[CPU])
+    assert result.passed, result.text()
 
 
 def test_a_wrong_pooling_of_codes_is_found(tmp_path: Path) -> None:

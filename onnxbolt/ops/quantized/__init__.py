@@ -35,6 +35,7 @@ from onnxbolt.patterns.types import AnchorPattern, StepPattern
 from onnxbolt.problems import Problem, QuantizedConvProblem, QuantizedGemmProblem
 from onnxbolt.sampling import Sampling
 
+Order = tuple[int, ...] | None
 _AS_IT_IS = Sampling("nearest", "asymmetric", "floor", "scales")
 _OFFSETS = "offsets"  # the variant for a zero point of x that is not 0
 
@@ -68,12 +69,24 @@ def _table(anchor: QuantizedAnchor, writes: Form, tensors: Tensors) -> gs.Consta
     return tensors.constant(f"{anchor.weight.name}_offsets", values(anchor.weight.values))
 
 
-def _values(body: Body, signature: Signature) -> tuple[str, str]:
-    """x and the weight as values."""
-    dtype = signature.dtype
+def _values(body: Body, dtype: DType, x_order: Order, order: Order) -> tuple[str, str]:
+    """x and the weight as values, with their axes in another order each, None for the same.
+
+    Codes of integers are turned, not their values: behind these ONNX Runtime writes a
+    QuantizeLinear, in opset 21 and later with a zero point of another type.
+    """
     zero = body("Cast", [body.given("x_zero", AttributeProto.INT)], to=dtype.onnx)
-    x = body("DequantizeLinear", ["x", body("Given", 0), zero])
-    return x, body("DequantizeLinear", ["weight", "operand0"], axis=0)
+
+    def turned(name: str, perm: Order) -> str:
+        return name if perm is None else body("Transpose", [name], perm=perm)
+
+    if dtype is DType.E4M3:  # it has no Transpose
+        x = turned(body("DequantizeLinear", ["x", body("Given", 0), zero]), x_order)
+        return x, turned(body("DequantizeLinear", ["weight", "operand0"], axis=0), order)
+    x = body("DequantizeLinear", [turned("x", x_order), body("Given", 0), zero])
+    columns = order.index(0) if order is not None else 0
+    weight = turned("weight", order)
+    return x, body("DequantizeLinear", [weight, "operand0"], axis=columns)
 
 
 _ATTRIBUTES = {"epilogue_params": AttributeProto.FLOATS, "x_zero": AttributeProto.INT}
@@ -171,8 +184,7 @@ class QuantizedGemm(_OfCodes, Gemm):
 
     def body(self, body: Body, signature: Signature, opset: int) -> str:
         """MatMul of values, and the steps."""
-        x, weight = _values(body, signature)
-        result = body("MatMul", [x, body("Transpose", [weight], perm=[1, 0])])
+        result = body("MatMul", [*_values(body, signature.dtype, None, (1, 0))])
         return epilogue(body, signature.steps, opset, result, _operands(self.inputs(signature)))
 
 
@@ -229,7 +241,7 @@ class QuantizedConv(_OfCodes, Conv):
     def body(self, body: Body, signature: Signature, opset: int) -> str:
         """Conv of values in NCHW, and the steps."""
         first, last = LAST_TO_FIRST[signature.rank], FIRST_TO_LAST[signature.rank]
-        x, weight = (body("Transpose", [each], perm=first) for each in _values(body, signature))
+        x, weight = _values(body, signature.dtype, first, first)
         scale, *operands = _operands(self.inputs(signature))
         sums, *steps = signature.steps
         inputs = [x, weight]
