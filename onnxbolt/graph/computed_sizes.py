@@ -30,7 +30,7 @@ def size_at(tensor: gs.Tensor, index: int, steps: int = _MOST_STEPS) -> Size:
         return part[index] if index < len(part) else None
     if node.op == "ConstantOfShape":
         value = node.attrs.get("value")
-        return 0 if value is None else int(value.values.reshape(-1)[0])
+        return 0 if value is None else int(value.reshape(-1)[0])
     if node.op == "Concat":
         return _joined(node, index, steps)
     if node.op in _SOURCES:

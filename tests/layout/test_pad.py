@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from tests.layout.test_layout import layout_changes
 from tests.support import Net, fused, run
@@ -29,7 +30,10 @@ def _in_order(net: Net, rows: str, columns: str) -> str:
 def _as_torch_has_them(net: Net, rows: str, columns: str) -> str:
     """The same from pairs (begin, end), the last axis first, which an exporter turns round."""
     zero = net.const([0], np.int64)
-    pairs = net.node("Concat", zero, columns, zero, rows, net.const([0] * 4, np.int64), axis=0)
+    count = net.node("Mul", net.node("Shape", net.node("Shape", "x")), net.const([1], np.int64))
+    zeros = numpy_helper.from_array(np.zeros(1, np.int64))
+    others = net.node("ConstantOfShape", count, value=zeros)
+    pairs = net.node("Concat", zero, columns, zero, rows, others, axis=0)
     pairs = net.node("Reshape", pairs, net.const([-1, 2], np.int64))
     ends = (net.const([value], np.int64) for value in (-1, -(2**63) + 1, 0, -1))
     turned = net.node("Transpose", net.node("Slice", pairs, *ends), perm=[1, 0])
