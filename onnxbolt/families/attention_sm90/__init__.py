@@ -36,7 +36,7 @@ from onnxbolt.integers import ceil_divide, round_up
 from onnxbolt.problems import MAX_HEAD, AttentionProblem
 
 ROWS = 64  # queries of a warpgroup
-_MOST_KEYS = 256  # of a block
+_MOST_KEYS = 256  # keys of a block
 # columns of the second product that custom_ops/sm90/wgmma_registers.h declares
 VALUE_SIZES = (8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 160, 192, 256)
 _MOST_CONSUMERS, _MOST_BLOCKS = 4, 6
