@@ -397,6 +397,10 @@ def test_paper_has_every_part(opened: Open, tmp_path: Path) -> None:
     page.emulate_media(media="print")
     assert page.locator('[role="tabpanel"]:visible').count() == 6
     expect(page.locator(".tabs")).to_be_hidden()
+    # a heading and the words behind it stay with their table
+    for kind in ("h2", "#tuning p", ".key"):
+        style = page.locator(kind).first.evaluate("e => getComputedStyle(e).breakAfter")
+        assert style == "avoid", kind
     background = "getComputedStyle(document.body).backgroundColor"
     assert page.evaluate(background) == "rgb(255, 255, 255)"
 
