@@ -257,6 +257,24 @@ def test_options(choices: dict[str, Any], fault: str) -> None:
     assert str(raised.value).startswith(fault)
 
 
+@pytest.mark.parametrize(("us", "slower"), [(0.1, False), (1e4, True)])
+def test_slower_models_are_told(
+    us: float,
+    slower: bool,
+    calibration: Write,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(kernels.Codes, "predicted_us", lambda *_: us)
+    model = SUBJECTS["mlp"]()
+    data = calibration(model)
+    options = {**OPTIONS, "verify": False, "fuse": "all"}
+    with kernels.absent():
+        optimize(model, precision="int8", calibration=data, **options)
+    told = "precision='auto' leaves in floats what gains nothing" in caplog.text
+    assert told is slower
+
+
 def test_quantized_models_are_refused(calibration: Write, tmp_path: Path) -> None:
     model, out = SUBJECTS["mlp"](), tmp_path / "o.onnx"
     data = calibration(model)
