@@ -8,13 +8,15 @@ innermost axis. Padding is removed by a Slice if it is at the end, otherwise by 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
 from onnxbolt import families, ops
-from onnxbolt.canonicalize.quantized.scaling import new_tensor
-from onnxbolt.dtypes import DType
+from onnxbolt.canonicalize.quantized.scaling import is_dequantize, new_tensor
+from onnxbolt.dtypes import INTEGERS, DType
 from onnxbolt.epilogues import CASTS, Step
 from onnxbolt.families import only
 from onnxbolt.forms import PLAIN, Form
@@ -109,18 +111,32 @@ def _one_kernel(
 def _relabel(
     writer: Writer, tensor: gs.Tensor, stored: gs.Tensor, want: Form, into: gs.Tensor | None
 ) -> gs.Tensor:
-    """Write a Reshape: with one pixel per channel, NCHW and NHWC are the same bytes."""
+    """Write a Reshape: with one pixel per channel, NCHW and NHWC are the same bytes.
+
+    It is one of codes where the values are made of these: behind a Reshape of values ONNX Runtime
+    writes a QuantizeLinear, in opset 21 and later with a zero point that int8 does not have.
+    """
     ones = [1] * (len(tensor.shape) - 2)
-    shape = [0, *ones, int(tensor.shape[1])] if want.last else [0, int(tensor.shape[1]), *ones]
+    sizes = [0, *ones, int(tensor.shape[1])] if want.last else [0, int(tensor.shape[1]), *ones]
+    shape = writer.constant(tensor.name + ".shape", np.array(sizes, np.int64))
     target = into if into is not None else writer.variable(tensor, want)
-    writer.add(
-        "Reshape",
-        [stored, writer.constant(tensor.name + ".shape", np.array(shape, np.int64))],
-        [target],
-        {},
-        tensor,
-    )
+    maker = producer(stored)
+    if maker is not None and _makes_values_of_codes(maker):
+        codes, *numbers = maker.inputs
+        moved = writer.scratch(tensor, codes.dtype)
+        writer.add("Reshape", [codes, shape], [moved], {}, tensor)
+        writer.add(maker.op, [moved, *numbers], [target], dict(maker.attrs), tensor, maker)
+    else:
+        writer.add("Reshape", [stored, shape], [target], {}, tensor)
     return target
+
+
+def _makes_values_of_codes(node: gs.Node) -> bool:
+    """True for a DequantizeLinear of integers with one scale for the whole tensor."""
+    if not is_dequantize(node) or DType.of_codes(node.inputs[0].dtype) not in INTEGERS:
+        return False
+    shape = node.inputs[1].shape
+    return shape is not None and math.prod(shape) == 1
 
 
 def _moved_axis(

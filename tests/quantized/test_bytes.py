@@ -116,6 +116,24 @@ def test_codes_at_the_end_are_converted_before_their_values(
     assert result.passed, result.text()
 
 
+def test_values_of_one_pixel_are_moved_as_codes(tmp_path: Path) -> None:
+    """In front of a node that keeps the other layout."""
+    net = Net({"x": (2, 16, 1, 1), "y": (2, 16, 1, 1), "z": (2, 16, 1, 1)}, opset=21)
+    numbers = net.const(0.05), net.const(3, np.int8)
+    codes = net.const(net.rng.integers(-127, 128, (16, 16, 1, 1)), np.int8)
+    x = net.node("DequantizeLinear", net.node("QuantizeLinear", "x", *numbers), *numbers)
+    y = net.node("Conv", x, net.node("DequantizeLinear", codes, net.const(0.002)))
+    values = net.node("DequantizeLinear", net.node("QuantizeLinear", y, *numbers), *numbers)
+    model = net.model(net.node("Max", values, "y", "z"))
+    fused = fusing.fused(model, tmp_path)
+    makers = {name: node for node in fused.graph.node for name in node.output}
+    (back,) = [n for n in fused.graph.node if n.op_type == "DequantizeLinear"]
+    assert makers[back.input[0]].op_type == "Reshape"
+    ort.InferenceSession(fused.SerializeToString(), providers=[CPU])
+    result = verify(model, fused, providers=[CPU])
+    assert result.passed, result.text()
+
+
 def test_a_wrong_pooling_of_codes_is_found(tmp_path: Path) -> None:
     model = stored.graph("cnn.ort.qdq.u8s8.channel")
     fused = fusing.fused(model, tmp_path)
