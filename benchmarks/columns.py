@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from benchmarks.bolt import BOLT
 from benchmarks.exports import SETS
 from benchmarks.targets import TARGETS
 
@@ -70,14 +71,14 @@ def _tried(result: float | str | None) -> str:
 
 def _papers_times(row: dict[str, Any]) -> str:
     """The paper's time of a variant as a multiple of the plain one's."""
-    paper = row["values"].get("paper")
-    return f"{paper['plain'][1] / paper['images']:.3f}" if paper else ""
+    paper = BOLT[row["name"]]
+    return f"{paper.plain[1] / paper.images:.3f}"
 
 
 def _papers_accuracy(row: dict[str, Any]) -> str:
     """The paper's accuracies of the plain model and of the variant."""
-    paper = row["values"].get("paper")
-    return f"{paper['plain'][0]:.2f} to {paper['top1']:.2f}" if paper else ""
+    paper = BOLT[row["name"]]
+    return f"{paper.plain[0]:.2f} to {paper.top1:.2f}"
 
 
 def _retraining(row: dict[str, Any]) -> str:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import variants, whole_models
-from benchmarks.variants import PLAIN, main
+from benchmarks.columns import TABLES
+from benchmarks.variants import PLAIN, VARIANTS, main
 
 VARIANT = "repvgg_a0_deploy_hard_swish"
+PAPERS = ("Bolt, T4", "Bolt's top-1, %")
 
 
 def test_a_variant_is_compared_with_the_plain_model(
@@ -41,3 +43,12 @@ def test_unknown_variants_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["repvgg_b0"])
     assert "repvgg_b0" in capsys.readouterr().err
+
+
+def test_the_paper_s_numbers_stand_beside_every_row() -> None:
+    columns = TABLES["variants"].columns
+    for name in VARIANTS:
+        shown = [columns[title]({"name": name, "values": {}}) for title in PAPERS]
+        assert all(shown), name
+    row: dict[str, object] = {"name": "repvggaug_a0_deploy", "values": {}}
+    assert [columns[title](row) for title in PAPERS] == ["1.170", "73.05 to 73.87"]
