@@ -390,8 +390,8 @@ POOL = Store(
     "group * Width + i",
 )
 _ELEMENTWISE_STORE = (
-    "      *reinterpret_cast<Access*>(static_cast<Element*>(params.y) + row * params.y_pitch +"
-    " channel) = y;\n"
+    "      *reinterpret_cast<Result*>(static_cast<Output*>(params.y) + row * params.y_pitch +"
+    " channel) =\n          y;\n"
 )
 ELEMENTWISE = Store(
     "families/elementwise/kernel.h",
@@ -401,7 +401,6 @@ ELEMENTWISE = Store(
     "Width",
     "row",
     "channel + i",
-    "Element",
 )
 _LAYOUT_STORE = "    if (pixel < params.pixels) store(y + int64_t(pixel) * params.stored"
 LAYOUT = Store(
@@ -455,7 +454,7 @@ SQUEEZE_EXCITE = Store(
     "Element",
 )
 _NORM_STORE = (
-    "        norm::Store<T::kHint>(at<Access>(params_.y, row(b), v, params_.y_pitch), y);\n"
+    "        norm::Store<T::kHint>(at<Result>(params_.y, row(b), v, params_.y_pitch), y);\n"
 )
 NORM = Store(
     "families/norm/rows.h",
@@ -465,7 +464,6 @@ NORM = Store(
     "T::kWidth",
     "row(b)",
     "(v * T::kLanes + lane_) * T::kWidth + i",
-    "Element",
 )
 _PHASED_STORE = "      *reinterpret_cast<uint4*>(y) = value;\n"
 PHASED = Store(
@@ -587,7 +585,7 @@ def _pool() -> Iterator[tuple[str, tuple[Edit, ...]]]:
 def _elementwise() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     file, finish = (
         ELEMENTWISE.file,
-        "Chain::template finish<Element>(widened(x[i]), operands, params.epilogue.params);",
+        "Chain::template finish_packed<Output>(values, operands, params.epilogue.params);",
     )
     yield from _direct(ELEMENTWISE, _guarded(file, _ELEMENTWISE_STORE, "row / 64 != 2"))
     last = "others.vectors[Chain::kVectors - 1]"
