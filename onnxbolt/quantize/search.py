@@ -21,8 +21,9 @@ from onnxbolt.errors import InputError
 from onnxbolt.graph.weights import Weights, complete
 from onnxbolt.options import CODES, METHODS
 from onnxbolt.precision import rounded_apart
-from onnxbolt.quantize import Calibration, Quantized, running
+from onnxbolt.quantize import running
 from onnxbolt.quantize.data import Data
+from onnxbolt.quantize.making import Calibration, Quantized
 from onnxbolt.quantize.metric import Metric, worst
 from onnxbolt.quantize.scales import Assigned, Point
 

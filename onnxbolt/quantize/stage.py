@@ -14,8 +14,8 @@ from onnxbolt.errors import FrozenError, InputError
 from onnxbolt.graph.importer import load_model
 from onnxbolt.graph.saving import save_model
 from onnxbolt.options import AUTO, Options
-from onnxbolt.quantize import Quantized, calibrated, digest_of, quantized
 from onnxbolt.quantize.data import Data
+from onnxbolt.quantize.making import Quantized, calibrated, digest_of, quantized
 from onnxbolt.quantize.metric import loaded
 from onnxbolt.quantize.scales import Quantization, Scales
 from onnxbolt.quantize.search import Timed, searched
