@@ -25,7 +25,7 @@ from collections.abc import Sequence
 import onnx_graphsurgeon as gs
 
 from onnxbolt.graph.computed_sizes import size_at
-from onnxbolt.graph.edit import auto_pad, constant_values, optional
+from onnxbolt.graph.edit import auto_pad, constant_integers, constant_values, optional
 from onnxbolt.graph.sizes import Size
 
 _GENERATED = "unk__"
@@ -130,6 +130,8 @@ def derived(node: gs.Node, axis: int) -> int | str | None:
         return _pad(node, axis)
     if node.op == "Resize":
         return _resized(node, axis)
+    if node.op == "Slice":
+        return _sliced(node, axis)
     return _broadcast(node, axis) if node.op in _BROADCASTING else None
 
 
@@ -190,6 +192,15 @@ def _pad(node: gs.Node, axis: int) -> int | str | None:
     pads = [size_at(node.inputs[1], place) for place in (len(x) + axis, 2 * len(x) + axis)]
     known = [size for size in pads if isinstance(size, int)]
     return _moved(x[axis], sum(known)) if len(known) == len(pads) else None
+
+
+def _sliced(node: gs.Node, axis: int) -> Size:
+    """The size of an axis that a Slice of others leaves as it is."""
+    x, axes = node.inputs[0].shape, constant_integers(node, 3)
+    if x is None or axes is None or any(each % len(x) == axis + len(x) for each in axes):
+        return None
+    size: Size = x[axis]
+    return size
 
 
 def _resized(node: gs.Node, axis: int) -> Size:

@@ -257,3 +257,15 @@ def test_names_follow_a_size_that_becomes_known() -> None:
     pad.op, pad.inputs, pad.origin = "Relu", [pad.inputs[0]], None
     infer(graph)
     assert graph.nodes[1].outputs[0].shape[2] == "(H-2)"
+
+
+def test_a_slice_of_one_axis_leaves_the_others() -> None:
+    """Halves of a batch, as torch.chunk is exported: their ends are computed."""
+    net = Net({"x": ("N", 8, "H", 7)})
+    size = net.node("Gather", net.node("Shape", "x"), net.const([0], np.int64))
+    end = net.node("Div", size, net.const([2], np.int64))
+    bounds = net.const([0], np.int64), end, net.const([-4], np.int64)
+    y = net.node("Slice", "x", *bounds, net.const([1], np.int64))
+    batch, *others = inferred(net, y)[1][y]
+    assert others == [8, "H", 7]
+    assert batch != "N"
