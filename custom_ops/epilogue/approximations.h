@@ -71,9 +71,9 @@ __device__ inline float approximate_gelu(float x) {
   return gate(x, 1.58142843f, -6.77542089f, -17.9578466f, -5.37471500f);
 }
 
-// The same in fp32. Its error is that of x (1 + erff(x / sqrt(2))) / 2: below 2^-22 for x < 0, and
-// a rounding of x above. P(0) is 1/2 exactly, so that small results have few units of error, too:
-// below 2^-19 of the result for |x| < 1.
+// The same for codes of 8 bits. Its error is that of x (1 + erff(x / sqrt(2))) / 2: below 2^-22 for
+// x < 0, and a rounding of x above. P(0) is 1/2 exactly, so that small results have few units of
+// error, too: below 2^-19 of the result for |x| < 1.
 __device__ inline float exact_gelu(float x) {
   return gate(x, 1.58496249f, -6.90688229f, -16.5209656f, -11.4994469f, 10.3387833f, -5.75324392f,
               1.39612794f);

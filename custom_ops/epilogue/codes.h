@@ -84,6 +84,11 @@ __device__ inline float round_e4m3(float x) {
   return float(cutlass::float_e4m3_t::bitcast(static_cast<uint8_t>(pack_e4m3(x, 0.f))));
 }
 
+// GELU in front of codes of a product, where erff would take longer than the product.
+struct GeluErfOfCodes : GeluErf {
+  __device__ static float apply(float x, float, const float*) { return exact_gelu(x); }
+};
+
 // Codes of integers from Low to High.
 template <int Low, int High>
 struct IntegerCodes : Step<Operand::kNone, 2> {

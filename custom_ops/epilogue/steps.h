@@ -125,7 +125,9 @@ struct Tanh : Step<Operand::kNone, 0, true> {
 };
 
 struct GeluErf : HalfStep<true> {
-  __device__ static float apply(float x, float, const float*) { return exact_gelu(x); }
+  __device__ static float apply(float x, float, const float*) {
+    return 0.5f * x * (1.f + erff(x * 0.70710678f));
+  }
   static constexpr bool kApproximable = true;
   __device__ static float approximate(float x, float, const float*) { return approximate_gelu(x); }
   template <class>

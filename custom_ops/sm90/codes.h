@@ -26,6 +26,20 @@ namespace sm90 {
 
 constexpr int kPairedColumns = 16;
 
+// A chain as kernels of codes compute it. Behind results of 8 bits, GELU is in few instructions;
+// other kernels keep erff until they have run without it on a GPU.
+template <class Output, class Whole>
+struct ChainOfCodes {
+  using Type = Whole;
+};
+template <class Output, class... Steps>
+struct ChainOfCodes<Output, epilogue::Chain<Steps...>> {
+  template <class Step>
+  using OfCodes = std::conditional_t<sizeof(Output) == 1 && std::is_same_v<Step, epilogue::GeluErf>,
+                                     epilogue::GeluErfOfCodes, Step>;
+  using Type = epilogue::Chain<OfCodes<Steps>...>;
+};
+
 // A matrix's rows, with the offsets that a sum of each row and column gets.
 template <class K>
 struct CodesOutput : MatrixOutput {

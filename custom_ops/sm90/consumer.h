@@ -192,6 +192,7 @@ class Consumer {
 
   // The main loop. A stage is given back once the products of the next stage are under way.
   CUTLASS_DEVICE void multiply(Sums& sums, bool apart) {
+    if constexpr (K::kTakesTurns) return multiply_in_turns(sums);
     if constexpr (K::kPromotes) return multiply_promoting(sums);
     constexpr int kApart = End::kBlocksApart;
     const int end = range_.end - (apart ? kApart : 0);
@@ -245,6 +246,68 @@ class Consumer {
       }
     }
     end_.keep();
+  }
+
+  // The same with two sets of sums of k-blocks: while one is added, the products of the other are
+  // under way. Those of the first k-block are where the others are added.
+  CUTLASS_DEVICE void multiply_in_turns(Sums& sums) {
+    add_up(sums);
+    end_.keep();
+  }
+
+  CUTLASS_DEVICE void add_up(Sums& sums) {
+    int block = range_.first, stage = begin_part(sums, block++);
+    if (block >= range_.end) return complete<0>(sums, stage);
+    Sums one, other;
+    stage = begin_behind(sums, stage, one, block++);
+    while (block < range_.end) {
+      stage = begin_behind(one, stage, other, block++);
+      add(sums, one);
+      if (block >= range_.end) {
+        complete<0>(other, stage);
+        return add(sums, other);
+      }
+      stage = begin_behind(other, stage, one, block++);
+      add(sums, other);
+    }
+    complete<0>(one, stage);
+    add(sums, one);
+  }
+
+  // Starts the products of one k-block. Returns its stage.
+  CUTLASS_DEVICE int begin_part(Sums& part, int block) {
+    const int stage = stage_.stage;
+    barriers_.full[stage].wait(stage_.parity);
+    pin(part);
+    BeginProducts();
+    multiply_rows(part, 0, K::kBlocks, stage, K::kIsResident ? block : stage, false);
+    CommitProducts();
+    if (block + 1 == range_.end) end_turn();
+    stage_.advance();
+    return stage;
+  }
+
+  // Starts the products of one k-block, and waits for those of the one before, `part` of `stage`.
+  CUTLASS_DEVICE int begin_behind(Sums& part, int stage, Sums& next, int block) {
+    const int begun = begin_part(next, block);
+    complete<1>(part, stage);
+    return begun;
+  }
+
+  // Waits for the products of a k-block, behind which `Groups` were started.
+  template <int Groups>
+  CUTLASS_DEVICE void complete(Sums& part, int stage) {
+    WaitForProducts<Groups>();
+    pin(part);
+    release(stage);
+  }
+
+  CUTLASS_DEVICE static void add(Sums& sums, const Sums& part) {
+#pragma unroll
+    for (int m = 0; m < K::kBlocks; ++m) {
+#pragma unroll
+      for (int i = 0; i < K::kProductColumns / 2; ++i) sums[m][i] += part[m][i];
+    }
   }
 
   // Passes the stages of `count` tiles from `tile` on, which are those of other warpgroups.

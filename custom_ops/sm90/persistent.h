@@ -66,8 +66,10 @@ __device__ void PrefetchMaps(const Params& params) {
 template <class K>
 struct RegisterSplit {
   static constexpr bool kUsed = K::kGroups > 1;
-  static constexpr int kProducer = K::kGroups == 4 ? 32 : 56;
-  static constexpr int kConsumer = K::kGroups == 4 ? 112 : K::kGroups == 3 ? 152 : 224;
+  static constexpr bool kMost = K::kTakesTurns;  // three sets of sums
+  static constexpr int kProducer = K::kGroups == 4 || kMost ? 32 : 56;
+  static constexpr int kConsumer =
+      K::kGroups == 4 ? 112 : (K::kGroups == 3 ? 152 : 224) + (kMost ? 8 : 0);
 };
 
 // Runs produce(warp) in the producer warpgroup and consume(group) in each consumer warpgroup.

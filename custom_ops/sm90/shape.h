@@ -54,9 +54,8 @@ struct KernelShape {
   static constexpr bool kNchw =
       Row::at(Column::kAlignC) == 1;                   // y is NCHW, and is stored pixel by pixel
   static constexpr bool kBoth = false, kMean = false;  // see BothShape, MeanShape
-  static constexpr bool kCodes = false, kPairsColumns = false;  // see CodesShape
-  // Sums of e4m3 inside wgmma have 14 bits or so: each k-block's are added in fp32, apart.
-  static constexpr bool kPromotes = Row::at(Column::kWarpK) == 1;
+  static constexpr bool kCodes = false, kPairsColumns = false;   // see CodesShape
+  static constexpr bool kPromotes = false, kTakesTurns = false;  // see CodesShape
   static constexpr int kFold = Chain::kFold;  // columns of the product for one of the result
   using Unswapped =
       std::conditional_t<kNchw, NchwEpilogueShape<Element, Output, Chain, kBlocks, Columns>,
@@ -159,13 +158,19 @@ struct MeanShape : KernelShape<Config, ElementType, OutputType, ChainType> {
 // A kernel whose operands are codes of 8 bits. It may add offsets for the zero point of x, the same
 // for all pixels or by their classes (see CodeParams).
 template <class Config, class ElementType, class OutputType, class ChainType>
-struct CodesShape : KernelShape<Config, ElementType, OutputType, ChainType> {
+struct CodesShape : KernelShape<Config, ElementType, OutputType,
+                                typename ChainOfCodes<OutputType, ChainType>::Type> {
   using ProductParams = CodeParams;
   using Epilogue = CodesEpilogue<typename CodesShape::Finish>;
   static constexpr int kKindOfOffsets = Config::at(Column::kInstructionN);
   static constexpr bool kCodes = true, kOffsets = kKindOfOffsets != kNoOffsets,
                         kBorder = kKindOfOffsets == kByPixel;
   static constexpr bool kPairsColumns = sizeof(OutputType) == 1;
+  // Sums of e4m3 inside wgmma have 14 bits or so: each k-block's are added in fp32, apart. With two
+  // sets of registers for them, one is added while the products of the other are under way.
+  static constexpr int kPartialSets = Config::at(Column::kWarpK);
+  static constexpr bool kPromotes = kPartialSets > 0, kTakesTurns = kPartialSets == 2;
+  static_assert(kPartialSets >= 0 && kPartialSets <= 2, "partial sums have one set or two");
   static_assert(sizeof(ElementType) == 1, "codes have 8 bits");
   static_assert(!kOffsets || kBorder || kKindOfOffsets == kByColumn,
                 "a configuration names a kind of offsets");
@@ -176,7 +181,7 @@ struct CodesShape : KernelShape<Config, ElementType, OutputType, ChainType> {
                 "TMA moves rows of 16 bytes");
   static_assert(!CodesShape::kNchw && !CodesShape::kSwapped,
                 "rows of pixels are stored as they are");
-  static_assert(!CodesShape::kPromotes || std::is_same_v<typename CodesShape::Sum, float>,
+  static_assert(!kPromotes || std::is_same_v<typename CodesShape::Sum, float>,
                 "sums of integers are exact");
   static_assert(!kPairsColumns || CodesShape::kTileN / CodesShape::kClusterM % kPairedColumns == 0,
                 "columns are paired in whole groups");

@@ -29,7 +29,7 @@ from onnxbolt.families.b2b_halo_sm90 import B2bHaloSm90Config
 from onnxbolt.families.b2b_stem_sm90 import B2bStemSm90Config
 from onnxbolt.families.b2b_stored_sm90 import B2bStoredSm90Config
 from onnxbolt.families.base import Schedule
-from onnxbolt.families.blocks.codes import Offsets
+from onnxbolt.families.blocks.codes import Offsets, PartialSums
 from onnxbolt.families.blocks.mma_sync import Walk
 from onnxbolt.families.conv3d_sm90 import Conv3dSm90Config
 from onnxbolt.families.conv_2x import Conv2xConfig
@@ -296,7 +296,7 @@ UNITS = {
     ),
     "quantized_gemm_sm90": (
         Instance(
-            QuantizedGemmSm90Config(**CODES, promotes=True),
+            QuantizedGemmSm90Config(**CODES, partial_sums=PartialSums.TWO),
             DType.E4M3,
             DType.E4M3,
             ("Dequantize", "Bias", "GeluErf", "QuantizeE4M3"),

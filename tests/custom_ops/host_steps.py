@@ -27,6 +27,7 @@ HOST = Path(__file__).with_name("host")
 HEADERS = ("limits.h", "approximations.h", "pairs.h", "steps.h", "codes.h")
 WHOLE = {MEAN, ROTATE}  # no functions of single values
 CODES = tuple(step.name for step in codes.STEPS)
+GELU_OF_CODES = "GeluErfOfCodes"  # GeluErf in kernels of codes
 STEPS = tuple(  # those of values
     name for name, row in EPILOGUES.items() if row.functor and name not in (*WHOLE, *CODES)
 )
@@ -176,7 +177,8 @@ def build(directory: Path) -> HostSteps:
     """Compile the functors (cached) into a library in `directory`."""
     root = resource_dir("custom_ops") / "epilogue"
     headers = "".join(transcribe((root / name).read_text()) for name in HEADERS)
-    names = " ".join(f"X({EPILOGUES[step].functor})" for step in (*STEPS, *CODES))
+    functors = [*(EPILOGUES[step].functor for step in (*STEPS, *CODES)), GELU_OF_CODES]
+    names = " ".join(f"X({functor})" for functor in functors)
     text = (HOST / "steps.cc").read_text()
     for line, replaced in (
         ('#include "intrinsics.h"', (HOST / "intrinsics.h").read_text()),

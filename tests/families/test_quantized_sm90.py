@@ -10,8 +10,8 @@ from onnxbolt.archs import ARCHS, get
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import QUANTIZE
 from onnxbolt.families import config_from, named
-from onnxbolt.families.blocks import sm90
-from onnxbolt.families.blocks.codes import CodesConfig, Offsets
+from onnxbolt.families.blocks import codes, sm90
+from onnxbolt.families.blocks.codes import CodesConfig, Offsets, PartialSums
 from onnxbolt.problems import GemmProblem, QuantizedConvProblem, QuantizedGemmProblem
 
 GEMM, CONV = named("quantized_gemm_sm90"), named("quantized_conv_sm90")
@@ -101,15 +101,37 @@ def test_offsets_follow_from_the_zero_point_and_the_padding() -> None:
     assert config_from(both[0].row()) == both[0]
 
 
-def test_sums_of_floats_are_added_apart_every_128() -> None:
+def test_sums_of_floats_are_added_in_fp32_every_128() -> None:
     floats = {"dtype": DType.E4M3, "out": DType.E4M3}
     found = _gemms(**floats)
-    assert all(config.promotes and config.k <= 128 for config in found)
+    assert all(config.partial_sums and config.k <= 128 for config in found)
     assert all(
         2 * sm90.accumulators(config) <= sm90.MAX_ACCUMULATORS[config.consumers] for config in found
     )
-    assert not any(config.promotes for config in _gemms(**floats, k=128) if config.k <= 128)
-    assert not any(config.promotes for config in _gemms())
+    assert not any(config.partial_sums for config in _gemms(**floats, k=128) if config.k <= 128)
+    assert not any(config.partial_sums for config in _gemms())
+
+
+def test_two_sets_of_partial_sums_wait_for_their_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then all kernels that have the registers have two."""
+    floats = {"dtype": DType.E4M3, "out": DType.E4M3}
+    before = _gemms(**floats)
+    assert {config.partial_sums for config in before} == {PartialSums.ONE}
+    monkeypatch.setattr(codes, "TURNS_MEASURED", True)
+    found = _gemms(**floats)
+    assert [replace(config, partial_sums=PartialSums.ONE) for config in found] == before
+    two = [config for config in found if config.partial_sums is PartialSums.TWO]
+    assert max(sm90.accumulators(config) for config in two) == 64
+    assert max(sm90.accumulators(each) for each in two if each.cluster != (1, 1)) == 48
+    assert not any(config.consumers == 3 for config in two)
+    assert {config.consumers for config in found if config not in two} <= {2, 3}
+    residual = ("Dequantize", "AddCodesE4M3", "QuantizeE4M3")
+    images = _convs(**floats, chain=residual)
+    assert all(
+        sm90.accumulators(config) <= 48
+        for config in images
+        if config.partial_sums is PartialSums.TWO
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,6 +150,26 @@ def test_predictions_are_near_what_an_h200_takes(
 ) -> None:
     chain = ("Dequantize", "Bias", activation, QUANTIZE[dtype])
     problem, arch = QuantizedGemmProblem(*size, dtype, dtype, chain), get(90)
+    found = GEMM.candidates(problem, arch)
+    predicted = min(GEMM.predicted_us(problem, config, arch) for config in found)
+    assert predicted == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("size", "activation", "measured"),
+    [
+        ((6304, 2304, 768), "Relu", 22.14),
+        ((16384, 4096, 1024), "Relu", 119.2),
+        ((16384, 1024, 4096), "Relu", 102.1),
+        ((6304, 3072, 768), "GeluErf", 36.75),
+    ],
+)
+def test_predictions_of_two_sets_of_partial_sums_are_near_an_h200s(
+    monkeypatch: pytest.MonkeyPatch, size: tuple[int, int, int], activation: str, measured: float
+) -> None:
+    monkeypatch.setattr(codes, "TURNS_MEASURED", True)
+    chain, arch = ("Dequantize", "Bias", activation, "QuantizeE4M3"), get(90)
+    problem = QuantizedGemmProblem(*size, DType.E4M3, DType.E4M3, chain)
     found = GEMM.candidates(problem, arch)
     predicted = min(GEMM.predicted_us(problem, config, arch) for config in found)
     assert predicted == pytest.approx(measured, rel=0.2)

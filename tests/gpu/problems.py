@@ -19,7 +19,7 @@ from onnxbolt.families import Family, named
 from onnxbolt.families.attention import AttentionConfig
 from onnxbolt.families.attention_sm90 import AttentionSm90Config
 from onnxbolt.families.b2b_stored_sm90 import B2bStoredSm90Config
-from onnxbolt.families.blocks.codes import CodesConfig
+from onnxbolt.families.blocks.codes import CodesConfig, PartialSums
 from onnxbolt.families.blocks.sm90 import Sm90Config
 from onnxbolt.families.blocks.stem import StemConfig
 from onnxbolt.families.conv_sm90 import ConvSm90Config
@@ -574,7 +574,8 @@ def _form(instance: Instance) -> str:
         "TO_CODES": isinstance(config, ElementwiseConfig | NormConfig)
         and not instance.dtype.is_code
         and instance.out.is_code,
-        "PROMOTES": isinstance(config, CodesConfig) and config.promotes,
+        "PARTIAL_SUMS": isinstance(config, CodesConfig) and config.partial_sums == PartialSums.ONE,
+        "IN_TURNS": isinstance(config, CodesConfig) and config.partial_sums == PartialSums.TWO,
         "OFFSETS": isinstance(config, CodesConfig) and config.offsets > 0,
         "VALUES": isinstance(config, CodesConfig) and not instance.out.is_code,
         "NOT_STORED": isinstance(config, B2bStoredSm90Config) and STORE not in chain,

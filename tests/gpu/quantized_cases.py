@@ -11,7 +11,7 @@ from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import ADD_CODES, DEQUANTIZE, QUANTIZE, REQUANTIZE
 from onnxbolt.families import named
-from onnxbolt.families.blocks.codes import CodesConfig
+from onnxbolt.families.blocks.codes import CodesConfig, PartialSums, takes_turns
 from onnxbolt.problems import QuantizedConvProblem, QuantizedGemmProblem
 
 FAMILIES = (named("quantized_gemm_sm90"), named("quantized_conv_sm90"))
@@ -69,12 +69,28 @@ def instances(arch: int) -> Iterator[Instance]:
         configs = _configs(problem, arch)
         if configs:
             yield _instance(problem, configs[5 * turn % len(configs)])
+    yield from _in_turns(arch)
     for problem in (
         _problem(is_conv, 0, _I8, _I8, chain_of(_I8, _I8, ())) for is_conv in (False, True)
     ):
         # clusters whose blocks share rows of A, which the planner does not offer
         shared = [config for config in _configs(problem, arch) if config.cluster == (2, 1)][:1]
         yield from (_instance(problem, replace(config, cluster=(1, 2))) for config in shared)
+
+
+def _in_turns(arch: int) -> Iterator[Instance]:
+    """Two sets of partial sums, which the planner does not offer yet: each chain, tiles in turn."""
+    turns = itertools.count()
+    for is_conv, steps in itertools.product((False, True), _CHAINS):
+        turn = next(turns)
+        problem = _problem(is_conv, turn, _E4M3, _E4M3, chain_of(_E4M3, _E4M3, steps))
+        configs = [
+            replace(config, partial_sums=PartialSums.TWO)
+            for config in _configs(problem, arch)
+            if config.partial_sums is PartialSums.ONE and takes_turns(config, problem)
+        ]
+        if configs:
+            yield _instance(problem, configs[5 * turn % len(configs)])
 
 
 def by_channel(arch: int) -> Iterator[Instance]:

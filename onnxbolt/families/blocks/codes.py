@@ -2,8 +2,7 @@
 epilogue of codes (custom_ops/sm90/codes.h).
 
 Results of 8 bits are stored 16 columns at a time. Tensor cores add up products of E4M3 with 14 bits
-or so; the sums of each k-block are therefore added in fp32, in a second set of registers
-(`promotes`).
+or so; the sums of each k-block are therefore added in fp32 (`partial_sums`).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TypeVar
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import tensor_operands, values_of
-from onnxbolt.families.base import FLAG, Compiled
+from onnxbolt.families.base import Compiled
 from onnxbolt.families.blocks import sm90
 from onnxbolt.families.blocks.memory import memory_us
 from onnxbolt.families.blocks.sm90 import Sm90Config
@@ -37,16 +36,33 @@ class Offsets(enum.IntEnum):
     BY_PIXEL = 2  # by column and the pixel's class: the image is padded
 
 
+class PartialSums(enum.IntEnum):
+    """The sets of registers for sums of k-blocks, which are added to those of the tile in fp32."""
+
+    NONE = 0  # tensor cores add up all k-blocks
+    ONE = 1
+    TWO = 2  # one is added while the products of the other are under way
+
+
+# True once kernels with two sets of partial sums have passed their tests on a GPU: until then
+# candidates have one set (docs/decisions/quantized.md)
+TURNS_MEASURED = False
+
 _OFFSETS = {offsets: int(offsets) for offsets in Offsets}
+_PARTIAL_SUMS = {sets: int(sets) for sets in PartialSums}
+# the most sums of a thread beside which there is room for two sets of partial sums, by consumer
+# warpgroups; in kernels of clusters, and of convolutions that read tensors in their epilogue, 48
+_BESIDE_TWO, _BESIDE_TWO_CROWDED = {1: 64, 2: 64, 3: 0}, 48
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodesConfig(Sm90Config):
-    """Beside an `Sm90Config`: the kernel's offsets, and whether sums of k-blocks are added in
-    fp32."""
+    """Beside an `Sm90Config`: the kernel's offsets, and how it adds up k-blocks."""
 
     offsets: Offsets = at("instruction_n", default=Offsets.NONE, numbers=_OFFSETS)
-    promotes: bool = at("warp_k", default=False, numbers=FLAG)  # type: ignore[misc]
+    partial_sums: PartialSums = at(  # type: ignore[misc]
+        "warp_k", default=PartialSums.NONE, numbers=_PARTIAL_SUMS
+    )
 
     def mismatched(self) -> list[str]:
         """No tile of codes is swapped."""
@@ -71,9 +87,12 @@ def candidates(
     for config in sm90.candidates(kind, problem, arch, swizzle):
         if narrow and config.columns // config.cluster[0] % _PAIRED:
             continue
-        promotes = _promotes(config, problem)
-        if not promotes or (config.k <= _UNPROMOTED and _has_room(config)):
-            yield replace(config, offsets=offsets, promotes=promotes)
+        if not _promotes(config, problem):
+            yield replace(config, offsets=offsets)
+        elif config.k <= _UNPROMOTED and _has_room(config):
+            turns = TURNS_MEASURED and takes_turns(config, problem)
+            sets = PartialSums.TWO if turns else PartialSums.ONE
+            yield replace(config, offsets=offsets, partial_sums=sets)
 
 
 def _promotes(config: CodesConfig, problem: Quantized) -> bool:
@@ -85,6 +104,15 @@ def _promotes(config: CodesConfig, problem: Quantized) -> bool:
 def _has_room(config: CodesConfig) -> bool:
     """True if a thread has registers for two sets of sums."""
     return 2 * sm90.accumulators(config) <= sm90.MAX_ACCUMULATORS[config.consumers]
+
+
+def takes_turns(config: CodesConfig, problem: Quantized) -> bool:
+    """True if a thread has registers for two sets of partial sums beside those of its tile."""
+    sums = sm90.accumulators(config)
+    reads_tensors = not problem.is_matrix and tensor_operands(problem.chain) > 0
+    if (reads_tensors or config.cluster != (1, 1)) and sums > _BESIDE_TWO_CROWDED:
+        return False
+    return sums <= _BESIDE_TWO[config.consumers]
 
 
 def shared_memory(kernel: Compiled, arch: Arch) -> int:

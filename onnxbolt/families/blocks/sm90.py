@@ -107,9 +107,9 @@ _CODE_OPERATIONS = 14.0  # further ones of products of codes: conversions, and p
 # pixels that a warp stores at once in each of eight channels of NCHW output; clocks of an SM per
 # value
 _PLANE_PIXELS, _PLANE_VALUE = 8, 0.25
-# sums of k-blocks that an SM adds in fp32 in a clock, where kernels of codes do: they wait for the
-# products of each k-block
-_ADDITIONS = 32.0
+# sums of k-blocks that an SM adds in fp32 in a clock, where kernels of codes do, by the sets of
+# registers for them; with one they wait for the products of each k-block
+_ADDITIONS = {1: 32.0, 2: 256.0}
 _SPLIT_US = 0.7  # for the barriers of a cluster
 _REMOTE = 8.6  # bytes per clock that one SM receives from others
 # the part of cooperative epilogues that is not hidden when a block has several tiles
@@ -129,7 +129,7 @@ class ProductConfig(KernelConfig):
     cluster: ClassVar[tuple[int, int]] = (1, 1)
     swapped: ClassVar[bool] = False
     split_k: ClassVar[int] = 1
-    promotes: ClassVar[bool] = False  # sums of k-blocks are added in registers of their own
+    partial_sums: ClassVar[int] = 0  # sets of registers for sums of k-blocks
 
     rows: int = at("tile_m", sound=tile_size)
     columns: int = at("tile_n", sound=tile_size)
@@ -572,8 +572,8 @@ def block_clocks(problem: Product, config: ProductConfig, arch: Arch) -> float:
     rows, columns, k, dtype = config.rows, config.columns, config.k, problem.dtype
     size = dtype.bytes
     products = 2 * rows * columns * k / (_PRODUCTS * 2 / size)
-    if config.promotes:
-        products += rows * columns / _ADDITIONS
+    if config.partial_sums:
+        products += rows * columns / _ADDITIONS[config.partial_sums]
     a, b = rows * k * size, 0 if config.resident else columns * k * size
     product_rows, product_columns = config.product
     shared = (product_rows // 64 * (64 + product_columns) * k * size + a + b) / _SHARED
