@@ -8,7 +8,7 @@ LayerNormalization of a constant), and the shift of a BatchNormalization, bias -
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 
 import numpy as np
 from onnx import NodeProto
@@ -33,6 +33,7 @@ class OwnErrors:
         graph = models.original.graph
         self._makers = {name: node for node in graph.node for name in node.output if name}
         self._initializers = {tensor.name: tensor for tensor in graph.initializer}
+        self._equal = self._equal_codes(graph.node)
         self._analysis = Analysis(Standard(models.original), {}, measured)
         self._arithmetic = Arithmetic(coarse=models.provider != CPU)
 
@@ -64,6 +65,7 @@ class OwnErrors:
         bound.
         """
         known = {other: value for other, value in values.items() if other != name}
+        known |= {e: value for other, value in known.items() for e in self._equal.get(other, ())}
         self._analysis.in_fp32 = False
         found = self._computed(name, self._behind(name, known.keys()), known)
         if found is None:
@@ -73,6 +75,24 @@ class OwnErrors:
             return bound
         with np.errstate(invalid="ignore"):  # infinities
             return np.fmin(bound, np.abs(found.value.astype(np.float64) - values[name]))
+
+    def _equal_codes(self, nodes: Iterable[NodeProto]) -> dict[str, list[str]]:
+        """For each result of QuantizeLinear the names of all that are equal, since the numbers and
+        the input are: the optimized model has one of them."""
+        found: dict[object, list[str]] = {}
+        for node in nodes:
+            if node.op_type != "QuantizeLinear" or node.domain:
+                continue
+            numbers = [self._initializers.get(name) for name in node.input[1:]]
+            if all(tensor is not None for tensor in numbers):
+                contents = tuple(
+                    (tensor.data_type, weights.values(tensor).tobytes())
+                    for tensor in numbers
+                    if tensor is not None
+                )
+                attributes = tuple(sorted(a.SerializeToString() for a in node.attribute))
+                found.setdefault((node.input[0], contents, attributes), []).append(node.output[0])
+        return {name: names for names in found.values() if len(names) > 1 for name in names}
 
     def _computed(
         self, name: str, nodes: list[NodeProto], values: Mapping[str, np.ndarray]

@@ -18,17 +18,21 @@ from onnx import helper, numpy_helper
 
 from onnxbolt import optimize
 from onnxbolt.dtypes import DType
+from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.importer import load_model
 from onnxbolt.verify.bounds import Bounded
 from onnxbolt.verify.codes import dequantized, nearest, quantized
 from onnxbolt.verify.elementwise import compared
 from onnxbolt.verify.limits import Arithmetic
 from onnxbolt.verify.models import Models
+from onnxbolt.verify.nodes import Nodes
 from onnxbolt.verify.result import Row
 from onnxbolt.verify.rules import Analysis
+from onnxbolt.verify.session import CPU, Runner
 from onnxbolt.verify.standard import Standard
 from tests.quantized import kernels
 from tests.quantized.arithmetic import Case, Fault, Way
+from tests.support import Net
 
 U8, E4M3 = np.dtype(np.uint8), np.dtype(ml_dtypes.float8_e4m3fn)
 _MODELS = cast(Models, SimpleNamespace(where="CUDA", element_cap=0.05))
@@ -279,3 +283,18 @@ def test_faults_are_found(fault: Fault) -> None:
     row = _row(Case(64, 32, 3, one_sided=False, seed=0), Way.RECIPROCAL, fault)
     assert not row.passed
     assert "further apart than they may" in row.reason
+
+
+@pytest.mark.parametrize("handed", [np.int8, np.float32], ids=["codes", "numbers"])
+def test_a_node_s_code_in_the_middle_has_its_limit_however_it_is_handed_out(handed: type) -> None:
+    """Sessions of models with bfloat16 hand out tensors of unknown types as float32."""
+    model = Net({"x": (1,)}).model("x")
+    runner = Runner(model, CPU)
+    nodes = Nodes(Models(model, model, runner, runner))
+    node = helper.make_node("FusedQuantize", ["x"], ["y"], domain=FUSED_DOMAIN)
+    scale = np.array(np.float32(0.01), np.float64)
+    x = Bounded(np.array([0.125]), np.dtype(ml_dtypes.bfloat16))
+    reference = quantized(x, scale, np.zeros(()), np.dtype(np.int8), 2.0**-22)
+    row = nodes._row(node, "y", np.array([12], handed), reference, {})
+    assert reference.value == [13]
+    assert row.passed, row.reason

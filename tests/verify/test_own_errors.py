@@ -194,3 +194,22 @@ def test_behind_operators_in_fp32_the_bound_alone_is_known(op: str) -> None:
     found = errors.between(y, {"x": x, y: got})
     assert found is not None
     assert (found > 2.0**-24 * got).all()  # at least the roundings of the sum and of the result
+
+
+@pytest.mark.parametrize("scale", [0.01, 0.02], ids=["equal", "other"])
+def test_equal_codes_are_known_by_the_name_of_one(scale: float) -> None:
+    """The optimized model has one QuantizeLinear of several that are equal."""
+    net = Net({"x": (4, 8)})
+
+    def codes(scale: float) -> str:
+        return net.node("QuantizeLinear", "x", net.const(scale), net.const(0, np.int8))
+
+    first, second = codes(0.01), codes(scale)
+    values = net.node("DequantizeLinear", second, net.const(scale))
+    y = net.node("MatMul", values, net.normal(8, 4))
+    model = net.model(first, y)
+    runner = Runner(model, CPU)
+    errors = OwnErrors(Models(model, model, runner, runner), {})
+    x = np.random.default_rng(0).normal(0, 1, (4, 8)).astype(np.float32)
+    found = errors.between(y, runner.run({"x": x}, [first, y]))
+    assert (found is not None) == (scale == 0.01)
