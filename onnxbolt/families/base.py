@@ -143,7 +143,7 @@ class Family(Generic[C]):
     measured: bool = True
     # classes of its problems for which this holds of kernels that are measured otherwise
     unmeasured: tuple[type[Problem], ...] = ()
-    # types of codes that its kernels take in place of values, by themselves
+    # types of codes that its kernels take, or make, in place of values, by themselves
     codes: tuple[DType, ...] = ()
     by_channel: bool = False  # its kernels convolve codes in as many groups as there are channels
     codes_measured: bool = True  # False: its kernels of codes have not run on a GPU yet

@@ -176,7 +176,8 @@ def test_equal_layers_share_an_op_type(tmp_path: Path) -> None:
     model = stored.graph("mlp.ort.qdq.s8s8.tensor")
     fused = fusing.fused(model, tmp_path)
     ours = [count for op, count in fusing.types(fused).items() if op.startswith("FusedQuantized")]
-    assert len({f.name for f in fused.functions}) < sum(ours)
+    functions = [f.name for f in fused.functions if f.name.startswith("FusedQuantized")]
+    assert len(functions) < sum(ours)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
