@@ -42,7 +42,8 @@ def node_us(node: gs.Node, arch: Arch, at: Point) -> float:
         return _pooling_us(node, arch, at)
     if node.op == "Attention" and all(len(at.sizes(tensor)) > 2 for tensor in node.inputs[:3]):
         return _attention_us(node, arch, at)
-    if node.op in ("Conv", "Gemm", "MatMul"):
+    product = (*node.inputs[:2], *node.outputs[:1]) if node.op in ("Conv", "Gemm", "MatMul") else ()
+    if product and all(at.shape(tensor) is not None for tensor in product):
         return max(moved, library_us(_Left.of(node, at), arch))
     return moved
 

@@ -77,3 +77,14 @@ def test_the_depth_of_a_product_counts() -> None:
     assert _us("MatMul", (5, 8), (5, 16), (16, 8)) < 0.2 * deep
     assert _us("MatMul", (5,), (5, 16), (16,)) < 0.2 * deep
     assert _us("MatMul", (), (16,), (16,)) < 0.2 * deep
+
+
+@pytest.mark.parametrize("op", ["Conv", "MatMul"])
+def test_products_of_unknown_sizes_have_a_time(op: str) -> None:
+    """As those behind an If whose branches have results of different ranks."""
+    for known in ((), (0,), (1,), (0, 1)):
+        inputs = [
+            gs.Variable(f"x{i}", "float16", (8, 8, 3) if i in known else None) for i in range(2)
+        ]
+        node = Node(op, "node", {}, inputs, [gs.Variable("y", "float16")])
+        assert node_us(node, SM90, AS_IS) > 0
