@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from onnxbolt.archs import ARCHS, get
+from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import QUANTIZE
 from onnxbolt.families import config_from, named
 from onnxbolt.families.blocks import codes, sm90
 from onnxbolt.families.blocks.codes import CodesConfig, Offsets, PartialSums
+from onnxbolt.families.blocks.staging import loads_residual
 from onnxbolt.problems import GemmProblem, QuantizedConvProblem, QuantizedGemmProblem
 
 GEMM, CONV = named("quantized_gemm_sm90"), named("quantized_conv_sm90")
@@ -89,6 +91,20 @@ def test_other_convolutions_have_none(changes: dict[str, object]) -> None:
 def test_two_tensors_are_read_where_results_are_values() -> None:
     chain = ("Dequantize", "AddCodesI8", "AddCodesI8")
     assert _gemms(chain=chain, out=DType.F16)
+
+
+def test_codes_of_a_residual_are_staged_where_values_are_stored_beside_the_result() -> None:
+    """Only values that are added do not come by TMA."""
+    chain = ("Dequantize", "Bias", "AddCodesI8", "Relu", "QuantizeI8")
+    config = replace(_gemms(chain=chain)[0].instance(), rows=128, columns=256)
+    stored, added = (*chain[:-1], "StoreF32", chain[-1]), ("Dequantize", "Bias", "AddF32", "Relu")
+    instances = [
+        Instance(config, DType.I8, DType.I8, each) for each in (chain, stored, (*added, chain[-1]))
+    ]
+    codes_alone, beside, values = map(GEMM.shared_memory, instances)
+    assert codes_alone == beside
+    assert [loads_residual(each) for each in instances] == [True, True, False]
+    assert values != codes_alone
 
 
 def test_offsets_follow_from_the_zero_point_and_the_padding() -> None:

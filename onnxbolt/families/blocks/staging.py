@@ -7,12 +7,13 @@ from __future__ import annotations
 import itertools
 
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, STORE, values_of
+from onnxbolt.epilogues import ADD_VALUES, EPILOGUES, STORE
 from onnxbolt.families.base import Typed
 
 SWIZZLED_ROWS = (128, 64, 32)  # bytes; the widest that divides a tile's row
 BARRIER = 8  # bytes of an mbarrier
 MOST_BUFFERS = 4  # units that a warpgroup stages at a time
+_VALUES = frozenset(ADD_VALUES.values())
 _MAX_STORED_ROW = 256  # bytes of a row of a unit that is not swizzled
 
 
@@ -25,7 +26,7 @@ def loads_residual(kernel: Typed) -> bool:
     """True if TMA loads a residual into the memory that stages the output."""
     return (
         any(EPILOGUES[step].operand == "tensor" for step in kernel.chain)
-        and values_of(kernel.chain) is None  # threads read values beside codes
+        and not any(step in _VALUES for step in kernel.chain)  # which threads read
         and kernel.dtype.bytes == staged(kernel).bytes
     )
 
