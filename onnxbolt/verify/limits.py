@@ -129,11 +129,12 @@ class Arithmetic:
         with probability 1 - 1e-12 (Higham and Mary 2019, theorem 2.4). cuDNN may take Winograd's
         algorithm.
 
-        Sums of products of integers are exact. Those of E4M3FN keep 14 bits within a tensor core,
-        whose instructions add 32 products; kernels add to fp32 sums after 128.
+        Sums of products of integers are exact. Those of E4M3FN keep 14 bits within a tensor core:
+        an instruction truncates each of its 32 products and the sum so far by the largest of them.
+        Kernels add to fp32 sums after 128 products.
         """
         if self.codes is not None:
-            return (min(terms, 128) / 32 + 8) * 2.0**-13 if self.codes is DType.E4M3 else 0.0
+            return (min(terms, 128) / 8 + 8) * 2.0**-13 if self.codes is DType.E4M3 else 0.0
         if self.coarse:
             return (terms + 64) * 2.0**-23
         return (

@@ -298,3 +298,10 @@ def test_a_node_s_code_in_the_middle_has_its_limit_however_it_is_handed_out(hand
     row = nodes._row(node, "y", np.array([12], handed), reference, {})
     assert reference.value == [13]
     assert row.passed, row.reason
+
+
+@pytest.mark.parametrize(("terms", "lost"), [(16, 2.31), (112, 12.4), (128, 14.5), (8192, 14.5)])
+def test_bounds_of_fp8_sums_hold_what_an_h200_lost(terms: int, lost: float) -> None:
+    """In units of 2^-13: the largest error of 768,000 sums whose products all have one sign."""
+    bound = Arithmetic(np.dtype(np.float32), codes=DType.E4M3).accumulation(terms)
+    assert lost < bound * 2**13 < 5 * lost
