@@ -26,7 +26,6 @@ from onnxbolt.canonicalize.quantized.scaling import (
     is_quantize,
     scaling_of,
 )
-from onnxbolt.domains import CONTRIB
 from onnxbolt.graph.edit import Derived, Weight, producer, replace_uses, sole_use
 from onnxbolt.graph.names import fresh
 from onnxbolt.match.matcher import match
@@ -36,18 +35,8 @@ from onnxbolt.ops.quantized import pattern
 
 NO_KERNEL = "no kernel reads tensors of 8 bits yet"
 REQUANTIZE = "Requantize"  # the step that a pair within an epilogue is
-_WORDS = ("QLinear", "QGemm", "Integer", QUANTIZE, DEQUANTIZE)  # parts of such operators' names
 _NO_STEP = "it is no step of a product of 8 bits"
 _NO_FORM = "it rounds within, or its scales are computed at run time, so that QDQ is not the same"
-
-
-def is_quantized(graph: gs.Graph) -> bool:
-    """True if the graph has operators that make or read codes."""
-    return any(_on_codes(node) for node in graph.nodes)
-
-
-def _on_codes(node: gs.Node) -> bool:
-    return node.domain in (None, "", CONTRIB) and any(word in node.op for word in _WORDS)
 
 
 def refusals(graph: gs.Graph) -> list[Refusal]:
@@ -58,7 +47,11 @@ def refusals(graph: gs.Graph) -> list[Refusal]:
     quantized.rewrite(graph)
     found, refused = _products(graph)
     named = {name for product in found for node in product.pairs for name in node.provenance}
-    rest = [node for node in graph.nodes if _on_codes(node) and named.isdisjoint(node.provenance)]
+    rest = [
+        node
+        for node in graph.nodes
+        if quantized.is_on_codes(node) and named.isdisjoint(node.provenance)
+    ]
     # one of each node of the source, with its own operator
     operators = {node.name or node.output[0]: node.op_type for node in graph.source.graph.node}
     every = [*(product.refusal(graph) for product in found), *refused]

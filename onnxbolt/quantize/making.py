@@ -18,6 +18,7 @@ import onnx_graphsurgeon as gs
 from onnx import ModelProto
 
 from onnxbolt.canonicalize import canonicalize
+from onnxbolt.canonicalize.quantized import is_quantized
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
@@ -28,7 +29,6 @@ from onnxbolt.graph.lift import default_opset
 from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.stages import Stages
 from onnxbolt.graph.weights import Weights
-from onnxbolt.match.quantized import is_quantized
 from onnxbolt.quantize import balance, pairs, running
 from onnxbolt.quantize.data import Data
 from onnxbolt.quantize.placement import Placement

@@ -14,7 +14,7 @@ from onnxbolt import precision as precisions
 from onnxbolt.candidates import Refusal
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.canonicalize.known_conditions import resolved
-from onnxbolt.canonicalize.quantized import has_kernels
+from onnxbolt.canonicalize.quantized import has_kernels, is_quantized
 from onnxbolt.errors import InputError
 from onnxbolt.graph.bodies import Body, Left, bodies_of, import_within
 from onnxbolt.graph.importer import import_model
@@ -143,7 +143,7 @@ def _subject(
     names = nodes_by_name(graph)
     skip(graph, names, before.skipped)
     infer(graph)
-    looked_for = quantized.is_quantized(graph) and not has_kernels(graph)
+    looked_for = is_quantized(graph) and not has_kernels(graph)
     refused = _quantized(original, before) if looked_for else []
     found, left = bodies_of(graph)
     notes = list(graph.notes)

@@ -16,6 +16,7 @@ from onnxbolt.candidates import Refusal
 from onnxbolt.match import quantized
 from onnxbolt.match.quantized import NO_KERNEL
 from onnxbolt.report import Report
+from onnxbolt.tune import subject
 from tests.quantized import kernels, stored
 from tests.support import Net
 
@@ -128,7 +129,7 @@ def test_the_model_is_written_as_before(
         optimize(
             stored.graph(name), path, archs=ARCH, verify=False, library=False, precision=precision
         )
-        monkeypatch.setattr(quantized, "is_quantized", lambda graph: False)
+        monkeypatch.setattr(subject, "is_quantized", lambda graph: False)
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 

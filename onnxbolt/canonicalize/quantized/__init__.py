@@ -15,6 +15,8 @@ import onnx_graphsurgeon as gs
 from onnxbolt import families
 from onnxbolt.canonicalize import constant_fold
 from onnxbolt.canonicalize.quantized import clips, constants, gemms, merges, moves, operators
+from onnxbolt.canonicalize.quantized.scaling import DEQUANTIZE, QUANTIZE
+from onnxbolt.domains import CONTRIB
 from onnxbolt.graph import promises
 from onnxbolt.graph.edit import prune
 from onnxbolt.graph.promises import stage
@@ -31,6 +33,17 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (merges.run, "QuantizeLinear and DequantizeLinear that repeat others removed"),
 ]
 _MOST_ROUNDS = 10
+_WORDS = ("QLinear", "QGemm", "Integer", QUANTIZE, DEQUANTIZE)  # parts of such operators' names
+
+
+def is_quantized(graph: gs.Graph) -> bool:
+    """True if the graph has operators that make or read codes."""
+    return any(map(is_on_codes, graph.nodes))
+
+
+def is_on_codes(node: gs.Node) -> bool:
+    """True for an operator that makes or reads codes."""
+    return node.domain in (None, "", CONTRIB) and any(word in node.op for word in _WORDS)
 
 
 def has_kernels(graph: gs.Graph) -> bool:
@@ -40,8 +53,9 @@ def has_kernels(graph: gs.Graph) -> bool:
 
 
 def run(graph: gs.Graph) -> int:
-    """Run each pass once where kernels read codes; returns how many changes they made."""
-    return sum(_passed(graph)) if has_kernels(graph) else 0
+    """Run each pass once on a quantized graph where kernels read codes; returns how many changes
+    they made."""
+    return sum(_passed(graph)) if is_quantized(graph) and has_kernels(graph) else 0
 
 
 def merge(graph: gs.Graph) -> None:
