@@ -137,7 +137,7 @@ def _sum(add: gs.Node) -> _Tokens | None:
     x, rows = parts
     concat = producer(x)
     if concat is not None and concat.op == "Concat" and list(x.outputs) == [add]:
-        joined = _joined(concat)
+        joined = _joined(concat, add.outputs[0].shape[1])
         if joined is not None:
             return replace(joined, behind=rows, nodes=(*joined.nodes, add))
     whole = list(x.shape or ()) == list(add.outputs[0].shape)
@@ -156,17 +156,21 @@ def _rows_of(add: gs.Node) -> tuple[gs.Tensor, gs.Constant] | None:
     return (others[0], rows[0]) if isinstance(length, int) and fits else None
 
 
-def _joined(concat: gs.Node) -> _Tokens | None:
-    """x behind its heads; None for another Concat."""
+def _joined(concat: gs.Node, length: int | str | None = None) -> _Tokens | None:
+    """x behind its heads, `length` tokens in all where that is known; None for another Concat."""
     total = concat.outputs[0].shape
     if concat.domain or concat.attrs.get("axis") not in (1, 1 - _RANK) or len(total or ()) != _RANK:
         return None
     *before, x = concat.inputs
-    heads = [_head(tensor, total[2]) for tensor in before]
     sizes: Sequence[int | str | None] = x.shape or ()
-    if not heads or None in heads or isinstance(x, gs.Constant) or len(sizes) != _RANK:
+    if isinstance(x, gs.Constant) or len(sizes) != _RANK or sizes[2] != total[2]:
         return None
-    if sizes[2] != total[2] or not isinstance(sizes[1], int) or not sizes[1]:
+    if not isinstance(sizes[1], int) or not sizes[1]:
+        return None
+    # the tokens of a single head whose own number is computed at run time
+    rest = length - sizes[1] if isinstance(length, int) and len(before) == 1 else None
+    heads = [_head(tensor, total[2], rest) for tensor in before]
+    if not heads or None in heads:
         return None
     found = _Tokens(x, tuple(filter(None, heads)), None, None, (concat,))
     add = producer(x)
@@ -178,15 +182,17 @@ def _joined(concat: gs.Node) -> _Tokens | None:
     return replace(found, x=parts[0], own=parts[1], nodes=(add, concat))
 
 
-def _head(tensor: gs.Tensor, columns: int | str | None) -> _Head | None:
-    """The constant that a head is or expands, if it is the same for each sequence."""
+def _head(tensor: gs.Tensor, columns: int | str | None, rest: int | None) -> _Head | None:
+    """The constant that a head is or expands, if it is the same for each sequence; `rest`: its
+    tokens where its shape does not say them."""
     shape, node = tensor.shape, producer(tensor)
     if node is not None and node.op == "Expand" and not node.domain:
         tensor = node.inputs[0]
     values = constant_values(tensor)
     if values is None or values.ndim != _RANK or values.shape[2] != columns or not values.size:
         return None
-    tokens = shape[1] if shape is not None and len(shape) == _RANK else None
-    if not isinstance(tokens, int) or values.shape[1] not in (1, tokens):
+    known = shape[1] if shape is not None and len(shape) == _RANK else None
+    tokens = known if isinstance(known, int) else rest
+    if tokens is None or tokens < 1 or values.shape[1] not in (1, tokens):
         return None
     return _Head(tensor, tokens) if bool((values == values[:1]).all()) else None
