@@ -91,9 +91,9 @@ class KeyMask {
 // Phases. A stage's `full` barrier completes once per use, by the arrival of the producer's first
 // lane and the bytes of its copies, and by those of the other lanes where these write a mask's
 // biases. Its `empty` barrier completes once per use, by an arrival of each consumer warpgroup, or
-// of each of its threads if these have read a mask's biases. The producer waits for the parity before
-// its own, which is complete at the start, so that the first round of a ring does not wait. Keys
-// and values alternate: consumers need the next block's keys before they release this block's
+// of each of its threads if these have read a mask's biases. The producer waits for the parity
+// before its own, which is complete at the start, so that the first round of a ring does not wait.
+// Keys and values alternate: consumers need the next block's keys before they release this block's
 // values, but never the next block's values.
 template <class K>
 class Producer {
