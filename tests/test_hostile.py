@@ -162,6 +162,7 @@ def test_templates_render_no_hostile_string(word: str) -> None:
         "to_nchw": False,
         "means": False,
         "indices": 0,
+        "type_of_values": 0,
     }
     arch = {"number": 80, "name": "sm_80", "compute_capability": 80, "alone": False}
     facts = {"number": 80, "facts": [("int", "kSharedMemory", 1)]}

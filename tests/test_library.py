@@ -84,10 +84,10 @@ def test_manifest_source_describes_the_ops() -> None:
     text = generated_sources(manifest)["manifest.cc"]
     assert (
         '{"FusedGemm_Bias_Add_Relu_CastF32_f16", "gemm", 2, 10, 1, "Bias,Add,Relu", "vt", 0,'
-        " false, false, false, 0}," in text
+        " false, false, false, 0, 0}," in text
     )
     assert (
-        '{"AveragePool_nhwc_f16", "average_pool", 1, 10, 10, "", "", 0, false, false, false, 0},'
+        '{"AveragePool_nhwc_f16", "average_pool", 1, 10, 10, "", "", 0, false, false, false, 0, 0},'
         in text
     )
     summary = json.loads(text.split('R"json(')[1].split(')json"')[0])

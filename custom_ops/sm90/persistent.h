@@ -61,23 +61,21 @@ __device__ void PrefetchMaps(const Params& params) {
   if constexpr (K::Finish::kResidual) Prefetch(params.residual);
 }
 
-// Moves registers from the producer to the consumers, which hold the accumulators. A single
-// consumer has enough from the start.
-template <class K>
+// Moves registers from the producer to the consumers, which hold the accumulators; most of them
+// where these have three sets of sums. A single consumer has enough from the start.
+template <int Groups, bool Most>
 struct RegisterSplit {
-  static constexpr bool kUsed = K::kGroups > 1;
-  static constexpr bool kMost = K::kTakesTurns;  // three sets of sums
-  static constexpr int kProducer = K::kGroups == 4 || kMost ? 32 : 56;
-  static constexpr int kConsumer =
-      K::kGroups == 4 ? 112 : (K::kGroups == 3 ? 152 : 224) + (kMost ? 8 : 0);
+  static constexpr bool kUsed = Groups > 1;
+  static constexpr int kProducer = Groups == 4 || Most ? 32 : 56;
+  static constexpr int kConsumer = Groups == 4 ? 112 : (Groups == 3 ? 152 : 224) + (Most ? 8 : 0);
 };
 
 // Runs produce(warp) in the producer warpgroup and consume(group) in each consumer warpgroup.
-template <class K, class Produce, class Consume>
+template <class K, bool Most = false, class Produce, class Consume>
 __device__ void SplitRoles(const Produce& produce, const Consume& consume) {
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0),
             warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  using Split = RegisterSplit<K>;
+  using Split = RegisterSplit<K::kGroups, Most>;
   if (group == 0) {
     if constexpr (Split::kUsed) ReleaseRegisters<Split::kProducer>();
     produce(warp);
@@ -89,7 +87,7 @@ __device__ void SplitRoles(const Produce& produce, const Consume& consume) {
 
 template <class K, bool kIsImage, class End>
 __device__ void Run(const typename End::Params& params, SharedMemory<K> memory) {
-  SplitRoles<K>(
+  SplitRoles<K, K::kTakesTurns>(
       [&](int warp) {
         if (warp == 0 && ElectOne())
           Producer<K, kIsImage, NothingBehind<typename End::Params>>(params, memory).run();

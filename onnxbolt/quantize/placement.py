@@ -89,7 +89,7 @@ class Placement:
             merged = list({t.name: t for group in (*met, roots) for t in group}.values())
             for member in merged:
                 groups[member.name] = merged
-        unique = {id(group): group for group in groups.values()}
+        unique = {group[0].name: group for group in groups.values()}
         return list(unique.values())
 
     def readers(self, tensor: gs.Tensor) -> list[gs.Node]:

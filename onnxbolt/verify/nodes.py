@@ -170,7 +170,8 @@ class Nodes:
     ) -> Row:
         expected = reference.value
         limit, given = (reference.absolute(error) for error in reference.errors)
-        if is_code(reference.dtype) or self.arithmetic(node).codes is not None:
+        read = (values[each].dtype for each in node.input if each in values)
+        if is_code(reference.dtype) or any(map(is_code, read)):
             limit = limit + given  # values in the middle of two codes have such limits
         around = next((list(a.ints) for a in node.attribute if a.name == "around"), None)
         if around is None:
