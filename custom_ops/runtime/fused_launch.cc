@@ -32,6 +32,7 @@ RotationArguments Repeated(const Shape& table, const Shape& y) {
 EpilogueArguments FusedKernel::ReadEpilogue(Buffers& buffers, const Shape& y) const {
   EpilogueArguments epilogue;
   std::copy(params_.begin(), params_.end(), epilogue.params);
+  if (kind_.reads_operands) return epilogue;
   size_t vectors = 0, tensors = 0;
   for (size_t i = 0; op_.operands[i] && op_.operands[i] != 'y'; ++i) {
     if (op_.operands[i] == 'r') {
@@ -90,7 +91,7 @@ void FusedKernel::Compute(OrtKernelContext* context) const {
   tensors.y_shape = tensors.whole_y =
       operation_->OutputOfRun(tensors.x_shape, tensors.weight_shape, buffers);
   tensors.columns = operation_->Columns(tensors.y_shape);
-  if (!kind_.reads_operands) tensors.epilogue = ReadEpilogue(buffers, tensors.y_shape);
+  tensors.epilogue = ReadEpilogue(buffers, tensors.y_shape);
   PlaceOutput(&tensors);
   if (op_.stores) {
     tensors.stored_channels =

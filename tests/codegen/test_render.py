@@ -282,6 +282,7 @@ UNITS = {
             DType.BF16,
             DType.BF16,
         ),
+        Instance(ATTENTION_SM90, DType.F16, DType.E4M3, ("QuantizeE4M3",)),
     ),
     "b2b_gemm_sm90": (
         Instance(B2B_GEMM_SM90, DType.F16, DType.F32, ("Bias", "Relu", "Gemm", "Bias", "Clip")),

@@ -21,6 +21,7 @@ MIRRORS = {
     "ScoreMask": device.ScoreMask,
     "Windows": device.Windows,
     "AttentionArguments": device.Attention,
+    "CodedAttentionArguments": device.CodedAttention,
     "EpilogueArguments": device.Epilogue,
     "RotationArguments": device.Rotation,
     "GemmArguments": device.Gemm,

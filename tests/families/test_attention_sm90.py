@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from onnxbolt.archs import get
-from onnxbolt.dtypes import DType
-from onnxbolt.families import candidates, config_from
+from onnxbolt.dtypes import CODES, DType
+from onnxbolt.epilogues import QUANTIZE
+from onnxbolt.families import candidates, config_from, takes_codes
 from onnxbolt.families.attention_sm90 import (
     AttentionSm90Config,
     MaskForm,
@@ -181,3 +182,14 @@ def test_predictions_grow_with_the_work() -> None:
         assert times[0] < times[1]
     whole, band = _square(4096), _square(4096, band=CAUSAL)
     assert ranked(band, ARCH)[0][0] < 0.7 * ranked(whole, ARCH)[0][0]
+
+
+@pytest.mark.parametrize("code", CODES, ids=lambda code: code.value)
+def test_results_may_be_codes(code: DType) -> None:
+    """Kernels are those of values, heads of multiples of 16 elements."""
+    coded = dataclasses.replace(VIT, out=code, chain=(QUANTIZE[code],))
+    assert _of(coded) == _of(VIT)
+    assert VIT.bytes_moved - coded.bytes_moved == 32 * 197 * 12 * 64
+    assert not _of(dataclasses.replace(coded, value_size=72))
+    assert _of(dataclasses.replace(coded, size=72))
+    assert not takes_codes("attention", code)  # before they have run on a GPU

@@ -19,14 +19,20 @@ namespace {
 
 using attention_sm90_sm90_f16_f16_keys_128_last_keys_128_size_64_value_size_64_consumers_3_blocks_1_stages_4_query_stages_2_schedule_pingpong_overlap_1_mask_none_banded_0 = onnxbolt::AttentionSm90<
     onnxbolt::Config<90, 0, 2147483647, 26, 1, 128, 64, 1, 128, 2, 0, 64, 0, 4, 1, 1, 1, 2, 8, 8, 8, 0, 1, 3, 1>,
-    cutlass::half_t>;
+    cutlass::half_t, cutlass::half_t, onnxbolt::epilogue::Chain<>>;
 static_assert(attention_sm90_sm90_f16_f16_keys_128_last_keys_128_size_64_value_size_64_consumers_3_blocks_1_stages_4_query_stages_2_schedule_pingpong_overlap_1_mask_none_banded_0::kSharedMemory == 181248, "onnxbolt/families/ computes other bytes");
 onnxbolt::Registered<attention_sm90_sm90_f16_f16_keys_128_last_keys_128_size_64_value_size_64_consumers_3_blocks_1_stages_4_query_stages_2_schedule_pingpong_overlap_1_mask_none_banded_0, onnxbolt::kMinM, onnxbolt::kMaxM> attention_sm90_sm90_f16_f16_keys_128_last_keys_128_size_64_value_size_64_consumers_3_blocks_1_stages_4_query_stages_2_schedule_pingpong_overlap_1_mask_none_banded_0_kernel("");
 
 using attention_sm90_sm90_bf16_bf16_keys_64_last_keys_64_size_64_value_size_64_consumers_3_blocks_1_stages_4_query_stages_2_schedule_pingpong_overlap_1_mask_keys_banded_1 = onnxbolt::AttentionSm90<
     onnxbolt::Config<90, 0, 2147483647, 26, 1, 64, 64, 1, 64, 2, 0, 64, 1, 4, 1, 1, 1, 2, 8, 8, 8, 1, 1, 3, 1>,
-    cutlass::bfloat16_t>;
+    cutlass::bfloat16_t, cutlass::bfloat16_t, onnxbolt::epilogue::Chain<>>;
 static_assert(attention_sm90_sm90_bf16_bf16_keys_64_last_keys_64_size_64_value_size_64_consumers_3_blocks_1_stages_4_query_stages_2_schedule_pingpong_overlap_1_mask_keys_banded_1::kSharedMemory == 116736, "onnxbolt/families/ computes other bytes");
 onnxbolt::Registered<attention_sm90_sm90_bf16_bf16_keys_64_last_keys_64_size_64_value_size_64_consumers_3_blocks_1_stages_4_query_stages_2_schedule_pingpong_overlap_1_mask_keys_banded_1, onnxbolt::kMinM, onnxbolt::kMaxM> attention_sm90_sm90_bf16_bf16_keys_64_last_keys_64_size_64_value_size_64_consumers_3_blocks_1_stages_4_query_stages_2_schedule_pingpong_overlap_1_mask_keys_banded_1_kernel("");
+
+using attention_sm90_sm90_f16_e4m3_keys_128_last_keys_128_size_64_value_size_64_consumers_3_blocks_1_stages_4_query_stages_2_schedule_pingpong_overlap_1_mask_none_banded_0_quantizee4m3 = onnxbolt::AttentionSm90<
+    onnxbolt::Config<90, 0, 2147483647, 26, 1, 128, 64, 1, 128, 2, 0, 64, 0, 4, 1, 1, 1, 2, 8, 8, 8, 0, 1, 3, 1>,
+    cutlass::half_t, cutlass::float_e4m3_t, onnxbolt::epilogue::Chain<onnxbolt::epilogue::QuantizeE4M3>>;
+static_assert(attention_sm90_sm90_f16_e4m3_keys_128_last_keys_128_size_64_value_size_64_consumers_3_blocks_1_stages_4_query_stages_2_schedule_pingpong_overlap_1_mask_none_banded_0_quantizee4m3::kSharedMemory == 181248, "onnxbolt/families/ computes other bytes");
+onnxbolt::Registered<attention_sm90_sm90_f16_e4m3_keys_128_last_keys_128_size_64_value_size_64_consumers_3_blocks_1_stages_4_query_stages_2_schedule_pingpong_overlap_1_mask_none_banded_0_quantizee4m3, onnxbolt::kMinM, onnxbolt::kMaxM> attention_sm90_sm90_f16_e4m3_keys_128_last_keys_128_size_64_value_size_64_consumers_3_blocks_1_stages_4_query_stages_2_schedule_pingpong_overlap_1_mask_none_banded_0_quantizee4m3_kernel("QuantizeE4M3");
 
 }  // namespace

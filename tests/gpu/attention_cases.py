@@ -16,7 +16,8 @@ from typing import Any
 
 from onnxbolt.archs import Capability, get
 from onnxbolt.codegen.render import Instance
-from onnxbolt.dtypes import VALUES, DType
+from onnxbolt.dtypes import CODES, VALUES, DType
+from onnxbolt.epilogues import QUANTIZE
 from onnxbolt.families import FAMILIES, Family, named
 from onnxbolt.families.attention import Attention, AttentionConfig, feasible
 from onnxbolt.graph.windows import Windows
@@ -79,8 +80,11 @@ PERIODIC_ORDERS = ("rows", "packed", "keys with values", "interleaved")
 _TURNS = 2  # images, or how often a mask begins
 # keys that blocks divide: sizes, queries, keys, and blocks; fewer keys leave parts without any
 DIVIDED_SIZES = (32, 64, 128, 16, 256)
+# sizes of heads whose results are codes, and how many kernels each has
+CODED_SIZES, _CODED = (16, 32, 64, 80, 96, 128, 160, 256), 2
 _QUERIES, _KEYS, _SPLITS = (100, 1, 33, 7), (850, 4096, 77, 1500, 1000), (4, 8, 2)
 _FEW_KEYS = 7
+_CODED_KEYS = 150  # kernels with results of codes are chosen for at least so many keys
 
 
 def cases(types: Sequence[DType], size: int) -> Iterator[tuple[Form, Case]]:
@@ -143,6 +147,12 @@ def divided(types: Sequence[DType], size: int) -> Iterator[tuple[Form, Case]]:
         yield form, replace(case, mask_shape=form.shape(case))
 
 
+def coded(form: Form, dtype: DType, size: int, turn: int) -> Iterator[Case]:
+    """Cases of some lengths, in turn, whose results are codes."""
+    for column in range(turn % _TURNS, len(LENGTHS), _TURNS):
+        yield replace(_case(form, dtype, size, LENGTHS[column], column), value_size=size)
+
+
 def _type(types: Sequence[DType], row: int, form: Form) -> DType:
     return types[(row + FORMS.index(form) // _TOGETHER) % len(types)]
 
@@ -202,6 +212,7 @@ def served(arch: int) -> tuple[Served, ...]:
                 *_plain(family, arch),
                 *_periodic(family, arch),
                 *_divided(family, arch),
+                *_coded(family, arch),
             )
             for instance, form, case in cases:
                 found.setdefault(instance, []).append((form, case))
@@ -267,6 +278,23 @@ def _divided(family: Family[Any], arch: int) -> Iterator[tuple[Instance, str, Ca
             fewer = replace(case, keys=_FEW_KEYS)
             for each in (case, replace(fewer, mask_shape=form.shape(fewer))):
                 yield instance, f"{form.name}, divided", each
+
+
+def _coded(family: Family[Any], arch: int) -> Iterator[tuple[Instance, str, Case]]:
+    """The cases of results that are codes, if the family makes such: masks, types and codes in
+    turn."""
+    if not family.codes or not family.runs_on(get(arch)):
+        return
+    for turn, size in enumerate(size for size in CODED_SIZES for _ in range(_CODED)):
+        form, dtype = FORMS[turn % len(FORMS)], (DType.F16, DType.BF16)[turn // 2 % 2]
+        code = CODES[turn % len(CODES)]
+        found = list(coded(form, dtype, size, turn))
+        chosen = problem(next(case for case in found if case.keys > _CODED_KEYS))
+        chosen = replace(chosen, out=code, chain=(QUANTIZE[code],))
+        configs = family.candidates(chosen, get(arch))
+        config = configs[7 * turn % len(configs)].instance()
+        for case in found:
+            yield Instance(config, dtype, code, chosen.chain), f"{form.name}, codes", case
 
 
 def _configs(family: Family[Any], arch: int, case: Case) -> list[Any]:

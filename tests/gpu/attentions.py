@@ -9,12 +9,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onnxbolt.codegen.render import Instance
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import INTEGERS, DType
+from onnxbolt.epilogues import EPILOGUES, QUANTIZE
 from onnxbolt.integers import round_up
 from onnxbolt.ops.attention.attributes import attributes
 from onnxbolt.ops.attention.found import Masked, Masking
 from tests.gpu.attention_cases import is_resident, served
-from tests.gpu.device import Attention, HeadsView, Library, ScoreMask, Tensor, Windows
+from tests.gpu.cases import PARAMS
+from tests.gpu.device import (
+    Attention,
+    CodedAttention,
+    HeadsView,
+    Library,
+    ScoreMask,
+    Tensor,
+    Windows,
+)
 from tests.gpu.operands import Problem
 from tests.gpu.reference import rounded
 from tests.ops.attention_cases import Case
@@ -22,6 +32,8 @@ from tests.ops.attention_cases import Case
 GAP = 16  # elements of poison between rows
 _SHORT, _FEW = 257, 4  # positions of a short case, and how many of them a tool has
 _MANY = 1500  # batches of which each block of a GPU with up to 187 SMs takes several
+_FAR = 1e6  # a value beyond all codes
+_SAME = 0.9  # the part of all codes that are those of float64, at least
 _CHECKED = 64  # queries of a long sequence that are compared, beside the first and last ones
 
 
@@ -36,18 +48,22 @@ class AttentionProblem(Problem):
         return self.output.read()[:, list(self.queries)]
 
 
-def problem(library: Library, case: Case, gap: int = GAP, seed: int = 0) -> AttentionProblem:
-    """A case with random inputs, `gap` elements of poison between rows."""
+def problem(
+    library: Library, case: Case, gap: int = GAP, seed: int = 0, out: DType | None = None
+) -> AttentionProblem:
+    """A case with random inputs, `gap` elements of poison between rows. `out`: the type of the
+    result, the case's by default."""
+    out = out or case.dtype
     drawn = case.draw(zlib.crc32(repr((case, seed)).encode()))
     for name in drawn.keys() - {"mask"}:
         drawn[name] = rounded(drawn[name], case.dtype).astype(np.float32)
     tensors = {name: _tensor(library, case, name, drawn[name], gap) for name in drawn}
-    y = np.zeros((case.batch, case.queries, case.heads * case.value_size), case.dtype.numpy)
+    y = np.zeros((case.batch, case.queries, case.heads * case.value_size), out.numpy)
     rows = case.queries
     if case.windows:
         y, rows = case.windows.image(y, case.image_axes), case.windows.pixels
     output = Tensor(library, y, gap, empty=True)
-    arguments = Attention(
+    arguments = (CodedAttention if out.is_code else Attention)(
         *(case.batch, case.heads, case.key_heads, case.queries, case.keys),
         *(case.size, case.value_size, case.scale),
         *(_view(case, name, tensors) for name in "qkv"),
@@ -57,6 +73,8 @@ def problem(library: Library, case: Case, gap: int = GAP, seed: int = 0) -> Atte
         *case.limits,
         Windows(*(case.windows.numbers if case.windows else ())),
     )
+    if out.is_code:
+        arguments.epilogue.params[:2] = PARAMS[QUANTIZE[out]]
     kept = tuple(tensors.values())
     if case.windows:  # all pixels are compared
         return AttentionProblem(arguments, output, case.answer(drawn), kept, tuple(range(rows)))
@@ -76,10 +94,15 @@ def problems(library: Library, instance: Instance) -> list[AttentionProblem]:
     chosen = short[-_FEW:]
     if is_resident(kernel):
         chosen = [*chosen, repeated(short[-1])]
-    found = [problem(library, case) for case in chosen]
+    found = [problem(library, case, out=instance.out) for case in chosen]
     for made in found:
         expected = made.expected
-        if expected is None or expected.shape != made.output.shape or np.isnan(expected).any():
+        if (
+            instance.out.is_code
+            or expected is None
+            or expected.shape != made.output.shape
+            or np.isnan(expected).any()
+        ):
             made.expected = None
     return found
 
@@ -93,8 +116,11 @@ def repeated(case: Case) -> Case:
 def error(found: AttentionProblem) -> float:
     """The largest of the relative L2 errors of all queries, and of one query's part of that which
     an eighth may have; infinite where NaNs or infinities are elsewhere."""
-    answer, expected = found.answer().astype(np.float64), found.expected
+    answer, expected = found.answer(), found.expected
     assert expected is not None
+    if code := DType.of_codes(answer.dtype):
+        answer, expected = _decoded(answer, expected, code)
+    answer = answer.astype(np.float64)
     if not np.array_equal(np.isfinite(answer), np.isfinite(expected)):
         return float("inf")
     wrong, right = (
@@ -103,6 +129,27 @@ def error(found: AttentionProblem) -> float:
     whole = float(np.linalg.norm(wrong) / (np.linalg.norm(right) or 1.0))
     rows = wrong / np.where(right > 0, right, 1.0)
     return max(whole, float(rows.max()) / 8)
+
+
+def _decoded(
+    codes: np.ndarray, expected: np.ndarray, dtype: DType
+) -> tuple[np.ndarray, np.ndarray]:
+    """The values of codes, moved towards `expected` by the half of a step that rounding may take
+    away, and `expected` within the range of codes. NaN is the zero point of integers. The values
+    are infinite where too many codes differ from the nearest ones."""
+    scale, zero = PARAMS[QUANTIZE[dtype]]
+    if dtype in INTEGERS:
+        expected = np.nan_to_num(expected, nan=0.0)
+    quantize = EPILOGUES[QUANTIZE[dtype]].reference
+    least, most = (quantize(np.array([-_FAR, _FAR]), None, scale, zero) - zero) * scale
+    expected = np.clip(expected, least, most)
+    nearest = quantize(expected, None, scale, zero).astype(dtype.numpy)
+    steps = codes.astype(np.float64) - zero
+    if np.mean((codes == nearest) | ~np.isfinite(steps)) < _SAME:
+        return np.full(steps.shape, np.inf), expected
+    half = 0.5 if dtype in INTEGERS else np.maximum(np.abs(steps) / 16, 2.0**-10)
+    apart = expected / scale - steps
+    return (steps + np.clip(apart, -half, half)) * scale, expected
 
 
 def _queries(case: Case, rng: np.random.Generator) -> list[int]:

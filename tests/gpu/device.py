@@ -304,6 +304,12 @@ class Attention(ctypes.Structure):
     ]
 
 
+class CodedAttention(Attention):
+    """CodedAttentionArguments."""
+
+    _fields_ = [("epilogue", Epilogue)]
+
+
 class KernelError(Exception):
     """The text that a kernel's function returned."""
 

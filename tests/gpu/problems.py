@@ -571,7 +571,7 @@ def _form(instance: Instance) -> str:
         "EMBEDDINGS": isinstance(config, NormConfig) and config.tables > 0,
         "DIVIDED": isinstance(config, AttentionConfig) and config.splits > 1,
         "CODES": instance.dtype.is_code and bool(config.family.codes),
-        "TO_CODES": isinstance(config, ElementwiseConfig | NormConfig)
+        "TO_CODES": isinstance(config, ElementwiseConfig | NormConfig | AttentionSm90Config)
         and not instance.dtype.is_code
         and instance.out.is_code,
         "PARTIAL_SUMS": isinstance(config, CodesConfig) and config.partial_sums == PartialSums.ONE,

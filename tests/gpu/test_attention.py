@@ -27,12 +27,14 @@ def _name(each: Served) -> str:
 
 
 def _first() -> list[Served]:
-    """A kernel with a mask and one without of each family, and such whose blocks divide keys."""
-    found = dict[tuple[str, bool, bool], Served]()
+    """A kernel with a mask and one without of each family, such whose blocks divide keys, and such
+    whose results are codes."""
+    found = dict[tuple[str, bool, bool, bool], Served]()
     for each in SERVED:
         config, masked = each.instance.config, each.cases[0][1].mask_shape != ()
         divided = isinstance(config, AttentionConfig) and config.splits > 1
-        found.setdefault((config.family.name, masked, divided), each)
+        is_code = each.instance.out.is_code
+        found.setdefault((config.family.name, masked, divided, is_code), each)
     return list(found.values())
 
 
@@ -40,7 +42,7 @@ def _first() -> list[Served]:
 def test_attention(library: Library, each: Served) -> None:
     kernel, limit = library.kernel(each.instance), LIMITS[each.instance.dtype]
     for form, case in each.cases:
-        problem = attentions.problem(library, case)
+        problem = attentions.problem(library, case, out=each.instance.out)
         kernel.check(problem.arguments)
         kernel.launch(problem.arguments)
         error = attentions.error(problem)
@@ -58,14 +60,14 @@ def test_blocks_that_take_several_batches(library: Library, each: Served) -> Non
 
 @pytest.mark.parametrize("each", _first(), ids=_name)
 def test_it_runs_in_a_graph(library: Library, each: Served) -> None:
-    problem = attentions.problem(library, _short(each), seed=1)
+    problem = _short_problem(library, each, seed=1)
     library.kernel(each.instance).launch(problem.arguments, captured=True)
     assert attentions.error(problem) <= LIMITS[each.instance.dtype]
 
 
 @pytest.mark.parametrize("each", _first(), ids=_name)
 def test_results_are_the_same_bits_on_every_run(library: Library, each: Served) -> None:
-    kernel, problem = library.kernel(each.instance), attentions.problem(library, _short(each))
+    kernel, problem = library.kernel(each.instance), _short_problem(library, each)
     answers = set()
     for _ in range(100):
         kernel.launch(problem.arguments)
@@ -76,14 +78,14 @@ def test_results_are_the_same_bits_on_every_run(library: Library, each: Served) 
 @pytest.mark.parametrize("each", _first(), ids=_name)
 def test_nothing_is_read_beyond_the_last_key(library: Library, each: Served) -> None:
     """Poison lies between rows and behind the tensors; without gaps the next row follows."""
-    problem = attentions.problem(library, _short(each), gap=0)
+    problem = _short_problem(library, each, gap=0)
     library.kernel(each.instance).launch(problem.arguments)
     assert attentions.error(problem) <= LIMITS[each.instance.dtype]
 
 
 @pytest.mark.parametrize("each", _first(), ids=_name)
 def test_no_batches_are_no_launch(library: Library, each: Served) -> None:
-    problem = attentions.problem(library, _short(each))
+    problem = _short_problem(library, each)
     problem.arguments.batch = 0
     library.kernel(each.instance).launch(problem.arguments)
     assert np.all(problem.output.read().view(np.uint8) == 0xFF)
@@ -92,7 +94,7 @@ def test_no_batches_are_no_launch(library: Library, each: Served) -> None:
 @pytest.mark.parametrize("field", ["size", "key_heads", "scale"])
 @pytest.mark.parametrize("each", _first(), ids=_name)
 def test_refusals(library: Library, each: Served, field: str) -> None:
-    problem = attentions.problem(library, _short(each))
+    problem = _short_problem(library, each)
     changed = {"size": 264, "key_heads": 3, "scale": -1.0}
     setattr(problem.arguments, field, changed[field])
     with pytest.raises(KernelError):
@@ -102,3 +104,9 @@ def test_refusals(library: Library, each: Served, field: str) -> None:
 def _short(each: Served) -> Case:
     """A case of several tiles."""
     return next((case for _, case in each.cases if 100 < case.keys <= 512), each.cases[0][1])
+
+
+def _short_problem(
+    library: Library, each: Served, gap: int = attentions.GAP, seed: int = 0
+) -> attentions.AttentionProblem:
+    return attentions.problem(library, _short(each), gap, seed, each.instance.out)

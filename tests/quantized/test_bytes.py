@@ -149,7 +149,7 @@ def test_codes_are_moved_where_others_multiply_them() -> None:
         assert not families.takes_codes("max_pool", DType.U8)
     assert families.takes_codes("max_pool", DType.U8)
     assert not families.takes_codes("max_pool", DType.E4M3)
-    assert not families.takes_codes("attention", DType.U8)
+    assert not families.takes_codes("deformable_attention", DType.U8)
 
 
 def test_rows_of_fp8_are_padded_as_numbers(tmp_path: Path) -> None:

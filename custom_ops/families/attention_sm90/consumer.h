@@ -246,13 +246,14 @@ class Consumer {
     divide(tile);
     char* staged = shared_.q[queries_.stage][group_];
     // rows of the same length replace queries of the same warp, others those of all
-    if (K::kKeyBoxes.columns != K::kValueBoxes.columns) SyncThreads(kGroupBarrier + group_, 128);
+    if (K::kKeyBoxes.row_bytes() != K::kResultBoxes.row_bytes())
+      SyncThreads(kGroupBarrier + group_, 128);
 #pragma unroll
-    for (int i = 0; i < K::kValueSize / 8; i += 2) stage(tile.sums, i, staged);
+    for (int i = 0; i < kUnits; i += 2) stage(tile.sums, i, staged);
     FenceAsyncProxy();
     SyncThreads(kGroupBarrier + group_, 128);
     if (thread_ == 0) {
-      constexpr Boxes kBoxes = K::kValueBoxes;
+      constexpr Boxes kBoxes = K::kResultBoxes;
       for (int box = 0; box < kBoxes.count; ++box)
         Store4D(params_.y, staged + box * kRows * kBoxes.row_bytes(), box * kBoxes.columns, row,
                 work.head, work.batch);
@@ -272,19 +273,22 @@ class Consumer {
     stored_ = -1;
   }
 
-  // Writes 16 columns from 8 i on into their box, as TMA swizzles it; 8 if there are no more.
+  // Pieces of 16 bytes in a row of the result.
+  static constexpr int kUnits = K::kValueSize * int(sizeof(typename K::Output)) / 16;
+
+  // Writes pieces i and i + 1 of each row into their box, as TMA swizzles it; one if there are no
+  // more.
   CUTLASS_DEVICE void stage(const Sums& sums, int i, const char* staged) const {
-    constexpr Boxes kBoxes = K::kValueBoxes;
-    constexpr int kRowBytes = kBoxes.row_bytes(), kChunks = kBoxes.columns / 8;
-    const bool both = i + 1 < K::kValueSize / 8;
+    constexpr Boxes kBoxes = K::kResultBoxes;
+    constexpr int kRowBytes = kBoxes.row_bytes(), kChunks = kRowBytes / 16;
+    const bool both = i + 1 < kUnits;
     const int line = thread_ / 32 * 16 + thread_ % 16, column = i + (both ? thread_ % 32 / 16 : 0);
     const int turn = kRowBytes == 128 ? line % 8 : kRowBytes == 64 ? line / 2 % 4 : line / 4 % 2;
     const uint32_t at = SharedAddress(staged + column / kChunks * kRows * kRowBytes +
                                       line * kRowBytes + (column % kChunks ^ turn) * 16);
     uint32_t words[4];
 #pragma unroll
-    for (int j = 0; j < (both ? 4 : 2); ++j)
-      words[j] = Pack<Element>(sums[4 * i + 2 * j], sums[4 * i + 2 * j + 1]);
+    for (int j = 0; j < (both ? 2 : 1); ++j) pack(words + 2 * j, sums, i + j);
     if (both)
       asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
                    "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
@@ -293,6 +297,39 @@ class Consumer {
       asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(at),
                    "r"(words[0]), "r"(words[1])
                    : "memory");
+  }
+
+  // A thread's parts of piece i in its two rows, as stmatrix takes them.
+  CUTLASS_DEVICE void pack(uint32_t* words, const Sums& sums, int i) const {
+    if constexpr (K::kCodes) {
+      exchange(words, encode(sums, 2 * i), encode(sums, 2 * i + 1));
+    } else {
+      words[0] = Pack<Element>(sums[4 * i], sums[4 * i + 1]);
+      words[1] = Pack<Element>(sums[4 * i + 2], sums[4 * i + 3]);
+    }
+  }
+
+  // The codes of two neighbouring columns from 8 i on: those of the first row in the lower half.
+  CUTLASS_DEVICE uint32_t encode(const Sums& sums, int i) const {
+    using Output = typename K::Output;
+    cutlass::Array<float, 4> values;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) values[j] = sums[4 * i + j];
+    cutlass::AlignedArray<Output, 4, 4> codes;
+    static_cast<cutlass::Array<Output, 4>&>(codes) =
+        K::Chain::template encode<Output>(values, params_.codes);
+    return reinterpret_cast<const uint32_t&>(codes);
+  }
+
+  // Thread j of a row's four has columns 2 j and 2 j + 1 of `left` and of `right`, 8 columns each,
+  // and gets columns 4 j to 4 j + 3 of both, first those of the first row. Even threads send `left`
+  // first, odd ones `right`: so two exchanges serve all.
+  CUTLASS_DEVICE void exchange(uint32_t* words, uint32_t left, uint32_t right) const {
+    const int j = thread_ % 4, from = thread_ % 32 - j + j % 2 * 2 + j / 2;
+    const uint32_t first = __shfl_sync(~0u, j % 2 ? right : left, from),
+                   second = __shfl_sync(~0u, j % 2 ? left : right, from ^ 1);
+    const uint32_t low = j < 2 ? first : second, high = j < 2 ? second : first;
+    words[0] = __byte_perm(low, high, 0x5410), words[1] = __byte_perm(low, high, 0x7632);
   }
 
   CUTLASS_DEVICE void begin_turn() const {

@@ -13,13 +13,16 @@
 //    operand in registers, by values as they lie: keys are the rows of B, which the instruction
 //    transposes. One block's softmax runs under the products of its neighbours, and, where
 //    warpgroups take turns, of another warpgroup.
-// 4. The result replaces the queries in shared memory, from where TMA stores it.
+// 4. The result replaces the queries in shared memory, from where TMA stores it. Where it is codes
+//    of 8 bits, these are made of the sums in fp32, and four threads of a row exchange them, so
+//    that each has four neighbours for stmatrix.
 //
 // Constraints: fp16 or bf16; heads of up to 256 elements; strides and addresses are multiples of 16
-// bytes, as TMA requires. A mask has its values side by side along keys, or is the same for all
-// queries. Copies fill elements beyond a head's size and rows beyond the last one with zeros, and
-// stores leave them out. Element type, sizes, block of keys, form of the mask, and whether there is
-// a band, are constants of a kernel; numbers of queries, keys, heads and batches are not.
+// bytes, as TMA requires, so that heads of codes have multiples of 16 elements. A mask has its
+// values side by side along keys, or is the same for all queries. Copies fill elements beyond a
+// head's size and rows beyond the last one with zeros, and stores leave them out. Element type,
+// sizes, block of keys, form of the mask, and whether there is a band, are constants of a kernel;
+// numbers of queries, keys, heads and batches are not.
 #pragma once
 #include <algorithm>
 #include <cfloat>
@@ -83,9 +86,12 @@ inline const char* CheckMask(const AttentionArguments& args, MaskForm form) {
   return form == found ? nullptr : "the kernel is for another form of mask";
 }
 
-inline const char* CheckView(const void* data, int64_t batch, int64_t row, int64_t head) {
+// Strides are in elements of `bytes` bytes.
+inline const char* CheckView(const void* data, int64_t batch, int64_t row, int64_t head,
+                             int bytes) {
   if (!IsAligned(data, 16)) return "q, k, v or y is not aligned to 16 bytes";
-  const bool whole = batch % 8 == 0 && row % 8 == 0 && head % 8 == 0;
+  const int unit = 16 / bytes;
+  const bool whole = batch % unit == 0 && row % unit == 0 && head % unit == 0;
   return whole ? nullptr : "a stride of q, k, v or y is not a multiple of 16 bytes";
 }
 
@@ -95,7 +101,7 @@ template <class Element, class View>
 const char* Describe(CUtensorMap& map, const View& view, int size, int positions, int heads,
                      int batch, const Boxes& boxes, int box_rows) {
   const auto stride = [](int extent, int64_t elements) {
-    return (extent > 1 ? elements : 8) * int64_t(sizeof(Element));
+    return extent > 1 ? elements * int64_t(sizeof(Element)) : 16;
   };
   return EncodeTiled(map, kPlainType<Element>, sizeof(Element), view.data,
                      {{size, 0, boxes.columns},
@@ -106,12 +112,12 @@ const char* Describe(CUtensorMap& map, const View& view, int size, int positions
 
 }  // namespace attention_sm90
 
-template <class Config, class ElementType>
+template <class Config, class ElementType, class OutputType, class Chain>
 struct AttentionSm90 {
   using Row = Config;
   using Element = ElementType;
-  using Output = ElementType;
-  using K = attention_sm90::Shape<Config, ElementType>;
+  using Output = OutputType;
+  using K = attention_sm90::Shape<Config, ElementType, OutputType, Chain>;
   using Params = attention_sm90::Params;
   static constexpr int kCopiedRounds = 4;
   static constexpr int kSharedMemory = K::kSharedMemory;
@@ -144,8 +150,11 @@ struct AttentionSm90 {
     if (args.windows.height != 0 || args.mask.period != 0)
       return "the kernel is neither for windows of images nor for masks with a period";
     for (const HeadsView& view : {args.q, args.k, args.v})
-      if (const char* error = CheckView(view.data, view.batch, view.row, view.head)) return error;
-    if (const char* error = CheckView(args.y.data, args.y.batch, args.y.row, args.y.head))
+      if (const char* error =
+              CheckView(view.data, view.batch, view.row, view.head, sizeof(Element)))
+        return error;
+    if (const char* error =
+            CheckView(args.y.data, args.y.batch, args.y.row, args.y.head, sizeof(Output)))
       return error;
     return CheckMask(args, K::kMask);
   }
@@ -158,6 +167,10 @@ struct AttentionSm90 {
     Params params;
     if (const char* error = describe(params, args)) return error;
     fill(params, args);
+    if constexpr (K::kCodes) {
+      const auto& coded = *static_cast<const CodedAttentionArguments*>(arguments);
+      std::copy_n(coded.epilogue.params, 2, params.codes);
+    }
     const int grid = std::min(params.items, launch.sm_count * K::kBlocksOfSm);
     // while few items follow each other, plain loads are faster than the copies' latency
     params.copies_mask = params.copies_mask && params.items >= kCopiedRounds * grid;
@@ -186,7 +199,8 @@ struct AttentionSm90 {
       error =
           map(params.v, args.v, value_size, args.keys, args.key_heads, K::kValueBoxes, K::kKeys);
     if (!error)
-      error = map(params.y, args.y, value_size, args.queries, args.heads, K::kValueBoxes, kRows);
+      error = attention_sm90::Describe<Output>(params.y, args.y, value_size, args.queries,
+                                               args.heads, args.batch, K::kResultBoxes, kRows);
     return error;
   }
 

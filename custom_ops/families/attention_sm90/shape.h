@@ -2,6 +2,8 @@
 #pragma once
 #include <cuda.h>
 
+#include "epilogue/chain.h"
+#include "epilogue/codes.h"
 #include "ops/attention/arguments.h"
 #include "runtime/instance.h"
 #include "runtime/integers.h"
@@ -25,18 +27,20 @@ enum class MaskForm : int {
   kBoolean    // kept or dropped keys
 };
 
-// How rows of `size` elements lie in shared memory: boxes of swizzled rows. Elements beyond `size`
-// are zeros.
+// How rows of `size` elements of `width` bytes lie in shared memory: boxes of swizzled rows.
+// Elements beyond `size` are zeros.
 struct Boxes {
-  int columns, count;
+  int columns, count, width;
 
-  constexpr explicit Boxes(int size)
-      : columns(size > 32   ? 64
-                : size > 16 ? 32
-                            : 16),
-        count(CeilDivide(size, columns)) {}
+  constexpr explicit Boxes(int size, int width = 2)
+      : columns((size * width > 64   ? 128
+                 : size * width > 32 ? 64
+                                     : 32) /
+                width),
+        count(CeilDivide(size, columns)),
+        width(width) {}
 
-  constexpr int row_bytes() const { return columns * 2; }
+  constexpr int row_bytes() const { return columns * width; }
   constexpr int bytes(int rows) const { return rows * row_bytes() * count; }
 };
 
@@ -66,12 +70,16 @@ struct Params {
   bool copies_mask;        // an item's part of the mask is one piece of memory, which fits
   int first, last, shift;  // the band, as in AttentionArguments, with bounds that do not overflow
   bool all_blocks;         // blocks outside of the band are read, too: some row may have no key
+  float codes[2];          // scale and zero point of a result of codes
 };
 
-template <class Config, class ElementType>
+// Output: the element type, or that of codes, which Chain's one step makes.
+template <class Config, class ElementType, class OutputType, class ChainType>
 struct Shape {
   using Row = Config;
   using Element = ElementType;
+  using Output = OutputType;
+  using Chain = ChainType;
 
   static constexpr int kConsumers = Row::at(Column::kConsumers);
   // keys of a block, and of the last block if so many suffice for the remaining keys
@@ -111,7 +119,9 @@ struct Shape {
   static constexpr int kMaskBytes = kConsumers * kRows * kKeys * kMaskValue;
   static constexpr bool kCopiesMask = kMaskBytes > 0 && kMaskBytes <= kMostMaskBytes;
 
-  static constexpr Boxes kKeyBoxes{kSize}, kValueBoxes{kValueSize};
+  static constexpr bool kCodes = sizeof(Output) == 1;
+  static constexpr Boxes kKeyBoxes{kSize}, kValueBoxes{kValueSize},
+      kResultBoxes{kValueSize, sizeof(Output)};
   static constexpr int kKeyBytes = kKeyBoxes.bytes(kKeys), kValueBytes = kValueBoxes.bytes(kKeys);
   // a warpgroup's queries, in whose place its results are staged
   static constexpr int kQueryBytes = kKeyBoxes.bytes(kRows);
@@ -143,6 +153,9 @@ struct Shape {
 
   static_assert(ArchOf<Row>::kWgmma && ArchOf<Row>::kTma, "the kernel needs wgmma and TMA");
   static_assert(sizeof(Element) == 2, "values are the second product's B as they lie: 16 bits");
+  static_assert(kCodes ? kValueSize % 16 == 0 && Chain::kParams == 2 : Chain::kParams == 0,
+                "codes are staged 16 columns at a time; other results have no steps");
+  static_assert(kResultBoxes.bytes(kRows) <= kUnitBytes, "results replace the queries");
   static_assert(kSize % 16 == 0 && kSize <= 256 && kValueSize % 8 == 0 && kValueSize <= 256,
                 "wgmma multiplies 16 elements at a time and has up to 256 columns");
   static_assert(kKeys % 16 == 0 && kKeys <= 256, "a block of keys is multiplied by one wgmma");

@@ -68,4 +68,9 @@ struct AttentionArguments {
   Windows windows;
 };
 
+// Attention whose result is codes of 8 bits, which the epilogue's one step makes.
+struct CodedAttentionArguments : AttentionArguments {
+  EpilogueArguments epilogue;
+};
+
 }  // namespace onnxbolt

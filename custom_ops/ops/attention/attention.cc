@@ -149,7 +149,8 @@ class Attention : public Operation {
     const Operand q = q_.In(Pixels(t.x_shape), t.x_data, op_.element), k = Input(1, k_, t),
                   v = Input(2, v_, t);
     RequireFit(q, k, v);
-    AttentionArguments a{};
+    CodedAttentionArguments a{};
+    a.epilogue = t.epilogue;
     a.batch = AsInt(q.batch * Batches()), a.heads = AsInt(heads_), a.key_heads = AsInt(key_heads_);
     a.queries = AsInt(q.positions / Batches()), a.keys = AsInt(k.positions / Batches());
     a.windows = windows_;

@@ -44,7 +44,7 @@ class Norm : public Operation {
 
 // The rows of one sequence, gamma and beta: the inputs from letter `begin` on.
 EpilogueArguments ReadOperands(const Op& op, size_t begin, const Tensors& t) {
-  EpilogueArguments epilogue;
+  EpilogueArguments epilogue = t.epilogue;
   const int64_t columns = t.y_shape.back();
   size_t vectors = 0;
   for (size_t i = begin; op.operands[i]; ++i) {

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from onnxbolt.archs import Arch, Capability, get
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import CODES, DType
 from onnxbolt.families.base import (
     FLAG,
     SCHEDULES,
@@ -169,13 +169,13 @@ class AttentionSm90Config(KernelConfig):
 
 class AttentionSm90(Family[AttentionSm90Config]):
     """Serves fp16 and bf16, heads of up to 256 elements, every mask whose values lie side by side
-    along keys, and bands."""
+    along keys, and bands. Results have the operands' type, or are codes of 8 bits."""
 
     number, name, config = 26, "attention_sm90", AttentionSm90Config
-    takes = ("element",)
     problems, kinds = (AttentionProblem,), frozenset({"attention"})
     needs = frozenset({Capability.TMA, Capability.WGMMA})
     compile_seconds = 3.0
+    codes, codes_measured = CODES, False
 
     def candidates(self, problem: AttentionProblem, arch: Arch) -> tuple[AttentionSm90Config, ...]:
         """The fastest predicted ones; none for heads whose rows TMA cannot copy, windows of images,
@@ -246,8 +246,10 @@ def mask_form(problem: AttentionProblem) -> MaskForm | None:
 
 def _serves(problem: AttentionProblem) -> bool:
     sizes = problem.size, problem.value_size
-    typed = problem.dtype.bytes == 2 and problem.out is problem.dtype
+    typed = problem.dtype.bytes == 2 and (problem.out is problem.dtype or problem.out.is_code)
     if problem.windows or problem.periodic:
+        return False
+    if problem.out.is_code and problem.value_size % 16:
         return False
     return typed and all(size % 8 == 0 and 0 < size <= MAX_HEAD for size in sizes)
 
