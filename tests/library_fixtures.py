@@ -580,8 +580,12 @@ def linked(
         _host_unit("kernels.cc", text),
     ]
     units += [_host_unit(name, (HOST / name).read_text()) for name in ("cuda.cc", "control.cc")]
-    define = f'#define ONNXBOLT_PROVIDER "{provider}"\n'
-    units += [Unit(source.name, define + source.read_text()) for source in runtime_sources()]
+    # the other sources are compiled once for all libraries
+    define = {"fused_op.cc": f'#define ONNXBOLT_PROVIDER "{provider}"\n'}
+    units += [
+        Unit(source.name, define.get(source.name, "") + source.read_text())
+        for source in runtime_sources()
+    ]
     toolchain = find_toolchain()
     objects = [str(file) for file in compile_units(units, toolchain)]
     command = [
