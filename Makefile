@@ -19,9 +19,10 @@ demo: .venv/.demo
 	$(BIN)/python -m models resnet50 build/resnet50.onnx --batch 1
 	$(BIN)/onnxbolt optimize build/resnet50.onnx build/resnet50.bolt.onnx --arch sm_90a $$($(BIN)/python -c '$(LOCAL_ARCH)')
 
-# one thread to each process: there are as many processes as cores; long files keep to one process, for their fixtures
+# one thread to each process: there are as many processes as cores; long files keep to one process, for their fixtures;
+# bytecode is kept, since tests start hundreds of processes that import the package
 test: .venv/.dev
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+	PYTHONDONTWRITEBYTECODE= OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 false-alarms: .venv/.dev
 	$(BIN)/python -m tests.false_alarms
