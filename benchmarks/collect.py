@@ -8,28 +8,32 @@ predicted times.
     # from any number of such files: onnxbolt cache merge FILE, then onnxbolt cache train model.json
 
 Problems are those of models/ and tests/zoo on sm_90a in fp16, and others with sizes between those
-of two problems of a kind. A seed draws them, so that every run draws the same ones. Kinds take
-turns in the order, so that any beginning of it has all of them. A file of measurements is that of
-`onnxbolt cache export`: files of several runs or machines can be merged. It is renewed every
-minute, so that a run that is killed loses no more than that.
+of two problems of a kind. A seed draws them, so that every run draws the same ones; those of four
+models are all there, so that whole models can be held out. Kinds take turns in the order, so that
+any beginning of it has all of them. All GPUs of one kind measure, each a problem of its own. A file
+of measurements is that of `onnxbolt cache export`: files of several runs or machines can be merged.
+It is renewed every half minute, so that a run that is killed loses no more than that.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import json
 import math
 import os
+import queue
 import random
 import sys
 import tempfile
+import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import onnx
 
@@ -37,26 +41,27 @@ from benchmarks.common import time_argument
 from benchmarks.racing import say
 from models import build
 from onnxbolt import gpu
-from onnxbolt.archs import Arch, by_name, get
+from onnxbolt.archs import by_name, get
+from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError, OnnxboltError
 from onnxbolt.families import KernelConfig
-from onnxbolt.measurements.keys import canonical, plain, problem_from
-from onnxbolt.measurements.records import Machine, Measurement
+from onnxbolt.measurements.keys import canonical, kernel_key, plain, problem_from
+from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.measurements.strategy import Task
 from onnxbolt.options import Options
 from onnxbolt.plan.cost import candidates
 from onnxbolt.problems import ConvProblem, Problem
-from onnxbolt.tune import library
-from onnxbolt.tune.compiling import Build
+from onnxbolt.tune import library, worker
+from onnxbolt.tune.compiling import Build, Compiling
 from onnxbolt.tune.database import Database
-from onnxbolt.tune.guided import Guided
+from onnxbolt.tune.library import Uncompiled, profiler_library
+from onnxbolt.tune.measuring import Candidates, Gpus, Measured
 from onnxbolt.tune.measuring import Profiler as Stopwatch
 from onnxbolt.tune.profiler import Profiler
 from onnxbolt.tune.stage import kernel_problems
 from onnxbolt.tune.subject import Subject
-from onnxbolt.tune.tasks import tasks_of
-from onnxbolt.tune.tuner import tune
+from onnxbolt.tune.tasks import instance_of
 from tests.zoo.materialize import materialize
 
 ROOT = Path(__file__).parents[1]
@@ -87,6 +92,8 @@ ZOO = (
     "timm_vit_base_patch16_224.dynamo",
     "unet_odd_channels.dynamo",
 )
+# the models of which all problems are in the collection, and the first in its order
+WHOLE = (("bert_base", 1), ("bert_base", 32), ("resnet50", 32), ("mobilenet_v3_large", 32))
 _ARCH = "sm_90a"
 # the fields that sizes between two problems' replace, by class; others stay as they are
 _FREE: Mapping[str, tuple[str, ...]] = {
@@ -96,31 +103,29 @@ _FREE: Mapping[str, tuple[str, ...]] = {
     "NormProblem": ("m", "c"),
 }
 _ATTEMPTS = 200  # for each problem that is asked for
-_TOGETHER = 4  # problems whose kernels are compiled while those of others are measured
-_MOST = 10_000  # kernels of a problem
+_KERNELS_PER_CORE = 16  # that are compiled in one go, so that no core works alone for long
 _SAMPLES = 6
-_SAVED = 60.0  # seconds between two states of the file
+_PATIENCE, _TURN = 1.0, 0.1  # seconds to wait for kernels or measurements
+_LAST = 20.0  # seconds that measurements which have begun may take in the end
+_SAVED, _TOLD = 30.0, 10.0  # seconds between two states of the file, and two lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     try:
         if chosen.do == "draw":
-            found = drawn(of_models())
+            found = ordered(of_whole_models(), drawn(of_models()))
             write(found, chosen.problems)
             say(f"{len(found)} problems in {chosen.problems}")
             return 0
-        local = gpu.local_arch()
-        if local is None:
-            raise InputError("no NVIDIA GPU of a supported architecture here")
-        with Profiler(by_name(local).number) as profiler:
+        start = time.monotonic()
+        with local_gpus(chosen.gpus) as gpus:
             measured = measure(
                 read(chosen.problems),
                 chosen.out,
-                Quick(profiler),
+                gpus,
                 lambda instances, stop: library.build(instances, stop=stop),
-                profiler.machine,
-                chosen.within,
+                chosen.within - (time.monotonic() - start),
             )
         say(f"{measured} problems are measured completely")
     except OnnxboltError as error:
@@ -151,6 +156,29 @@ def of_models() -> list[Problem]:
         found.update(dict.fromkeys(problems))
         say(f"{name}: {len(found) - before} new problems")
     return list(found)
+
+
+def of_whole_models() -> list[Problem]:
+    """The problems of WHOLE, in turns."""
+    options = Options(archs=(_ARCH,))
+    found = [
+        [problem for problem in of_model(name, batch, options) if _feasible(problem)]
+        for name, batch in WHOLE
+    ]
+    turns = itertools.zip_longest(*found)
+    return [problem for turn in turns for problem in turn if problem is not None]
+
+
+def of_model(name: str, batch: int, options: Options) -> Counter[Problem]:
+    """The problems of a model of models/, and how often each occurs there."""
+    archs = [by_name(arch).number for arch in options.archs]
+    return Counter(kernel_problems(Subject.of(build(name, batch), options), archs))
+
+
+def ordered(whole: Sequence[Problem], others: Sequence[Problem]) -> list[Problem]:
+    """Each problem once, those of whole models in turns with others."""
+    turns = itertools.zip_longest(whole, (each for each in others if each not in set(whole)))
+    return list(dict.fromkeys(each for turn in turns for each in turn if each is not None))
 
 
 def drawn(problems: Iterable[Problem], counts: Mapping[str, int] = COUNTS) -> list[Problem]:
@@ -265,61 +293,271 @@ class Quick:
         return self.profiler.measure(problem, found, samples=_SAMPLES, sweep=False)
 
 
-@dataclasses.dataclass(frozen=True)
-class Everything:
-    """Proposes all feasible kernels of a problem."""
+class SideBySide(Gpus):
+    """A profiler for each GPU of this host, which a thread asks; a context manager. Whichever is
+    idle takes the problem that was submitted first."""
 
-    arch: Arch
-    name: str = "everything"
+    def __init__(self, profilers: Sequence[Stopwatch], machine: Machine) -> None:
+        self._machine = machine
+        self._submitted: queue.SimpleQueue[tuple[int, Problem, Candidates] | None] = (
+            queue.SimpleQueue()
+        )
+        self._measured: queue.SimpleQueue[Measured | Exception] = queue.SimpleQueue()
+        self._under_way = 0
+        self._threads = [
+            threading.Thread(target=self._work, args=(each,), daemon=True) for each in profilers
+        ]
 
-    def propose(self, task: Task, measurements: Sequence[Measurement]) -> Iterable[KernelConfig]:
-        return candidates(task.problem, self.arch)
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+        for _thread in self._threads:
+            self._submitted.put(None)
+
+    @property
+    def machine(self) -> Machine:
+        return self._machine
+
+    def submit(self, task: int, problem: Problem, candidates: Candidates) -> None:
+        self._under_way += 1
+        self._submitted.put((task, problem, candidates))
+
+    def done(self, timeout: float) -> list[Measured]:
+        found: list[Measured] = []
+        with contextlib.suppress(queue.Empty):
+            item = self._measured.get(timeout=max(timeout, 0.0))
+            while True:
+                if isinstance(item, Exception):
+                    raise item
+                self._under_way -= 1
+                found.append(item)
+                item = self._measured.get_nowait()
+        return found
+
+    @property
+    def busy(self) -> bool:
+        return self._under_way > 0
+
+    def cancel(self, task: int | None = None) -> None:
+        kept = []
+        with contextlib.suppress(queue.Empty):
+            while (item := self._submitted.get_nowait()) is not None:
+                if task in (None, item[0]):
+                    self._under_way -= 1
+                else:
+                    kept.append(item)
+        for item in kept:
+            self._submitted.put(item)
+
+    def _work(self, profiler: Stopwatch) -> None:
+        try:
+            while (item := self._submitted.get()) is not None:
+                task, problem, candidates = item
+                start = time.monotonic()
+                outcome: Sequence[Measurement] | OnnxboltError
+                try:
+                    outcome = profiler.measure(problem, candidates)
+                except OnnxboltError as error:
+                    outcome = error
+                self._measured.put(Measured(task, outcome, time.monotonic() - start))
+        except Exception as error:  # the waiting thread raises it
+            self._measured.put(error)
+
+
+@contextlib.contextmanager
+def local_gpus(count: int | None) -> Iterator[SideBySide]:
+    """So many GPUs of this host, or all. Raises InputError without one; others than the first one's
+    kind are left out, since their times could not be compared."""
+    local = gpu.local_arch()
+    if local is None:
+        raise InputError("no NVIDIA GPU of a supported architecture here")
+    arch = by_name(local).number
+    library = str(profiler_library(arch))
+    with contextlib.ExitStack() as stack:
+        profilers = [
+            stack.enter_context(Profiler(arch, _pinned(uuid, library)))
+            for uuid in gpu.uuids()[:count]
+        ]
+        machine = profilers[0].machine
+        alike = [Quick(profiler) for profiler in profilers if profiler.machine == machine]
+        say(f"{len(alike)} of {len(profilers)} GPUs measure: {machine.gpu}")
+        yield stack.enter_context(SideBySide(alike, machine))
+
+
+def _pinned(uuid: str, library: str) -> tuple[str, ...]:
+    """The command of a profiler's worker that finds one GPU alone."""
+    return ("env", f"CUDA_VISIBLE_DEVICES={uuid}", sys.executable, "-P", worker.__file__, library)
 
 
 def measure(
     problems: Sequence[Problem],
     out: Path,
-    profiler: Stopwatch,
+    gpus: Gpus,
     build: Build,
-    machine: Machine,
     within: float = math.inf,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
     """Measure all kernels of `problems` that `out` lacks, as many as there is time for, write all
     measurements to `out`, and return how many problems are complete."""
-    start, saved, complete = clock(), clock(), 0
-    arch = get(machine.arch)
     with (
         tempfile.TemporaryDirectory(prefix="onnxbolt-") as directory,
         Database(Path(directory, "collected.sqlite")) as database,
     ):
         if out.exists():
             database.merge(out)
-        for i in range(0, len(problems), _TOGETHER):
-            tasks = tasks_of(problems[i : i + _TOGETHER], arch, extra=lambda *_: ())
-            left = within - (clock() - start)
-            if left <= 0:
-                break
-            _, tuning = tune(
-                tasks,
-                database,
-                profiler,
-                build,
-                machine,
-                budget=left,
-                clock=clock,
-                capacity=4 * len(os.sched_getaffinity(0)),
-                scheduler=Guided(tasks, Everything(arch), arch, _MOST),
+        run = _Run(problems, database, gpus, out, clock)
+        try:
+            with Compiling(build) as compiling:
+                run.until(within, compiling)
+        finally:
+            database.export(out)
+        return run.complete
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """Kernels of a problem that are measured together, on one GPU: the problem's operands and
+    reference are made once for all of them, and they run at the same clock."""
+
+    problem: Problem
+    kernels: tuple[KernelConfig, ...]
+
+    @property
+    def instances(self) -> list[Instance]:
+        return list(dict.fromkeys(instance_of(self.problem, config) for config in self.kernels))
+
+
+def _jobs(problems: Sequence[Problem], database: Database, machine: Machine) -> list[_Job]:
+    """All that the database lacks: kernels of the newest generation of all problems first, since
+    the others take longer to compile and are rarely the fastest."""
+    newest, others = list[_Job](), list[_Job]()
+    for problem in problems:
+        known = {row.config for row in database.measurements(kernel_key(problem, machine))}
+        found = candidates(problem, get(machine.arch))
+        latest = max((config.family.generation for config in found), default=0)
+        for jobs, wanted in ((newest, True), (others, False)):
+            kernels = tuple(
+                config
+                for config in found
+                if config not in known and (config.family.generation == latest) is wanted
             )
-            complete += len(tasks) if tuning.ended_by == "done" else 0
-            say(f"{i + len(tasks)} of {len(problems)} problems, {len(database)} measurements")
-            if clock() - saved > _SAVED:
-                database.export(out)
-                saved = clock()
-            if tuning.ended_by != "done":
+            if kernels:
+                jobs.append(_Job(problem, kernels))
+    return newest + others
+
+
+class _Run:
+    """The state of one call of `measure`: jobs are measured as soon as their kernels are
+    compiled."""
+
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        database: Database,
+        gpus: Gpus,
+        out: Path,
+        clock: Callable[[], float],
+    ) -> None:
+        self._database, self._gpus, self._out, self._clock = database, gpus, out, clock
+        self._start = self._saved = self._told = clock()
+        self._problems = problems
+        self._jobs = _jobs(problems, database, gpus.machine)
+        self._left = set(range(len(self._jobs)))
+        self._queued = deque(self._left)  # jobs whose kernels nobody compiles yet
+        self._built: dict[Instance, Path | Uncompiled | None] = {}  # None: not compiled yet
+        self._users: dict[Instance, list[int]] = defaultdict(list)
+        self._waiting: dict[int, set[Instance]] = {}
+        self._compiling = 0
+        self._batch = _KERNELS_PER_CORE * len(os.sched_getaffinity(0))
+
+    @property
+    def complete(self) -> int:
+        left = {self._jobs[number].problem for number in self._left}
+        return sum(problem not in left for problem in self._problems)
+
+    def until(self, within: float, compiling: Compiling) -> None:
+        while self._seconds() < within:
+            while self._queued and self._compiling <= self._batch:
+                self._compile_more(compiling)
+            if not self._compiling and not self._gpus.busy:
                 break
-        database.export(out)
-    return complete
+            for instance, built in compiling.done(0.0 if self._gpus.busy else _PATIENCE):
+                self._take(instance, built)
+            self._collect(_TURN)
+        self._gpus.cancel()
+        last = self._seconds() + _LAST
+        while self._gpus.busy and self._seconds() < last:
+            self._collect(_PATIENCE)
+        self._tell()
+
+    def _compile_more(self, compiling: Compiling) -> None:
+        """Submit a batch of kernels, those of the next problems."""
+        batch: list[Instance] = []
+        while self._queued and len(batch) < self._batch:
+            number = self._queued.popleft()
+            wanted = self._jobs[number].instances
+            new = [instance for instance in wanted if instance not in self._built]
+            self._built.update(dict.fromkeys(new))
+            batch += new
+            self._waiting[number] = {i for i in wanted if self._built[i] is None}
+            for instance in self._waiting[number]:
+                self._users[instance].append(number)
+            self._measure_if_compiled(number)
+        self._compiling += len(batch)
+        if batch:
+            compiling.submit(batch)
+
+    def _take(self, instance: Instance, built: Path | Uncompiled) -> None:
+        self._compiling -= 1
+        self._built[instance] = built
+        for number in self._users.pop(instance):
+            self._waiting[number].discard(instance)
+            self._measure_if_compiled(number)
+
+    def _measure_if_compiled(self, number: int) -> None:
+        if self._waiting[number]:
+            return
+        problem, able = self._jobs[number].problem, []
+        for config in self._jobs[number].kernels:
+            built = self._built[instance_of(problem, config)]
+            if isinstance(built, Path):
+                able.append((config, built))
+            elif built is not None:
+                key = kernel_key(problem, self._gpus.machine)
+                self._database.add(Measurement(key, config, Status.UNCOMPILED, detail=built.detail))
+        if able:
+            self._gpus.submit(number, problem, able)
+        else:
+            self._left.discard(number)
+
+    def _collect(self, patience: float) -> None:
+        """Keep what was measured, after waiting for up to `patience` seconds."""
+        for measured in self._gpus.done(patience):
+            if isinstance(measured.outcome, OnnxboltError):
+                say(f"{self._jobs[measured.task].problem.description}: {measured.outcome}")
+                continue
+            self._database.add(*measured.outcome)
+            self._left.discard(measured.task)
+        if self._clock() - self._told > _TOLD:
+            self._tell()
+        if self._clock() - self._saved > _SAVED:
+            self._database.export(self._out)
+            self._saved = self._clock()
+
+    def _tell(self) -> None:
+        compiled = sum(built is not None for built in self._built.values())
+        say(
+            f"{self._seconds():.0f} s: {self.complete} of {len(self._problems)} problems,"
+            f" {len(self._database)} measurements, {compiled} kernels compiled"
+        )
+        self._told = self._clock()
+
+    def _seconds(self) -> float:
+        return self._clock() - self._start
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -330,6 +568,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--problems", type=Path, default=PROBLEMS, metavar="FILE")
     command.add_argument("out", type=Path, metavar="FILE.jsonl.gz")
     command.add_argument("--within", type=time_argument, default=math.inf, metavar="TIME")
+    command.add_argument("--gpus", type=int, metavar="N", help="GPUs that measure (default: all)")
     return parser
 
 

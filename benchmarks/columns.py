@@ -463,6 +463,21 @@ TABLES = {
             "error": _field("error", ".1e"),
         },
     ),
+    "predictions": Table(
+        "predictions",
+        {
+            "problems of": _field("name"),
+            "batch": lambda row: str(row["batch"] or ""),
+            "held out": _value("problems"),
+            "kernels": _value("kernels"),
+            "feasible": _value("feasible"),
+            "regret": _value("regret", ".3f"),
+            "worst": _value("worst", ".2f"),
+            "rank correlation": _value("rank", ".2f"),
+            "whole model": _value("together", ".3f"),
+        },
+        compares=False,
+    ),
     "regret": Table(
         "regret",
         {

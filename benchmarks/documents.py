@@ -46,6 +46,7 @@ def write_results(
     out: Path | None = None,
     append: bool = False,
     planned: Iterable[tuple[str, int]] = (),
+    gpu: str = "",
 ) -> Path:
     """Write the result file, to `out` or to its place, and return where; a half-written file is
     never left.
@@ -53,12 +54,15 @@ def write_results(
     `append` keeps the rows of an existing file that were not measured again: long benchmarks can
     run in parts, and several processes may write one file. Rows of another commit stay alone: the
     new ones go to a file beside theirs, named by the commit. Raises InputError where the rows of
-    `out`, or of one commit, are of other sources or of another GPU.
+    `out`, or of one commit, are of other sources or of another GPU. `gpu` names the one whose
+    measurements the rows were computed from, maybe elsewhere.
     """
-    path = result_path(benchmark, out)
+    path = result_path(benchmark, out, gpu)
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(_lock(path)):
         document = described(benchmark, rows, planned)
+        if gpu and gpu != document["gpu"]:
+            document = {**document, "gpu": gpu, "driver": ""}
         if append and out is None and path.exists() and not _of_one_commit(path, document):
             path = beside(path, document)
         if append and path.exists():
@@ -85,10 +89,10 @@ def _lock(path: Path) -> Path:
     )
 
 
-def result_path(benchmark: str, out: Path | None = None) -> Path:
-    """`out`, or the benchmark's place in the directory of results for this GPU."""
-    directory = Path(os.environ.get(DIRECTORY, RESULTS))
-    return out or directory / f"{benchmark}-{machine.gpu_name().lower().replace(' ', '-')}.json"
+def result_path(benchmark: str, out: Path | None = None, gpu: str = "") -> Path:
+    """`out`, or the benchmark's place in the directory of results for `gpu`, or else this one."""
+    directory, name = Path(os.environ.get(DIRECTORY, RESULTS)), gpu or machine.gpu_name()
+    return out or directory / f"{benchmark}-{name.lower().replace(' ', '-')}.json"
 
 
 def described(

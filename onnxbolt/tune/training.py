@@ -98,8 +98,12 @@ class Trained:
 def train(database: Database) -> Trained:
     """A cost model from the measurements of today's kernels. Raises InputError if LightGBM is not
     installed, or if no family has enough measured problems."""
+    return trained_on(measured_in(database), str(database.path))
+
+
+def trained_on(problems: Sequence[Measured], source: str) -> Trained:
+    """As `train`, on problems from `source`."""
     lightgbm = _lightgbm()
-    problems = measured_in(database)
     by_family: dict[Family[Any], list[tuple[int, list[int]]]] = defaultdict(list)
     for number, found in enumerate(problems):
         own: dict[Family[Any], list[int]] = defaultdict(list)
@@ -115,7 +119,7 @@ def train(database: Database) -> Trained:
         if len(distinct) < LEAST_PROBLEMS or not family_sources_digest(family.name):
             continue
         one = _Family(family, parts, lightgbm)
-        quality = _quality(family.name, list(zip(parts, one.out_of_fold(), strict=True)))
+        quality = quality_of(family.name, list(zip(parts, one.out_of_fold(), strict=True)))
         families.append(quality)
         if quality.kept:
             held.append(one.as_dict())
@@ -124,7 +128,7 @@ def train(database: Database) -> Trained:
     if not families:
         raise InputError(
             f"a cost model needs {LEAST_PROBLEMS} problems of a kernel family with today's"
-            f" kernels, and {database.path} has {len(problems)} in all: measure more by"
+            f" kernels, and {source} has {len(problems)} in all: measure more by"
             " `onnxbolt tune`, or merge another database by `onnxbolt cache merge`"
         )
     by_kind: dict[str, list[tuple[Measured, Any]]] = defaultdict(list)
@@ -133,7 +137,7 @@ def train(database: Database) -> Trained:
             f"{found.problem.operation} chain" if found.problem.inner else found.problem.operation
         )
         by_kind[kind].append((found, us))
-    kinds = tuple(_quality(kind, by_kind[kind]) for kind in sorted(by_kind))
+    kinds = tuple(quality_of(kind, by_kind[kind]) for kind in sorted(by_kind))
     gpus = sorted({found.gpu for found in problems})
     return Trained(text_of(held, gpus), tuple(families), kinds)
 
@@ -271,10 +275,10 @@ def _names(part: Measured) -> Iterable[str]:
     return of_kernel(common, part.problem, config, part.formula[0], arch)
 
 
-def _quality(name: str, found: Sequence[tuple[Measured, Any]]) -> Quality:
+def quality_of(name: str, found: Sequence[tuple[Measured, Any]]) -> Quality:
     """The formula's and the learned model's; `found` has each problem with the learned times."""
     formula = _order([(part, part.formula) for part, _ in found])
-    learned = _order([(part, us.tolist()) for part, us in found])
+    learned = _order([(part, list(map(float, us))) for part, us in found])
     kernels = sum(len(part.kernels) for part, _ in found)
     regrets, ranks = zip(formula, learned, strict=True)
     return Quality(name, len(found), kernels, regrets, ranks, learned[0] < formula[0])

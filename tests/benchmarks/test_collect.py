@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +13,15 @@ import pytest
 
 from benchmarks import collect
 from onnxbolt.archs import get
+from onnxbolt.errors import OnnxboltError
 from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.keys import kernel_key
-from onnxbolt.measurements.records import Measurement
+from onnxbolt.measurements.records import Measurement, Status
+from onnxbolt.options import Options
 from onnxbolt.plan.cost import candidates
 from onnxbolt.problems import ConvProblem, Problem
 from onnxbolt.tune.database import Database
+from onnxbolt.tune.measuring import Candidates, OneGpu
 from tests.tune import fakes
 from tests.tune.fakes import conv, gemm
 
@@ -28,7 +33,7 @@ def test_the_stored_problems_are_enough_and_have_kernels() -> None:
     counted = Counter(map(collect._kind, PROBLEMS))
     assert len(set(PROBLEMS)) == len(PROBLEMS) >= 300
     assert counted.keys() == collect.COUNTS.keys()
-    assert all(counted[kind] <= count for kind, count in collect.COUNTS.items())
+    assert all(counted[kind] >= collect.COUNTS[kind] for kind in ("gemm", "attention", "norm"))
     for problem in PROBLEMS:
         assert problem.reference is not None
         assert candidates(problem, H200)
@@ -38,6 +43,12 @@ def test_any_beginning_has_all_kinds() -> None:
     first = Counter(map(collect._kind, PROBLEMS[: len(PROBLEMS) // 5]))
     assert first.keys() == collect.COUNTS.keys()
     assert first["gemm"] >= 15
+
+
+def test_all_problems_of_a_whole_model_are_there() -> None:
+    found = collect.of_model("bert_base", 32, Options(archs=("sm_90a",)))
+    assert {each for each in found if each.reference is not None} <= set(PROBLEMS[:200])
+    assert max(found.values()) >= 12  # layers
 
 
 def test_drawing_is_the_same_each_time_and_in_any_order() -> None:
@@ -67,11 +78,11 @@ class Gpu:
     def __init__(self, seconds: float = 0.1) -> None:
         self.clock = fakes.Clock()
         self.profiler = fakes.Profiler(self.clock, seconds)
+        self.builder = fakes.Builder()
 
     def measure(self, problems: Sequence[Problem], out: Path, within: float) -> int:
-        return collect.measure(
-            problems, out, self.profiler, fakes.Builder(), fakes.MACHINE, within, self.clock
-        )
+        gpu = OneGpu(self.profiler, fakes.MACHINE, self.clock)
+        return collect.measure(problems, out, gpu, self.builder, within, self.clock)
 
 
 def kept(out: Path, at: Path) -> dict[Problem, list[Measurement]]:
@@ -104,6 +115,90 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
     before = out.read_bytes()
     assert again.measure(SOME, out, 1e9) == len(SOME)
     assert (again.profiler.measured, out.read_bytes()) == ([], before)
+
+
+def test_kernels_of_older_generations_come_last(tmp_path: Path) -> None:
+    gpu = Gpu()
+    gpu.measure(SOME, tmp_path / "out.jsonl.gz", 1e9)
+    newest = [config.family.generation == 2 for _, config in gpu.profiler.measured]
+    assert newest == sorted(newest, reverse=True)
+    assert {True, False} <= set(newest)
+
+
+def test_a_kernel_is_compiled_once_for_all_problems(tmp_path: Path) -> None:
+    gpu = Gpu()
+    gpu.measure(SOME, tmp_path / "out.jsonl.gz", 1e9)
+    assert len(gpu.builder.compiled) == len(set(gpu.builder.compiled))
+
+
+def test_a_kernel_that_does_not_compile_is_kept_as_such(tmp_path: Path) -> None:
+    out, gpu = tmp_path / "out.jsonl.gz", Gpu()
+    gpu.builder.refused = lambda instance: instance.config.family.name == "gemm_sm90"
+    assert gpu.measure(SOME, out, 1e9) == len(SOME)
+    rows = [row for found in kept(out, tmp_path / "kept.sqlite").values() for row in found]
+    refused = {row.config for row in rows if row.status is Status.UNCOMPILED}
+    assert refused
+    assert all(config is not None and config.family.name == "gemm_sm90" for config in refused)
+
+
+class Slow:
+    """A profiler that takes a moment, and says which thread asked it for which problem."""
+
+    def __init__(self, fails: Problem | None = None) -> None:
+        self.asked: list[tuple[int, Problem]] = []
+        self.fails = fails
+
+    def measure(self, problem: Problem, found: Candidates) -> Sequence[Measurement]:
+        self.asked.append((threading.get_ident(), problem))
+        if problem == self.fails:
+            raise OnnxboltError("no memory")
+        time.sleep(0.02)
+        return fakes.Profiler(fakes.Clock()).measure(problem, found)
+
+
+def test_gpus_measure_side_by_side(tmp_path: Path) -> None:
+    out, slow = tmp_path / "out.jsonl.gz", [Slow(), Slow()]
+    with collect.SideBySide(slow, fakes.MACHINE) as gpus:
+        assert collect.measure(SOME, out, gpus, fakes.Builder()) == len(SOME)
+    assert all(len({thread for thread, _ in each.asked}) == 1 for each in slow)
+    for problem, rows in kept(out, tmp_path / "kept.sqlite").items():
+        assert {row.config for row in rows} == set(candidates(problem, H200))
+
+
+def test_a_problem_that_cannot_be_measured_stops_no_other(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl.gz"
+    with collect.SideBySide([Slow(SOME[1])], fakes.MACHINE) as gpus:
+        assert collect.measure(SOME, out, gpus, fakes.Builder()) == len(SOME) - 1
+    assert not kept(out, tmp_path / "kept.sqlite")[SOME[1]]
+
+
+def test_side_by_side_forgets_what_has_not_begun() -> None:
+    gpus = collect.SideBySide([Slow()], fakes.MACHINE)
+    for number, problem in enumerate(SOME):
+        gpus.submit(number, problem, [])
+    gpus.cancel(1)
+    with gpus:
+        found = [measured.task for _ in SOME for measured in gpus.done(1.0)]
+        assert sorted(found) == [0, 2, 3, 4]
+        assert not gpus.busy
+
+
+def test_an_error_of_the_program_ends_the_run(tmp_path: Path) -> None:
+    class Broken:
+        def measure(self, problem: Problem, found: Candidates) -> Sequence[Measurement]:
+            raise ZeroDivisionError
+
+    with (
+        collect.SideBySide([Broken()], fakes.MACHINE) as gpus,
+        pytest.raises(ZeroDivisionError),
+    ):
+        collect.measure(SOME, tmp_path / "out.jsonl.gz", gpus, fakes.Builder())
+    assert (tmp_path / "out.jsonl.gz").exists()
+
+
+def test_whole_models_come_in_turns_with_others() -> None:
+    a, b, c, d = SOME[:4]
+    assert collect.ordered([a, b], [b, c, d]) == [a, c, b, d]
 
 
 def test_measuring_needs_a_gpu(
