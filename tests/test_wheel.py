@@ -84,7 +84,8 @@ def test_wheel_holds_sources_of_the_library(wheel: Path) -> None:
 
 
 def test_installed_wheel_optimizes_a_model(python: Path, tmp_path: Path) -> None:
-    """One kernel, of CUTLASS, whose headers have to be found."""
+    """One kernel, whose headers and those of CUTLASS have to be found. No other test compiles this
+    one."""
     elsewhere = tmp_path
     net = Net({"x": (16, 64)})
     onnx.save(net.model(net.node("Relu", net.linear("x", 64, 64))), elsewhere / "small.onnx")

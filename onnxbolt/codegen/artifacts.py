@@ -202,9 +202,15 @@ def unit_key(unit: Unit, toolchain: Toolchain) -> str:
     """Equal for units that have the same object.
 
     It covers all files in the folders of extensions, read anew, since macros may name the one that
-    is included, and a running process may see them change.
+    is included, and a running process may see them change. It has the contents of the package's
+    headers and CUTLASS's version, not their places, so that installations share objects.
     """
-    command = shlex.join(unit.command(toolchain, unit.source, _OBJECT))
+    own, cutlass = f"-I{resource_dir('custom_ops')}", f"-isystem={toolchain.cutlass}/"
+    command = shlex.join(
+        part
+        for part in unit.command(toolchain, unit.source, _OBJECT)
+        if part != own and not part.startswith(cutlass)
+    )
     added = [
         (name, path.read_text(encoding="utf-8"))
         for name, path in sorted(headers_below(unit.include_dirs))

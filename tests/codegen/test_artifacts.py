@@ -3,6 +3,7 @@ demand, and is quick."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from onnxbolt.codegen import artifacts
+from onnxbolt.codegen import artifacts, nvcc
 from onnxbolt.codegen.artifacts import (
     Unit,
     compile_each,
@@ -90,6 +91,24 @@ def test_an_object_belongs_to_the_headers_that_it_includes(
     before = key()
     assert key(c="int c;") == before
     assert len({before, key(a="int a;"), key(b="int b;")}) == 3
+
+
+def test_installations_share_objects(
+    toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = []
+    for place in ("one", "other"):
+        headers, cutlass = tmp_path / place / "custom_ops", tmp_path / place / "cutlass"
+        shutil.copytree(toolchain.cutlass, cutlass)
+        headers.mkdir()
+        (headers / "a.h").write_text("int a;")
+        monkeypatch.setattr(artifacts, "resource_dir", lambda _, headers=headers: headers)
+        monkeypatch.setattr(nvcc, "resource_dir", lambda _, headers=headers: headers)
+        artifacts._headers.cache_clear()
+        unit = Unit("unit.cu", '#include "a.h"\n', 90)
+        assert str(headers) in " ".join(unit.command(toolchain, "unit.cu", "unit.o"))
+        keys.append(unit_key(unit, replace(toolchain, cutlass=cutlass)))
+    assert keys[0] == keys[1]
 
 
 def test_an_object_belongs_to_all_headers_of_its_extensions(
