@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks import conv, gemm, peers
+from benchmarks.columns import FAST_SUMS, FP8_PRODUCT
 from benchmarks.common import Row
 from benchmarks.racing import (
     Entry,
@@ -197,7 +198,7 @@ def bare_products(problem: GemmProblem, dtype: DType) -> dict[str, peers.Operati
         )
 
     return {
-        f"_scaled_mm to {word}{', fast accumulation' if fast else ''}": peers.Operation(
+        f"{FP8_PRODUCT} to {word}{FAST_SUMS if fast else ''}": peers.Operation(
             product(out, fast), sets
         )
         for word, out in (("bf16", torch.bfloat16), ("fp8", torch.float8_e4m3fn))

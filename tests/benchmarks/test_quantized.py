@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import quantized
+from benchmarks.columns import TABLES
 from onnxbolt.archs import get
 from onnxbolt.dtypes import DType
 from onnxbolt.families import named
@@ -53,6 +54,16 @@ def test_products_are_compared_with_fp16_and_with_the_library_s_best(tmp_path: P
         assert (values["fp8_library"], values["fp8_library_us"]) == ("_scaled_mm to fp8", 20.0)
         assert values["fp8_library_ratio"] == pytest.approx(20.0 / row["ours_us"], rel=1e-3)
         assert values["int8_library_us"] == 40.0
+
+
+def test_the_table_has_the_library_s_products_with_sums_in_fp32() -> None:
+    columns = TABLES["quantized"].columns
+    forms = {"_scaled_mm to fp8": 25.0, "_scaled_mm to bf16": 30.0, "_int_mm": 9.0}
+    values = {"tried": {**forms, "_scaled_mm to fp8, fast accumulation": 20.0}}
+    row = {"ours_us": 20.0, "values": values}
+    assert columns["with sums in fp32, us"](row) == "25.00"
+    assert columns["ratio to that"](row) == "1.25"
+    assert columns["ratio to that"]({"ours_us": 20.0, "values": {}}) == ""
 
 
 def test_convolutions_are_compared_with_fp16(tmp_path: Path) -> None:
