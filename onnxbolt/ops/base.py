@@ -200,6 +200,8 @@ class FusedOp:
     takes_epilogue: ClassVar[bool] = False
     adds_values: ClassVar[bool] = True  # its epilogue reads tensors of values; False: of codes
     makes_codes: ClassVar[bool] = False  # its pattern ends with the codes of its result
+    # its kernels may take over codes that another kernel makes of its result (plan/code_ends.py)
+    takes_codes: ClassVar[bool] = False
     takes_mean: ClassVar[bool] = False  # the epilogue may end with the mean over an image
     channels_last: ClassVar[bool] = False  # kernels read and write tensors as NHWC
     # ONNX operators whose nodes it replaces if their x [N, C, H, W] is stored as NHWC

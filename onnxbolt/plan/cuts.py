@@ -26,7 +26,7 @@ from onnxbolt.layout.assignment import Assignment, Premises
 from onnxbolt.match.matcher import UNKNOWN, match
 from onnxbolt.match.partition import partition
 from onnxbolt.measurements.timings import NOTHING, Choice, Cut, Timings
-from onnxbolt.plan import gates, global_average, residuals
+from onnxbolt.plan import code_ends, gates, global_average, residuals
 from onnxbolt.plan.conversions import padding_us
 from onnxbolt.plan.cost import supports
 from onnxbolt.plan.kernel_times import KernelTimes
@@ -45,7 +45,7 @@ _DECIDED = "not merged with the previous layer, as decided before"
 _NO_KERNEL = "no kernel merges it with the previous layer at these widths"
 _ONE_RESIDUAL = "no kernel merges it with the previous layer and adds the residuals of both"
 # in the order in which they are decided
-_MERGERS: tuple[Mergers, ...] = (global_average.mergers, gates.mergers)
+_MERGERS: tuple[Mergers, ...] = (global_average.mergers, gates.mergers, code_ends.mergers)
 
 
 class Disjoint(NamedTuple):

@@ -1,9 +1,9 @@
 """Mergers: one kernel for what several kernels would compute.
 
-Two products that are multiplied with one another (plan/gates.py), or a convolution with a global
-average pooling (plan/global_average.py). One kernel is taken if it is faster than several: by
-measured times if all of these kernels have them, otherwise by predicted ones. An earlier decision
-is kept.
+Two products that are multiplied with one another (plan/gates.py), a convolution with a global
+average pooling (plan/global_average.py), or attention with the codes of its result
+(plan/code_ends.py). One kernel is taken if it is faster than several: by measured times if all of
+these kernels have them, otherwise by predicted ones. An earlier decision is kept.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ and nodes that are left to ONNX Runtime.
 A kernel computes an anchor with its epilogue, up to a place at which another kernel could begin: a
 further product of a chain, a node that another kernel could compute as well (the addition of a
 residual, which either of two products or the normalization behind takes), or the end; with and
-without a global average pooling behind. A scope has the nodes whose phases depend on each other:
-they share nodes, or tensors with channels last.
+without a global average pooling behind, or the codes of its result. A scope has the nodes whose
+phases depend on each other: they share nodes, or tensors with channels last.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from onnxbolt.match.partition import partition
 from onnxbolt.measurements.keys import canonical
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.ops.base import Stored
+from onnxbolt.plan.code_ends import with_codes
 from onnxbolt.plan.conversions import conversion_us, laid_out
 from onnxbolt.plan.cost import ort_us, supports
 from onnxbolt.plan.cuts import layers_of
@@ -219,6 +220,8 @@ class Phases:
                 yield whole
                 if (averaged := with_pooling(self._graph, whole)) is not None:
                     yield averaged
+                if (coded := with_codes(self._graph, whole, self._starting)) is not None:
+                    yield coded
 
     def _ways(self, kernel: Candidate) -> list[_Way]:
         """The ways in which architectures have kernels: as the result is read, and in NHWC with a

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
 from onnxbolt.onnxruntime_time import attention_us
 from onnxbolt.problems.base import Computed, Problem, Reference
+from onnxbolt.problems.quantize import QuantizeProblem
 
 MAX_HEAD = 256  # elements of a head that kernels have
 BAND_LEAST, BAND_MOST = -(2**31), 2**31 - 1  # INT_MIN and INT_MAX of C++: no bound
@@ -19,7 +20,8 @@ BAND_LEAST, BAND_MOST = -(2**31), 2**31 - 1  # INT_MIN and INT_MAX of C++: no bo
 @dataclass(frozen=True)
 class AttentionProblem(Problem):
     """y[B, S, H, E] = softmax(scale q[B, S, H, D] k[B, T, G, D]^T, masked) v[B, T, G, E] for each
-    of B batches and H heads, of which H / G share the keys and values of one of G."""
+    of B batches and H heads, of which H / G share the keys and values of one of G. `chain` has the
+    step Quantize where y is codes, else nothing."""
 
     operation = "attention"
 
@@ -116,8 +118,8 @@ class AttentionProblem(Problem):
     @property
     def reference(self) -> Reference | None:
         """Sizes; 1 for each of q, k and v that lies by heads; the mask; the band. None for windows,
-        and for a mask that begins again."""
-        if self.windows or self.periodic:
+        for a mask that begins again, and for codes."""
+        if self.windows or self.periodic or self.out.is_code:
             return None
         kinds = ("", "added", "kept", "dropped")  # by the numbers of C++
         kind, *types = self.mask or ("",)
@@ -136,4 +138,8 @@ class AttentionProblem(Problem):
         exports' attention."""
         flops = 2 * self.scores * (self.size + self.value_size)  # a band saves it nothing
         masked = bool(self.mask)
+        if self.out.is_code:
+            codes = QuantizeProblem(self.rows, self.columns, self.dtype, self.out, self.chain)
+            values = replace(self, out=self.dtype, chain=())
+            return values.onnxruntime_us(arch) + codes.onnxruntime_us(arch)
         return attention_us(self._bytes_of_operands, self.scores, flops, masked, self.dtype, arch)

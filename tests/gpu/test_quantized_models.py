@@ -17,7 +17,7 @@ from onnxbolt.gpu import local_arch
 from onnxbolt.pipeline import optimize
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CUDA
-from tests.quantized import stored
+from tests.quantized import kernels, stored
 from tests.support import Net, planned
 
 pytestmark = pytest.mark.gpu
@@ -209,6 +209,17 @@ def test_codes_of_norms_and_of_values(
     norms = [name for name in found if name.startswith("LayerNorm")]
     assert len(norms) == (0 if after else 1)
     assert sum(name.startswith("FusedQuantize_") for name in found) == (3 if after else 2)
+    assert sum(name.startswith("FusedQuantized") for name in found) == 6
+
+
+@pytest.mark.parametrize("code", [I8, E4M3], ids=lambda code: code.__name__)
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_attention_makes_codes(precision: str, code: type, tmp_path: Path) -> None:
+    """Nothing but products, attention and norms is left; the input's codes have a node."""
+    with kernels.making():
+        found = _verified(_transformer(code), tmp_path, precision)
+    assert sum(name.startswith("FusedAttention_Quantize") for name in found) == 1
+    assert sum(name.startswith("FusedQuantize_") for name in found) == 1
     assert sum(name.startswith("FusedQuantized") for name in found) == 6
 
 

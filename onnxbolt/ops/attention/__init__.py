@@ -17,7 +17,7 @@ from onnxbolt.ops.attention.body import Variant, attend
 from onnxbolt.ops.attention.found import AttentionAnchor, Band, Masking, ScaledDotProduct
 from onnxbolt.ops.attention.views import ROWS, View
 from onnxbolt.ops.base import FusedOp, Operation, Piece, Signature, Sizes, Stored, Tensors
-from onnxbolt.ops.body import AttributeType, Body
+from onnxbolt.ops.body import AttributeType, Body, epilogue
 from onnxbolt.patterns.types import AnchorPattern
 from onnxbolt.problems import AttentionProblem
 
@@ -25,11 +25,13 @@ from onnxbolt.problems import AttentionProblem
 class Attention(FusedOp):
     """q, k, v and mask to y [B, S, H x E], or [B, S, H, E] where the reader is not known to want
     heads as one axis; with windows, q, k, v and y are images whose windows are the batches. Where
-    q, k and v lie in one tensor, that is the node's input three times."""
+    q, k and v lie in one tensor, that is the node's input three times. The candidate's only link,
+    if there is one, is the step Quantize."""
 
     name, op_type = "attention", "FusedAttention"
     problem_type = AttentionProblem
     takes_windows = True
+    takes_codes = True
 
     def anchors(self) -> Sequence[AnchorPattern]:
         """The softmax of several nodes, and operators that are attention by themselves."""
@@ -70,16 +72,17 @@ class Attention(FusedOp):
             (found.q.order, found.k.order, found.v.order),
             _band(found.mask.band, keys - queries),
             windows.numbers if windows else (),
+            candidate.chain,
         )
 
     def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
         """Attributes that docs/node-format.md describes."""
         anchor = candidate.anchor
-        found = _found(anchor)
+        found, steps = _found(anchor), tuple(step.of_type for step in candidate.epilogue)
         return Operation(
-            Signature(self, anchor.dtype, variant=Variant.of(found)),
+            Signature(self, anchor.dtype, steps=steps, variant=Variant.of(found)),
             [tensors.get(tensor, stored.reads) for tensor in (anchor.x, *anchor.further)],
-            attributes(found),
+            {**attributes(found), **(candidate.parameters if steps else {})},
         )
 
     def pieces(
@@ -98,8 +101,8 @@ class Attention(FusedOp):
         return ["k", "v", *(["mask"] if masked else [])]
 
     def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
-        """The scale, the places of what lies in rows, the numbers of heads that share keys, and the
-        band."""
+        """The scale, the places of what lies in rows, the numbers of heads that share keys, the
+        band, and the numbers of the step Quantize."""
         variant = _variant(signature)
         places = zip(VIEWS, variant.places, strict=True)
         rows = {name: AttributeProto.INTS for name, place in places if place.order == ROWS}
@@ -110,6 +113,7 @@ class Attention(FusedOp):
             **dict.fromkeys(shared, AttributeProto.INT),
             **({"band": AttributeProto.INTS} if variant.banded else {}),
             **({"windows": AttributeProto.INTS} if variant.windows else {}),
+            **({"epilogue_params": AttributeProto.FLOATS} if signature.steps else {}),
         }
 
     def words(self, signature: Signature) -> Sequence[str]:
@@ -117,8 +121,12 @@ class Attention(FusedOp):
         return _variant(signature).words
 
     def body(self, body: Body, signature: Signature, opset: int) -> str:
-        """The products and the softmax, with the root of the scale on both sides."""
-        return attend(body, _variant(signature))
+        """The products and the softmax, with the root of the scale on both sides; codes are made
+        in fp32."""
+        result = attend(body, _variant(signature))
+        if signature.steps:
+            result = epilogue(body, signature.steps, opset, body.widen(result))
+        return result
 
 
 def _found(anchor: Anchor) -> ScaledDotProduct:
