@@ -31,7 +31,8 @@ _INDEXING = ("Gather", "GatherElements", "ScatterElements")
 
 # bytes of all arrays of an .npz, whose compressed file may be only a few kilobytes
 _LARGEST_INPUTS = 2**34
-_MAGIC = (b"PK", b"\x93NUMPY")  # first bytes of .npz and .npy
+# first bytes of .npz, of one without arrays, and of .npy
+_MAGIC = (b"PK\x03\x04", b"PK\x05\x06", b"\x93NUMPY")
 # a batch of two and images that are no squares show faults that others hide; the rest is for models
 # that work only with the usual sizes
 ATTEMPTS = (
@@ -62,8 +63,8 @@ def read_feeds(
     }
     if set(arrays) != set(wanted) and not (labelled and set(wanted) <= set(arrays)):
         raise InputError(
-            f"{option(argument, path)}: holds {', '.join(sorted(arrays))}; the model's inputs are"
-            f" {', '.join(wanted)}"
+            f"{option(argument, path)}: holds {', '.join(sorted(arrays)) or 'no arrays'}; the"
+            f" model's inputs are {', '.join(wanted)}: save an array for each, under its name"
         )
     for name in wanted:
         array = arrays[name]
