@@ -15,6 +15,15 @@ def subgraphs(attribute: AttributeProto) -> Iterator[GraphProto]:
     yield from attribute.graphs
 
 
+def nodes_within(attribute: AttributeProto) -> Iterator[NodeProto]:
+    """The nodes of the graphs that an attribute holds, and of those inside them."""
+    for graph in subgraphs(attribute):
+        for node in graph.node:
+            yield node
+            for inner in node.attribute:
+                yield from nodes_within(inner)
+
+
 def outer_reads(graph: GraphProto) -> set[str]:
     """Names that a subgraph, or one inside it, reads from outside."""
     bound = (

@@ -9,6 +9,7 @@ runtime runs, and the reference of all that follows.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,6 +27,7 @@ from onnxbolt.graph import weights
 from onnxbolt.graph.exporter import export_apart
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.lift import default_opset
+from onnxbolt.graph.overridable import frozen
 from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.stages import Stages
 from onnxbolt.graph.weights import Weights
@@ -37,6 +39,7 @@ from onnxbolt.spelling import option
 
 CODES = {"int8": DType.I8, "fp8": DType.E4M3}
 _FP8_OPSET, _FP8_IR = 19, 9
+_OVERRIDES_IR = 4  # from which on an initializer that is an input may be overridden
 # the passes of canonicalization behind which products have the weights that are quantized
 _PASSES = frozenset(
     {
@@ -197,7 +200,8 @@ def _raised(model: ModelProto, precision: str) -> ModelProto:
         if tensor.name in data:
             tensor.CopyFrom(data[tensor.name])
     raised.ir_version = max(model.ir_version, _FP8_IR)
-    return raised
+    # IR 3 lists all initializers as inputs, and later ones mean by it that callers may replace them
+    return frozen(raised, True)[0] if model.ir_version < _OVERRIDES_IR else raised
 
 
 def _balanced(model: ModelProto, precision: str, data: Data) -> dict[str, tuple[int, ...]]:
@@ -241,6 +245,7 @@ def _prepared(
         )
     infer(graph)
     canonicalize(graph, Stages(lambda name: name not in _PASSES))
+    _name(graph)
     if balanced:
         found = balance.pairs(Placement(graph, CODES[precision]))
         for name, powers in balanced.items():
@@ -251,6 +256,18 @@ def _prepared(
                 )
             balance.apply(graph, found[name], balanced)
     return graph
+
+
+def _name(graph: gs.Graph) -> None:
+    """Name nodes without a name by their results, as plans do, since placements, switches and lock
+    files tell products apart by their names."""
+    taken = {node.name for node in graph.nodes}
+    for node in graph.nodes:
+        if not node.name:
+            base = node.outputs[0].name
+            names = (f"{base}__{count}" if count > 1 else base for count in itertools.count(1))
+            node.name = next(name for name in names if name not in taken)
+            taken.add(node.name)
 
 
 def _written(placement: Placement, scales: Scales) -> Quantized:

@@ -10,8 +10,10 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.canonicalize.quantized.scaling import DEQUANTIZE, QUANTIZE, new_tensor
 from onnxbolt.dtypes import DType
+from onnxbolt.errors import InputError
 from onnxbolt.graph.edit import add_constant, add_variable, derived, insert, producer, together
 from onnxbolt.quantize.placement import Placement, Product
+from onnxbolt.spelling import option
 
 # the value of the largest code; integers are symmetric, so that no kernel adds up zero points
 LARGEST = {DType.I8: 127.0, DType.E4M3: 448.0}
@@ -29,9 +31,14 @@ def scale_of(magnitude: float, dtype: DType) -> float:
     return max(scale, float(np.finfo(np.float32).tiny)) if magnitude else 1.0
 
 
-def switch_of(name: str) -> str:
-    """The input by which a model with switches rounds a tensor, or the weight of a product."""
-    return f"{name}//rounded"
+def switch_of(tensor: str) -> str:
+    """The input by which a model with switches rounds a tensor."""
+    return f"{tensor}//rounded"
+
+
+def weight_switch_of(product: str) -> str:
+    """Likewise the weight of a product, whose node may be named like a tensor."""
+    return f"{product}//weight rounded"
 
 
 def write(placement: Placement, scales: Mapping[str, float], switches: bool = False) -> None:
@@ -48,20 +55,21 @@ def write(placement: Placement, scales: Mapping[str, float], switches: bool = Fa
             for tensor in group:
                 values = _between(graph, tensor, readers[tensor.name], [scale, zero])
                 if switches:
-                    _switched(graph, tensor.name, values, tensor, readers[tensor.name])
+                    switch = switch_of(tensor.name)
+                    _switched(graph, switch, values, tensor, readers[tensor.name])
         for product in products:
             weight = product.weight
             _weight(graph, product, dtype)
             if switches:
-                values = product.node.inputs[1]
-                _switched(graph, product.node.name, values, weight, [product.node])
+                switch, values = weight_switch_of(product.node.name), product.node.inputs[1]
+                _switched(graph, switch, values, weight, [product.node])
 
 
 def _switched(
     graph: gs.Graph, name: str, values: gs.Tensor, before: gs.Tensor, readers: list[gs.Node]
 ) -> None:
-    """Let readers of `values` read these or what they were before."""
-    switch = gs.Variable(switch_of(name), np.dtype(np.bool_), [])
+    """Let readers of `values` read these or what they were before, by the input `name`."""
+    switch = gs.Variable(name, np.dtype(np.bool_), [])
     graph.inputs.append(switch)
     chosen = add_variable(graph, f"{name}//chosen", before)
     for reader in readers:
@@ -88,6 +96,12 @@ def _weight(graph: gs.Graph, product: Product, dtype: DType) -> None:
     weight, axis = product.weight, product.axis
     others = tuple(i for i in range(len(weight.shape)) if i != axis)
     largest = np.abs(weight.values).max(axis=others)
+    if not np.isfinite(largest).all():
+        raise InputError(
+            f"weight {weight.name} of {product.node.name} has values that are NaN or infinite,"
+            " which no code of 8 bits has: correct the model, or choose another"
+            f" {option('precision')}"
+        )
     scales = np.where(largest > 0, largest / np.float32(LARGEST[dtype]), np.float32(1))
     scales = np.maximum(scales, np.finfo(np.float32).tiny).astype(np.float32)
     spread = scales.reshape([-1 if i == axis else 1 for i in range(len(weight.shape))])

@@ -12,6 +12,7 @@ and attention keep theirs.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,13 +24,16 @@ from onnxbolt.canonicalize.quantized import moves
 from onnxbolt.domains import INTERNAL
 from onnxbolt.dtypes import INTEGERS, DType
 from onnxbolt.epilogues import EPILOGUES, steps_of
+from onnxbolt.graph.bodies import bodies_in
 from onnxbolt.graph.edit import auto_pad, is_mean, producer, sole_use
 from onnxbolt.graph.order import in_order
+from onnxbolt.graph.scopes import nodes_within
 from onnxbolt.quantize.scales import Left
 
 _LEAST_CHANNELS = 16  # fewer are padded to these, the codes of one access
 _LONGEST_SUM = (2**31 - 1) // 128**2  # products of int8 codes that an int32 surely holds
 _IMAGE = 4  # dimensions
+_PRODUCTS = ("Conv", "MatMul")
 FLOAT = np.dtype(np.float32)
 
 
@@ -104,7 +108,8 @@ class Placement:
     def _found(self) -> dict[gs.Node, None]:
         found = dict[gs.Node, None]()
         for node in self._order:
-            if node.domain or node.op not in ("Conv", "MatMul"):
+            self.left += _within(node)
+            if node.domain or node.op not in _PRODUCTS:
                 continue
             if reason := self._refusal(node):
                 self.left.append(Left(node.name, node.op, reason))
@@ -116,7 +121,7 @@ class Placement:
         """The reason for which a product stays; empty if it becomes one of codes."""
         x, weight = node.inputs[:2]
         if node.name in self._leave:
-            return "no kernel of codes is faster, or fits it"
+            return "the search for precisions left it: it gains nothing, or too little"
         if not isinstance(weight, gs.Constant):
             return "both operands are computed at run time"
         if x.dtype != FLOAT or weight.dtype != FLOAT:
@@ -254,6 +259,15 @@ class Placement:
         if mover.op != "MaxPool" or max(mover.attrs.get("strides", [1])) == 1:
             return True
         return self._is_written_as_codes(mover.inputs[0])
+
+
+def _within(node: gs.Node) -> Iterator[Left]:
+    """The products in the bodies of control flow, which stay."""
+    for attribute in bodies_in(node):
+        for inner in nodes_within(attribute):
+            if inner.op_type in (*_PRODUCTS, "Gemm") and not inner.domain:
+                name = inner.name or inner.output[0]
+                yield Left(name, inner.op_type, f"it is in a body of {node.op}")
 
 
 def _is_image(tensor: gs.Tensor) -> bool:

@@ -15,7 +15,6 @@ from onnxbolt.graph.lift import default_opset
 from onnxbolt.graph.weights import Weights
 from onnxbolt.quantize.data import Data
 from onnxbolt.quantize.metric import Errors, Metric
-from onnxbolt.quantize.pairs import switch_of
 from onnxbolt.spelling import option
 from onnxbolt.verify.feeds import Feeds, graph_inputs
 from onnxbolt.verify.session import RUNTIME_ERRORS, Runner, available_providers
@@ -40,7 +39,9 @@ def magnitudes(
     for first in range(0, len(names), _TOGETHER):
         some = names[first : first + _TOGETHER]
         result |= _thresholds(run, data, some, method)
-    return result
+    # a tensor of which nearly all is 0: a scale that left the rest out would make it one of zeros
+    zeros = [name for name in names if not result[name]]
+    return result | magnitudes(model, large, data, zeros, "minmax")
 
 
 def channel_magnitudes(
@@ -73,15 +74,14 @@ def alone(
     units: Mapping[str, Collection[str]],
     metric: Metric | None = None,
 ) -> dict[str, dict[str, float]]:
-    """The errors of the model where only one of `units` is rounded, for each; a unit has the names
-    whose switches are on."""
+    """The errors of the model where only one of `units` is rounded, for each; a unit has the
+    switches that are on."""
     run = _Runs(switched, large)
     # some switches belong to no unit, such as those of tensors that two products together round
     every = [v.name for v in graph_inputs(switched) if v.name not in batch]
 
     def outputs(on: Collection[str]) -> dict[str, np.ndarray]:
-        names = {switch_of(name) for name in on}
-        return run({**batch, **{switch: np.array(switch in names) for switch in every}})
+        return run({**batch, **{switch: np.array(switch in on) for switch in every}})
 
     reference, result = outputs(()), dict[str, dict[str, float]]()
     for name, unit in units.items():
@@ -126,7 +126,8 @@ def _reduced(
     for feeds in data:
         values = run(feeds, list(ends.values()))
         for name, end in ends.items():
-            found[name] = np.maximum(found.get(name, values[end]), values[end])
+            # 0 for a tensor without elements, whose maximum is negative; NaN stays
+            found[name] = np.maximum(found.get(name, np.zeros_like(values[end])), values[end])
     _require_finite(found)
     return found
 
@@ -149,12 +150,23 @@ def _with_reductions(model: ModelProto, ends: Mapping[str, str], channels: bool)
             rows = f"{name}//rows"
             graph.node.extend(_as_rows(whole, rows))
             whole = rows
-        reduced = onnx.helper.make_node("ReduceMax", [whole, *axes], [end], keepdims=0)
+        largest = f"{name}//maximum"
+        reduced = onnx.helper.make_node("ReduceMax", [whole, *axes], [largest], keepdims=0)
         if by_attribute:
             reduced.attribute.append(onnx.helper.make_attribute("axes", [0]))
         graph.node.append(reduced)
+        graph.node.extend(_with_faults(name, largest, end))
         graph.output.append(ValueInfoProto(name=end))
     return made
+
+
+def _with_faults(name: str, largest: str, end: str) -> Iterator[NodeProto]:
+    """`largest`, or NaN if some element is not finite: maxima leave NaN out."""
+    differences, fault = f"{name}//differences", f"{name}//fault"
+    make = onnx.helper.make_node
+    yield make("Sub", [name, name], [differences])
+    yield make("ReduceSum", [differences], [fault], keepdims=0)
+    yield make("Add", [largest, fault], [end])
 
 
 def _as_rows(name: str, rows: str) -> Iterator[NodeProto]:

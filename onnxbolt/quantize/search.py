@@ -10,6 +10,7 @@ bisection finds, and a few between. The fastest within the limit is chosen.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,10 @@ from onnxbolt.quantize import running
 from onnxbolt.quantize.data import Data
 from onnxbolt.quantize.making import Calibration, Quantized
 from onnxbolt.quantize.metric import Metric, worst
+from onnxbolt.quantize.pairs import switch_of, weight_switch_of
 from onnxbolt.quantize.scales import Assigned, Point
+
+logger = logging.getLogger(__name__)
 
 _HALF, _WIDE = "fp16", "keep"
 _STEPS = 6  # bisection reaches 1 in 64 products
@@ -86,6 +90,8 @@ def searched(
         found += way.points()
     if not found:
         raise faults[0]
+    for fault in faults:
+        logger.warning("not tried: %s", fault)
     points = sorted({made.point for made in found}, key=lambda point: (point.us, point.error))
     within = [made for made in found if made.point.error <= limit]
     best = min(within or found[:1], key=lambda made: (made.point.us, made.point.error))
@@ -206,14 +212,15 @@ class _Way:
         return sorted(decisions, key=worth)
 
     def _units(self) -> dict[str, frozenset[str]]:
-        """For each product, what is rounded where it alone is quantized: the product's weight, by
-        its name, and tensors."""
+        """For each product, the switches of what is rounded where it alone is quantized: tensors,
+        and its weight."""
         rounded = {t.name for group in self._placement.groups for t in group}
         found = dict[str, frozenset[str]]()
         for name in self.names:
             alone = self._calibration.only(name)
             tensors = {t.name for group in alone.groups for t in group}
-            found[name] = frozenset((tensors & rounded) | {name})
+            switches = {switch_of(tensor) for tensor in tensors & rounded}
+            found[name] = frozenset(switches | {weight_switch_of(name)})
         return found
 
     def _made(self, names: Sequence[str], decisions: Sequence[Assigned]) -> _Made:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto, helper
 
 from onnxbolt.dtypes import DType
 from onnxbolt.graph.importer import import_model
@@ -122,3 +122,15 @@ def test_products_of_other_types_stay() -> None:
         "its types are float16 and float16, and float32 alone is quantized",
         "both operands are computed at run time",
     ]
+
+
+def test_products_in_bodies_are_reported() -> None:
+    net = Net({"x": (4, 16), "c": ()}, types={"c": TensorProto.BOOL})
+    inner = helper.make_node("MatMul", ["x", net.normal(16, 16)], ["inner"], "product")
+    value = helper.make_empty_tensor_value_info("inner")
+    branch = helper.make_graph([inner], "branch", [], [value])
+    placement = _placed(net.model(net.node("If", "c", then_branch=branch, else_branch=branch)))
+    assert not placement.products
+    assert {(left.node, left.reason) for left in placement.left} == {
+        ("product", "it is in a body of If")
+    }

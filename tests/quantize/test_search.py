@@ -25,6 +25,7 @@ from onnxbolt.report import reading
 from onnxbolt.verify.feeds import random_feeds
 from tests.quantize.conftest import Write
 from tests.quantized.subjects import SUBJECTS
+from tests.support import Net
 
 OPTIONS: dict[str, Any] = {"library": False, "archs": ("sm_90a",), "precision": "auto"}
 
@@ -211,3 +212,28 @@ def test_options(choices: dict[str, Any], fault: str) -> None:
     with pytest.raises(InputError) as raised:
         Options(**{"precision": "auto", **choices})
     assert str(raised.value).startswith(fault)
+
+
+@pytest.mark.parametrize("names", ["none", "those of tensors"])
+def test_names_of_nodes(names: str, calibration: Write, tmp_path: Path) -> None:
+    """Nodes need no names, and may be named like the tensors that they make."""
+    net = Net({"x": (4, 16)}, seed=1)
+    inner = net.node("MatMul", "x", net.normal(16, 16))  # is stored as codes
+    model = net.model(net.node("MatMul", inner, net.normal(16, 16)))
+    for node in model.graph.node:
+        node.name = "" if names == "none" else node.output[0]
+    report = optimize(
+        model, tmp_path / "o.onnx", calibration=calibration(model), max_error=0.5, **OPTIONS
+    )
+    assert report.quantization is not None
+    decisions = report.quantization.scales.decisions
+    assert {each.node for each in decisions} == {inner, model.graph.output[0].name}
+    assert all(each.us > 0 and each.floats_us > 0 and each.error > 0 for each in decisions)
+
+
+def test_what_is_not_tried_is_told(calibration: Write, caplog: pytest.LogCaptureFixture) -> None:
+    net = Net({"x": (2, 16, 8, 8)}, seed=1)
+    model = net.model(net.conv("x", 16, 16, 3, group=16, pads=[1] * 4))
+    found = searched(model, Data(calibration(model), model), "minmax", 0.5, _timed).scales
+    assert {point.precision for point in found.points} == {"fp16", "int8"}
+    assert "not tried: precision='fp8': the model has no product" in caplog.text

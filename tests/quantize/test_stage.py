@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto, helper, numpy_helper
 
 from onnxbolt import extensions, optimize
 from onnxbolt.cli import main
@@ -311,3 +311,25 @@ def test_directories_have_lock_files(saved: Path, calibration: Write, tmp_path: 
     options = Options(precision="int8", calibration=data, **OPTIONS)
     with pytest.raises(InputError, match="belongs to one model"):
         optimize_all(jobs, options)
+
+
+def test_weights_that_are_not_finite(calibration: Write) -> None:
+    net = Net({"x": (4, 16)})
+    weight = net.const(np.full((16, 16), np.inf))
+    model = net.model(net.node("MatMul", "x", weight))
+    fault = f"weight {weight} of matmul0 has values that are NaN or infinite"
+    with pytest.raises(InputError, match=fault):
+        optimize(model, precision="int8", calibration=calibration(model), **OPTIONS)
+
+
+def test_fp8_of_a_model_of_ir_3(calibration: Write, tmp_path: Path) -> None:
+    """It lists its initializers as inputs, as models of IR 3 do."""
+    model, out = SUBJECTS["mlp"](), tmp_path / "o.onnx"
+    data = calibration(model)
+    model.ir_version = 3
+    for tensor in model.graph.initializer:
+        value = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        model.graph.input.append(value)
+    report = optimize(model, out, precision="fp8", calibration=data, **OPTIONS)
+    assert report.passed
+    assert [value.name for value in load_model(out).graph.input] == ["x"]
