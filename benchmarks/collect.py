@@ -32,6 +32,7 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -382,8 +383,14 @@ def local_gpus(count: int | None) -> Iterator[SideBySide]:
             stack.enter_context(Profiler(arch, _pinned(uuid, library)))
             for uuid in gpu.uuids()[:count]
         ]
-        machine = profilers[0].machine
-        alike = [Quick(profiler) for profiler in profilers if profiler.machine == machine]
+        with ThreadPoolExecutor(len(profilers)) as pool:  # CUDA starts in seconds
+            machines = list(pool.map(lambda profiler: profiler.machine, profilers))
+        machine = machines[0]
+        alike = [
+            Quick(profiler)
+            for profiler, its in zip(profilers, machines, strict=True)
+            if its == machine
+        ]
         say(f"{len(alike)} of {len(profilers)} GPUs measure: {machine.gpu}")
         yield stack.enter_context(SideBySide(alike, machine))
 
@@ -472,6 +479,7 @@ class _Run:
         self._users: dict[Instance, list[int]] = defaultdict(list)
         self._waiting: dict[int, set[Instance]] = {}
         self._compiling = 0
+        self._spent = 0.0  # seconds of all GPUs
         self._batch = _KERNELS_PER_CORE * len(os.sched_getaffinity(0))
 
     @property
@@ -537,6 +545,7 @@ class _Run:
     def _collect(self, patience: float) -> None:
         """Keep what was measured, after waiting for up to `patience` seconds."""
         for measured in self._gpus.done(patience):
+            self._spent += measured.seconds
             if isinstance(measured.outcome, OnnxboltError):
                 say(f"{self._jobs[measured.task].problem.description}: {measured.outcome}")
                 continue
@@ -552,7 +561,8 @@ class _Run:
         compiled = sum(built is not None for built in self._built.values())
         say(
             f"{self._seconds():.0f} s: {self.complete} of {len(self._problems)} problems,"
-            f" {len(self._database)} measurements, {compiled} kernels compiled"
+            f" {len(self._database)} measurements, {compiled} kernels compiled,"
+            f" {self._spent:.0f} s of GPUs"
         )
         self._told = self._clock()
 

@@ -58,6 +58,26 @@ def thousandth(value: float | None) -> float | None:
     return None if value is None else value / 1e3
 
 
+def _by_gpus(what: str, field: str) -> Cell:
+    """A value of runs with several numbers of GPUs."""
+
+    def cell(row: dict[str, Any]) -> str:
+        runs = row["values"].get(what, {})
+        return text({f"{n} GPU{'s' * (n != '1')}": run[field] for n, run in runs.items()}, ".1f")
+
+    return cell
+
+
+def _course(side: str, field: str) -> Cell:
+    """A value of a course of tuning; of a moment the trials and, in brackets, the seconds."""
+
+    def cell(row: dict[str, Any]) -> str:
+        found = row["values"].get(side, {}).get(field)
+        return f"{found[0]} ({found[1]:.1f} s)" if isinstance(found, list) else text(found, "")
+
+    return cell
+
+
 def _queued(name: str, row: dict[str, Any]) -> str:
     """Milliseconds of runs back to back, or of single runs where these cannot be enqueued."""
     single = ", single runs" * (name in row["values"].get("not_queued", ()))
@@ -480,6 +500,35 @@ TABLES = {
             "spread": _percent,
             "error": _field("error", ".1e"),
         },
+    ),
+    "several_gpus": Table(
+        "several_gpus",
+        {
+            **_MODEL,
+            "all compiled, s": _by_gpus("compiled", "seconds"),
+            "empty caches, s": _by_gpus("cold", "seconds"),
+            "kernels of the result, us": _by_gpus("compiled", "us"),
+            "the same plan": lambda row: text(row["values"].get("again", {}).get("same"), ""),
+            "cores": _value("cores"),
+        },
+        compares=False,
+    ),
+    "learning": Table(
+        "learning",
+        {
+            **_MODEL,
+            **{
+                f"{title}: {side}": _course(side, field)
+                for title, field in (
+                    ("within 1%, trials", "reached"),
+                    ("formulas' result, trials", "formulas"),
+                    ("end, trials", "trials"),
+                    ("end", "final"),
+                )
+                for side in ("chance", "formula", "learned")
+            },
+        },
+        compares=False,
     ),
     "predictions": Table(
         "predictions",

@@ -99,12 +99,12 @@ def _model(name: str, batch: int) -> onnx.ModelProto:
 def _measure(name: str, chosen: argparse.Namespace) -> dict[str, Any]:
     options = Options(budget=chosen.budget)
     _say(f"{name}: cold")
-    cold = isolated(_tune, name, chosen.batch, options)
+    cold = isolated(tune_model, name, chosen.batch, options)
     _say(
         f"{name}: cold {cold.seconds:.1f} s, {cold.tuning.trials} trials,"
         f" {cold.compiled} files; warm"
     )
-    warm = isolated(_tune, name, chosen.batch, options)
+    warm = isolated(tune_model, name, chosen.batch, options)
     libraries = isolated(_build_libraries, name, chosen.batch, options) if chosen.libraries else {}
     return values_of(cold, warm) | libraries
 
@@ -131,7 +131,7 @@ def values_of(cold: Run, warm: Run) -> dict[str, Any]:
     }
 
 
-def _tune(name: str, batch: int, options: Options) -> Run:
+def tune_model(name: str, batch: int, options: Options) -> Run:
     """Tune in a new process, so that nothing that an earlier run left in memory makes this run
     faster."""
     model = _model(name, batch)

@@ -1,0 +1,103 @@
+"""The row of a model has all of its runs; the tuner of these tests only leaves traces."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import several_gpus
+from onnxbolt.measurements.keys import canonical
+from onnxbolt.measurements.records import Measurement, Status
+from onnxbolt.options import Options, cache_directory
+from onnxbolt.tune.database import Database, default_path
+from onnxbolt.tune.summary import TunedTask, Tuning
+
+Rows = Callable[..., list[dict[str, Any]]]
+
+
+class Tuner:
+    """Compiles one kernel and measures it, where the cache has none; `calls` says with how many
+    GPUs, and what the cache had: compiled kernels, and measurements."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int | str, bool, bool]] = []
+
+    def __call__(self, *_: object, options: Options, **__: object) -> Tuning:
+        kernel = cache_directory() / "candidates" / "kernel.so"
+        known = default_path().exists()
+        self.calls.append((options.gpus, kernel.exists(), known))
+        kernel.parent.mkdir(parents=True, exist_ok=True)
+        kernel.touch()
+        if not known:
+            with Database() as database:
+                database.add(Measurement(canonical({}), None, Status.OK, 1.0))
+        task = TunedTask("gemm", "gemm", 12, 1, 0, 2.0, 1.5, 100.0, "tile")
+        return Tuning(tasks=(task,), trials=int(not known))
+
+
+@pytest.fixture
+def tuner(monkeypatch: pytest.MonkeyPatch) -> Tuner:
+    # put back what main changes
+    monkeypatch.setenv("ONNXBOLT_CACHE_DIR", os.environ.get("ONNXBOLT_CACHE_DIR", ""))
+    monkeypatch.setattr("onnxbolt.gpu.local_arch", lambda: "sm_90a")
+    monkeypatch.setattr("onnxbolt.gpu.uuids", lambda: tuple("abcd"))
+    monkeypatch.setattr(several_gpus, "isolated", lambda function, *given: function(*given))
+    found = Tuner()
+    monkeypatch.setattr("onnxbolt.pipeline.tune", found)
+    return found
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Rows:
+    def rows(*arguments: str) -> list[dict[str, Any]]:
+        out = tmp_path / "results.json"
+        assert several_gpus.main(["dlrm_mlp", *arguments, "--out", str(out)]) == 0
+        return list(json.loads(out.read_text())["rows"])
+
+    return rows
+
+
+def test_cold_runs_begin_empty_and_others_have_the_kernels(tuner: Tuner, run: Rows) -> None:
+    (row,) = run("--gpus", "1", "4", "--cold", "4", "1")
+    values = row["values"]
+    assert tuner.calls == [
+        (4, False, False),  # cold
+        (1, True, False),
+        (4, True, False),
+        (1, True, True),  # the same database
+        (4, True, True),
+        (1, False, False),  # cold
+    ]
+    assert values["cold"].keys() == values["compiled"].keys() == {"1", "4"}
+    for what, compiled in (("cold", 1), ("compiled", 0)):
+        for found in values[what].values():
+            assert (found["compiled"], found["trials"], found["us"]) == (compiled, 1, 18.0)
+    assert values["again"] == {"measured": 0, "same": True}
+
+
+def test_no_run_begins_when_the_time_is_over(tuner: Tuner, run: Rows) -> None:
+    (row,) = run("--within", "0.000001s")
+    assert tuner.calls == []
+    assert row["values"].keys() == {"cores", "fuse"}
+
+
+def test_a_failure_is_noted(run: Rows, tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> Tuning:
+        raise RuntimeError("no GPU answers")
+
+    monkeypatch.setattr("onnxbolt.pipeline.tune", fail)
+    (row,) = run()
+    assert row["values"]["failure"] == "RuntimeError: no GPU answers"
+
+
+def test_as_many_gpus_are_needed(
+    tuner: Tuner, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onnxbolt.gpu.uuids", lambda: ("a", "b"))
+    assert several_gpus.main([]) == 1
+    assert "4 GPUs of a supported architecture are needed" in capsys.readouterr().err
