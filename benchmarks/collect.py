@@ -106,6 +106,7 @@ _FREE: Mapping[str, tuple[str, ...]] = {
 _ATTEMPTS = 200  # for each problem that is asked for
 _KERNELS_PER_CORE = 16  # that are compiled in one go, so that no core works alone for long
 _SAMPLES = 6
+_LIBRARIES = 300  # that a profiler's worker loads
 _PATIENCE, _TURN = 1.0, 0.1  # seconds to wait for kernels or measurements
 _LAST = 20.0  # seconds that measurements which have begun may take in the end
 _SAVED, _TOLD = 30.0, 10.0  # seconds between two states of the file, and two lines
@@ -284,13 +285,20 @@ def read(path: Path = PROBLEMS) -> list[Problem]:
 
 @dataclasses.dataclass(frozen=True)
 class Quick:
-    """A profiler that takes few samples: noise of a percent matters less than many kernels."""
+    """A profiler that takes few samples: noise of a percent matters less than many kernels. Its
+    worker, in which every library has a CUDA runtime of its own, is started again in time."""
 
     profiler: Profiler
+    loaded: set[Path] = dataclasses.field(default_factory=set)
 
     def measure(
         self, problem: Problem, found: Sequence[tuple[KernelConfig, Path]]
     ) -> list[Measurement]:
+        libraries = {library for _, library in found}
+        if self.loaded and len(self.loaded | libraries) > _LIBRARIES:
+            self.profiler.restart()
+            self.loaded.clear()
+        self.loaded.update(libraries)
         return self.profiler.measure(problem, found, samples=_SAMPLES, sweep=False)
 
 

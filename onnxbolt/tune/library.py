@@ -16,7 +16,9 @@ import math
 import os
 import re
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -47,6 +49,8 @@ from onnxbolt.families import Family
 # the most kernels of a unit: CUTLASS's headers take as long as two kernels, but at the end a long
 # unit keeps one core busy alone
 _UNIT_SIZE = 8
+# cores whose units one thread can link: a few tenths of a second each, against seconds to compile
+_CORES_PER_LINKER = 16
 # ptxas's messages about spilled registers, and about serialized wgmma instructions (C7510 to C7518,
 # by cause)
 SLOW_CODE = re.compile(r"spilled to local memory|wgmma\S* instructions are serialized|C7510|C7511")
@@ -70,6 +74,8 @@ class Object:
 
 
 Result = tuple[Instance, Path | Uncompiled]
+# the object of a unit, and the results of its instances; None for those to be compiled alone
+_Built = tuple[Object | None, Mapping[Instance, Path | Uncompiled | None]]
 
 
 class Compiler(Protocol):
@@ -273,16 +279,30 @@ def _build_parts(
         return
     host = compile_units(host_units(), toolchain)
     units = {_numbered(_unit(part), i): part for i, part in enumerate(parts)}
-    for unit, outcome in compiler(list(units), toolchain, progress, stop=stop):
-        part = units[unit]
-        if isinstance(outcome, BuildError):
-            alone = Uncompiled(str(outcome)) if len(part) == 1 else None
-            yield part, None, dict.fromkeys(part, alone)
-            continue
-        verdicts = _slow_code(part, outcome.with_name("unit.log"))
-        library = link_library([outcome, *host], toolchain) if len(verdicts) < len(part) else None
-        made = Object(outcome, tuple(instance_name(instance) for instance in part))
-        yield part, made, {instance: verdicts.get(instance, library) for instance in part}
+    linkers = len(os.sched_getaffinity(0)) // _CORES_PER_LINKER
+    linking: deque[tuple[list[Instance], Future[_Built]]] = deque()
+
+    def built(part: Sequence[Instance], compiled: Path) -> _Built:
+        verdicts = _slow_code(part, compiled.with_name("unit.log"))
+        needed = len(verdicts) < len(part)
+        library = link_library([compiled, *host], toolchain) if needed else None
+        made = Object(compiled, tuple(instance_name(instance) for instance in part))
+        return made, {instance: verdicts.get(instance, library) for instance in part}
+
+    with ThreadPoolExecutor(max(linkers, 1)) as pool:
+        for unit, outcome in compiler(list(units), toolchain, progress, stop=stop):
+            part = units[unit]
+            if isinstance(outcome, BuildError):
+                alone = Uncompiled(str(outcome)) if len(part) == 1 else None
+                yield part, None, dict.fromkeys(part, alone)
+            elif linkers == 0:
+                yield part, *built(part, outcome)
+            else:
+                linking.append((part, pool.submit(built, part, outcome)))
+            while linking and linking[0][1].done():
+                yield linking[0][0], *linking.popleft()[1].result()
+        for part, linked in linking:
+            yield part, *linked.result()
 
 
 def _numbered(unit: Unit, i: int) -> Unit:

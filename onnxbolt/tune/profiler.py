@@ -110,6 +110,10 @@ class Profiler:
         self._best[problem] = best  # the best of a single kernel
         return entry.measurement(kernel_key(problem, self.machine))
 
+    def restart(self) -> None:
+        """End the worker with all libraries that it has loaded; the next request starts another."""
+        self._end()
+
     def _run(self, race: _Race) -> None:
         """Check all candidates, then time them in turns."""
         for entry in race.entries:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -22,6 +23,7 @@ from onnxbolt.plan.cost import candidates
 from onnxbolt.problems import ConvProblem, Problem
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.measuring import Candidates, OneGpu
+from onnxbolt.tune.profiler import Profiler
 from tests.tune import fakes
 from tests.tune.fakes import conv, gemm
 
@@ -154,6 +156,26 @@ class Slow:
             raise OnnxboltError("no memory")
         time.sleep(0.02)
         return fakes.Profiler(fakes.Clock()).measure(problem, found)
+
+
+def test_a_worker_is_started_again_before_it_has_too_many_libraries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Restarted(Slow):
+        def measure(self, problem: Problem, found: Candidates, **_: object) -> list[Measurement]:
+            self.asked.append((0, problem))
+            return []
+
+        def restart(self) -> None:
+            self.asked.append((1, SOME[0]))
+
+    monkeypatch.setattr(collect, "_LIBRARIES", 3)
+    restarted = Restarted()
+    quick = collect.Quick(cast(Profiler, restarted))
+    config = candidates(SOME[0], H200)[0]
+    for names in ("ab", "bc", "cd", "d", "efghi", "a"):
+        quick.measure(SOME[0], [(config, Path(name)) for name in names])
+    assert [what for what, _ in restarted.asked] == [0, 0, 1, 0, 0, 1, 0, 1, 0]
 
 
 def test_gpus_measure_side_by_side(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from onnxbolt import library as product
-from onnxbolt.codegen import cache
+from onnxbolt.codegen import artifacts, cache
 from onnxbolt.codegen.nvcc import Toolchain
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.codegen.resources import resource_dir
@@ -164,6 +164,24 @@ def test_a_full_disk_is_no_instances_fault(log: Path) -> None:
     assert next(results)[0] == instance(GOOD, 5, "conv_2x")
     with pytest.raises(BuildError, match="No space left"):
         next(results)
+
+
+def test_many_cores_link_beside_compiling(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
+    threads = set[int]()
+
+    def noted(*arguments: Any) -> None:
+        threads.add(threading.get_ident())
+        artifacts.link(*arguments)
+
+    monkeypatch.setattr("onnxbolt.tune.library.link", noted)
+    instances = [instance(GOOD, stages) for stages in range(20)]
+    found = dict(build([*instances, instance(WRONG), instance(SPILLS)]))
+    assert all(isinstance(found[each], Path) for each in instances)
+    assert isinstance(found[instance(WRONG)], Uncompiled)
+    assert isinstance(found[instance(SPILLS)], Uncompiled)
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 def test_a_library_that_was_deleted_is_linked_again(log: Path) -> None:
