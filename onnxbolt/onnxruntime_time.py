@@ -42,6 +42,8 @@ _FEW_CHANNELS = 16
 # tile loads of a Hopper kernel that one read of L2 serves, on average over clusters of 2 and 4
 _MULTICAST = 1.7
 
+_ROTATION_KERNELS = 4  # two multiplications, an addition, and what exchanges and negates elements
+
 # Kernels for the exporters' nodes of attention: four transpositions, two scales, two products and
 # the softmax, and one more for a mask. How often the latter move the scores, without a mask.
 _ATTENTION_KERNELS, _ATTENTION_PASSES = 9, 4
@@ -135,6 +137,11 @@ class Product(Protocol):
 def elementwise_us(size: int, arch: Arch) -> float:
     """Microseconds of an elementwise kernel that reads and writes `size` bytes in all."""
     return arch.launch_us + size / (_ELEMENTWISE_EFFICIENCY * bandwidth(arch)) * US
+
+
+def rotation_us(size: int, arch: Arch) -> float:
+    """Microseconds of the elementwise kernels that rotate `size` bytes."""
+    return _ROTATION_KERNELS * elementwise_us(3 * size, arch)
 
 
 def tensors_moved(step: str) -> int:

@@ -75,7 +75,7 @@ class OpSpec:
                 f"op {self.name} has {gates(self.chain)} gates, but nodes of the kind {self.kind}"
                 f" have {self.op.gates}"
             )
-        if rotates(self.chain) != self.op.rotates:
+        if self.op.rotates not in (None, rotates(self.chain)):
             does, do = ("rotates", "do not") if rotates(self.chain) else ("does not rotate", "do")
             raise InputError(f"op {self.name} {does}, but nodes of the kind {self.kind} {do}")
         operands = self.op.operands(self.chain)

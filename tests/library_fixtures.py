@@ -22,7 +22,7 @@ from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType, IndexType
-from onnxbolt.epilogues import MEAN, PRODUCT, STORE, Step
+from onnxbolt.epilogues import MEAN, PRODUCT, ROTATE, STORE, Step
 from onnxbolt.families import Family, KernelConfig, named
 from onnxbolt.families.base import Schedule
 from onnxbolt.families.blocks.mma_sync import Walk
@@ -40,7 +40,7 @@ from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.ops.functions import build as build_body
 from onnxbolt.ops.grid_sample import Grid
 from onnxbolt.ops.group_norm import Variant
-from onnxbolt.ops.norm import Lookups
+from onnxbolt.ops.norm import HeadLayerNorm, HeadRmsNorm, Heads, Lookups
 from onnxbolt.opspec import OpSpec
 from onnxbolt.sampling import Sampling
 
@@ -166,7 +166,8 @@ class Fused:
     @property
     def arguments(self) -> str:
         """The structure that its kernels take."""
-        return ARGUMENTS[self.family]
+        heads = isinstance(ops.named(self.spec.kind), (HeadLayerNorm, HeadRmsNorm))
+        return "HeadNormArguments" if heads else ARGUMENTS[self.family]
 
 
 GEMM = Fused("gemm", Step("Bias"), Step("Relu"), family=named("gemm_2x"))
@@ -288,6 +289,20 @@ EMBEDDING_RMS_NORM = Fused(
     Step("Scale"),
     family=named("norm"),
     variant=Lookups(IndexType.I32, 1),
+)
+HEAD_NORM = Fused(
+    "head_layer_norm",
+    Step("Scale"),
+    Step("Bias"),
+    family=named("norm"),
+    variant=Heads(whole=False, joined=False),
+)
+ROTATED_HEAD_NORM = Fused(
+    "head_rms_norm",
+    Step("Scale"),
+    Step(ROTATE),
+    family=named("norm"),
+    variant=Heads(whole=True, joined=True),
 )
 RMS_NORM = Fused("rms_norm", Step("Scale"), family=named("norm"))
 GROUP_NORM, GROUP_NORM_1D, GROUP_NORM_3D, GROUP_NORM_OF_IMAGES = (

@@ -25,6 +25,8 @@ from onnxbolt.ops.matmul.batched import BatchedGemm
 from onnxbolt.ops.norm import (
     EmbeddingLayerNorm,
     EmbeddingRmsNorm,
+    HeadLayerNorm,
+    HeadRmsNorm,
     LayerNorm,
     RmsNorm,
     TokenLayerNorm,
@@ -102,6 +104,8 @@ OPS: Registry[str, FusedOp] = _Ops(
         Attention(),
         BatchedGemm(),
         Matmul(_GEMM),
+        HeadLayerNorm(),  # in front of those of rows, which take what these leave
+        HeadRmsNorm(),
         LayerNorm(),
         RmsNorm(),
         GroupNorm(),

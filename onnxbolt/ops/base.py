@@ -215,7 +215,8 @@ class FusedOp:
     takes_windows: ClassVar[bool] = False  # it reads and writes windows of images within these
     any_order: ClassVar[bool] = False  # x's columns may be stored in any order, as its weight's are
     gates: ClassVar[int] = 0  # steps of its epilogue that multiply by other columns of its product
-    rotates: ClassVar[bool] = False  # a step of its epilogue rotates pairs of columns
+    # True: a step of its epilogue rotates pairs of columns. None: one may do so.
+    rotates: ClassVar[bool | None] = False
 
     def __repr__(self) -> str:
         return self.name

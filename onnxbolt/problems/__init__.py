@@ -23,6 +23,7 @@ from onnxbolt.problems.group_norm import GroupNormProblem
 from onnxbolt.problems.norm import (
     MAX_TABLES,
     EmbeddingNormProblem,
+    HeadNormProblem,
     NormProblem,
     TokenNormProblem,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "GemmProblem",
     "GluProblem",
     "GroupNormProblem",
+    "HeadNormProblem",
     "MatmulProblem",
     "NormProblem",
     "PoolProblem",

@@ -17,11 +17,9 @@ from onnxbolt.epilogues import (
     layers,
 )
 from onnxbolt.integers import ceil_divide
-from onnxbolt.onnxruntime_time import CUBLAS, elementwise_us
+from onnxbolt.onnxruntime_time import CUBLAS, rotation_us
 from onnxbolt.problems.base import Computed, Reference
 from onnxbolt.problems.product import Product
-
-_ROTATION = 4  # elementwise kernels that ONNX Runtime launches for a rotation
 
 
 class MatrixProduct(Product):
@@ -280,7 +278,6 @@ class RotaryProblem(MatrixProduct):
         return Reference(Computed.GEMMS, (self.m, self.n, self.k, *table), (), self.terms)
 
     def onnxruntime_us(self, arch: Arch) -> float:
-        """The product, and the rotation's elementwise kernels: two multiplications and an addition
-        of the rotated columns, and what exchanges and negates elements."""
+        """The product, and the rotation's elementwise kernels."""
         size = self.m * self.rotated * self.dtype.bytes
-        return self.apart.onnxruntime_us(arch) + _ROTATION * elementwise_us(3 * size, arch)
+        return self.apart.onnxruntime_us(arch) + rotation_us(size, arch)

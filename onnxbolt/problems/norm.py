@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import STORE, tensor_operands
+from onnxbolt.epilogues import ROTATE, STORE, tensor_operands
 from onnxbolt.integers import ceil_divide
 from onnxbolt.kernel_time import US, bandwidth
-from onnxbolt.onnxruntime_time import elementwise_us
+from onnxbolt.onnxruntime_time import elementwise_us, rotation_us
 from onnxbolt.problems.base import Computed, Problem, Reference
 from onnxbolt.problems.quantize import QuantizeProblem
 
@@ -175,3 +175,40 @@ class EmbeddingNormProblem(NormProblem):
         sums = (self.tables - 1 + tensor_operands(self.chain)) * elementwise_us(3 * size, arch)
         alone = NormProblem(self.m, self.c, self.centered, self.dtype, self.out, ("Scale", "Bias"))
         return gathers + sums + alone.onnxruntime_us(arch)
+
+
+@dataclass(frozen=True)
+class HeadNormProblem(NormProblem):
+    """The same of each of `heads` heads of M / heads tokens, which lie in longer rows; without
+    residual. `chain` may have Rotate behind Scale and Bias, by a table [period, width] for the
+    first `rotated` columns of all heads, as RotaryProblem has it."""
+
+    operation = "head norm"
+    from_zero = frozenset({"rotated"})
+
+    heads: int = 1
+    rotated: int = 0
+    period: int = 1
+    width: int = 1
+
+    @property
+    def bytes_moved(self) -> int:
+        """The table stays in L2."""
+        return super().bytes_moved + self.period * self.width * self.dtype.bytes
+
+    @property
+    def shape(self) -> str:
+        turned = f", rotated by {self.period}x{self.width}" if self.rotated else ""
+        return f"{super().shape}, {self.heads} heads{turned}"
+
+    @property
+    def reference(self) -> None:
+        """None: predictions decide."""
+        return None
+
+    def onnxruntime_us(self, arch: Arch) -> float:
+        """A norm, the elementwise kernels of a rotation, and a Transpose in front of attention."""
+        size = self.m * self.c * self.dtype.bytes
+        rotation = rotation_us(size, arch) if ROTATE in self.chain else 0.0
+        alone = NormProblem(self.m, self.c, self.centered, self.dtype, self.out, ("Scale", "Bias"))
+        return alone.onnxruntime_us(arch) + rotation + elementwise_us(2 * size, arch)

@@ -254,6 +254,12 @@ class Norm(ctypes.Structure):
     ]
 
 
+class HeadNorm(Norm):
+    """HeadNormArguments."""
+
+    _fields_ = [("heads", _I), *_fields(_L, "head_pitch begin")]
+
+
 class GroupNorm(ctypes.Structure):
     """GroupNormArguments."""
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import CODES, DType
-from onnxbolt.epilogues import STORE
+from onnxbolt.epilogues import ROTATE, STORE
 from onnxbolt.families.norm import Caching, NormConfig
 from onnxbolt.problems import MAX_TABLES
 
@@ -27,6 +27,14 @@ OF_EMBEDDINGS: tuple[tuple[str, ...], ...] = (
     ("Add", STORE, "Scale", "Bias"),
     ("Scale", "Bias"),
 )
+OF_HEADS: tuple[tuple[str, ...], ...] = (
+    ("Scale", ROTATE),
+    ("Scale",),
+    ("Scale", "Bias", ROTATE),
+    (ROTATE,),
+    ("Scale", "Bias"),
+    (),
+)
 TABLES = range(1, MAX_TABLES + 1)
 _U, _P, _E = Caching.USUAL, Caching.PAST_L1, Caching.EVICTED_FIRST
 # rows of a block, lanes, vectors, batch, elements of an access (0: of 16 bytes), resident, caching
@@ -43,11 +51,23 @@ _CONFIGS = (
     (1, 256, 2, 2, 0, True, _P),
     (1, 1024, 2, 1, 0, False, _U),
 )
+# the same of heads, without the last two
+_HEAD_CONFIGS = (
+    (16, 8, 1, 2, 0),
+    (16, 8, 2, 1, 0),
+    (8, 16, 1, 1, 0),
+    (8, 32, 1, 1, 0),
+    (128, 1, 2, 1, 0),
+    (8, 32, 5, 1, 2),
+    (1, 64, 13, 1, 1),
+    (1, 512, 2, 1, 0),
+)
 
 
 def instances(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
     """Each configuration with three chains in turn, with one for tokens, and with one for
-    embeddings, of one to three tables in turn, and with one that ends with codes."""
+    embeddings, of one to three tables in turn, and with one that ends with codes. Those of heads
+    have configurations of their own."""
     chains, of_tokens = itertools.cycle(CHAINS), itertools.cycle(OF_TOKENS)
     embeddings = itertools.cycle(itertools.product(OF_EMBEDDINGS, TABLES))
     codes, of_codes = itertools.cycle(CODES), itertools.cycle(CHAINS)
@@ -71,3 +91,23 @@ def instances(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
         yield Instance(replace(config, tokens=True, tables=tables), dtype, dtype, chain)
         code, before = next(codes), next(of_codes)
         yield Instance(config, dtype, code, (*before, f"Quantize{code.name}"))
+    yield from _of_heads(arch, types)
+
+
+def _of_heads(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
+    """Each configuration with two chains in turn."""
+    chains = itertools.cycle(OF_HEADS)
+    for dtype, (rows, lanes, vectors, batch, width) in itertools.product(types, _HEAD_CONFIGS):
+        access = width or dtype.alignment
+        config = NormConfig(
+            arch=arch,
+            rows=rows,
+            lanes=lanes,
+            vectors=vectors,
+            batch=batch,
+            access=access,
+            heads=True,
+        )
+        for chain in itertools.islice(chains, 2):
+            whole = access > 1 or ROTATE not in chain  # pairs of columns are in one access
+            yield Instance(config, dtype, dtype, chain if whole else ("Scale", "Bias"))

@@ -12,7 +12,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import STORE
 from onnxbolt.families.norm import NormConfig
 from onnxbolt.problems import MAX_TABLES
-from tests.gpu.device import Embedding, Kernel, Library, Norm, Tensor
+from tests.gpu.device import Embedding, HeadNorm, Kernel, Library, Norm, Tensor
 from tests.gpu.operands import Operands, Problem, random_of
 from tests.gpu.reference import assert_codes, epilogue, relative_error
 
@@ -20,6 +20,7 @@ EPSILON = 1e-5
 # sequences and tokens, prefixes, and the indices of tables that all sequences or tokens share
 _SEQUENCES = ((1, 1), (26, 5), (7, 143), (67, 1), (37, 7))
 _PREFIXES = (0, 1, 3, 0, 6)
+_HEADS = (1, 5, 7, 2, 37)
 _SHARED = ((False, False), (True, False), (False, True), (True, True), (False, False), (True, True))
 
 
@@ -51,7 +52,8 @@ def assert_right(kernel: Kernel, problem: NormProblem, limit: float) -> None:
 def problems(library: Library, instance: Instance) -> list[NormProblem]:
     """Full rows, rows with a tail, short ones; gaps between rows; with and without the mean. Of
     tokens: one sequence, many, with and without tokens in front. Of embeddings: with indices of
-    their own, and with those that sequences or tokens share."""
+    their own, and with those that sequences or tokens share. Of heads: one and several, beside
+    each other and with gaps between, from the first element on and from others."""
     config = instance.config
     assert isinstance(config, NormConfig)
     width, most = config.access, config.lanes * config.vectors * config.access
@@ -63,6 +65,11 @@ def problems(library: Library, instance: Instance) -> list[NormProblem]:
         (67, short, 2 * width, True),
         (259, width, 0, False),
     )
+    if config.heads:
+        return [
+            head_problem(library, instance, (*shape[1:], config.access * (i % 3)), heads)
+            for i, (shape, heads) in enumerate(zip(shapes, _HEADS, strict=True))
+        ]
     if config.tables:
         return [
             embedding_problem(library, instance, (shape[1], *shape[2:]), sequence, _SHARED[i:])
@@ -74,6 +81,40 @@ def problems(library: Library, instance: Instance) -> list[NormProblem]:
             for shape, sequence, prefix in zip(shapes, _SEQUENCES, _PREFIXES, strict=True)
         ]
     return [problem(library, instance, shape) for shape in shapes]
+
+
+def head_problem(
+    library: Library, instance: Instance, shape: tuple[int, int, bool, int], heads: int
+) -> NormProblem:
+    """`shape` is columns, elements between rows of x, whether the mean is subtracted, and elements
+    between heads."""
+    columns, gap, centered, between = shape
+    tokens, pitch = 1 + 130 // heads, columns + between
+    rng, element = random_of(instance, (*shape, heads)), instance.dtype.numpy
+    # a head before them and one behind, as keys are among queries and values
+    x = rng.normal(0, 1, (tokens, heads + 2, pitch)) + rng.normal(0, 8, (tokens, heads + 2, 1))
+    x = x.astype(element)
+    operands = Operands(library, instance, (tokens, heads * columns), 0, rng)
+    source = Tensor(library, x.reshape(tokens, -1), gap)
+    output = Tensor(library, np.zeros((tokens, heads * columns), instance.out.numpy), empty=True)
+    arguments = HeadNorm(
+        rows=tokens * heads,
+        columns=columns,
+        centered=centered,
+        epsilon=EPSILON,
+        x=source.pointer,
+        y=output.pointer,
+        x_pitch=source.pitch,
+        y_pitch=output.pitch,
+        epilogue=operands.arguments,
+        heads=heads,
+        head_pitch=pitch,
+        begin=pitch + between,
+    )
+    heads_of_x = x[:, 1:-1, between:].astype(np.float64)
+    rows = normalized(heads_of_x, [], centered).reshape(tokens, -1)
+    expected = epilogue(rows, instance.chain, operands.vectors, (), rotation=operands.rotation)
+    return NormProblem(arguments, output, expected, (source, operands))
 
 
 def embedding_problem(

@@ -1,5 +1,6 @@
 """Normalizations of rows on a GPU against float64: every division of rows among threads, tails,
-residuals, the second output, pitches, rows that no thread has; sequences of tokens; embeddings."""
+residuals, the second output, pitches, rows that no thread has; sequences of tokens; embeddings;
+heads of tokens, and their rotation."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from tests.gpu.reference import LIMITS
 pytestmark = pytest.mark.gpu
 
 KERNELS = [instance for instance in ALL if instance.config.family is named("norm")]
+HEADS = [instance for instance in KERNELS if instance.config.named()["heads"]]
 TOKENS = [instance for instance in KERNELS if instance.config.named()["tokens"]]
 
 
@@ -27,7 +29,7 @@ def test_norm(library: Library, instance: Instance) -> None:
         norms.assert_right(kernel, problem, limit)
 
 
-@pytest.mark.parametrize("instance", KERNELS[:4], ids=instance_name)
+@pytest.mark.parametrize("instance", KERNELS[:4] + HEADS[:4], ids=instance_name)
 def test_results_are_the_same_bits_on_every_run(library: Library, instance: Instance) -> None:
     kernel, problem = library.kernel(instance), norms.problems(library, instance)[2]
     answers = []
@@ -47,7 +49,7 @@ def test_results_are_the_same_bits_on_every_run(library: Library, instance: Inst
     ],
 )
 def test_refusals(library: Library, field: str, value: int | None, text: str) -> None:
-    kernels = (i for i in KERNELS if i.dtype is DType.F16 and i not in TOKENS)
+    kernels = (i for i in KERNELS if i.dtype is DType.F16 and i not in TOKENS + HEADS)
     instance = next(i for i in kernels if "Store" in i.chain)
     problem = norms.problems(library, instance)[0]
     setattr(problem.arguments, field, value)
@@ -107,3 +109,29 @@ def test_no_rows_are_no_launch(library: Library) -> None:
     problem.arguments.rows = 0
     library.kernel(KERNELS[0]).launch(problem.arguments)
     assert np.all(problem.output.read().view(np.uint8) == 0xFF)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"heads": 0}, "no whole tokens"),
+        ({"rows": 132}, "no whole tokens"),
+        ({"begin": 1}, "do not begin at multiples"),
+        ({"head_pitch": 17}, "do not begin at multiples"),
+    ],
+)
+def test_refusals_of_heads(library: Library, fields: dict[str, int], text: str) -> None:
+    instance = next(i for i in HEADS if i.config.named()["access"] == 8)
+    problem = norms.problems(library, instance)[1]
+    for field, value in fields.items():
+        setattr(problem.arguments, field, value)
+    with pytest.raises(KernelError, match=text):
+        library.kernel(instance).check(problem.arguments)
+
+
+def test_heads_need_a_table(library: Library) -> None:
+    instance = next(i for i in HEADS if "Rotate" in i.chain)
+    problem = norms.problems(library, instance)[1]
+    problem.arguments.epilogue.rotation.table = None
+    with pytest.raises(KernelError, match="the table of a rotation is missing"):
+        library.kernel(instance).check(problem.arguments)

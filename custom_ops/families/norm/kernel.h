@@ -6,6 +6,10 @@
 // each sequence; or rows of tables, which each token's indices name, are added up in place of x
 // (Source in rows.h). Indices are read first, which is one more latency.
 //
+// Of heads, x is read at each head's place, and y has the heads side by side. gamma, beta, cos and
+// sin are loaded with x, since rows of a thread are other heads; pairs of neighbouring columns are
+// rotated in registers.
+//
 // A row has a part of a warp, a warp, or a block. Results are the same bits on every run, and do
 // not depend on other rows. They are codes of 8 bits where the chain ends with Quantize.
 //
@@ -31,7 +35,7 @@ constexpr int kResidentThreads = 1024;  // on an SM, if blocks stay for several 
 // Resident: a block keeps gamma and beta in registers, and takes further rows until none is left.
 template <class Row, class Element, class Output, class Chain, bool Stores>
 static __global__ void __launch_bounds__(Tile<Row>::kThreads)
-    run(const __grid_constant__ Params params) {
+    run(const __grid_constant__ ParamsOf<Tile<Row>> params) {
   using T = Tile<Row>;
   using Held = Rows<Row, Element, Output, Chain, Stores>;
   LaunchDependents();
@@ -58,8 +62,15 @@ static __global__ void __launch_bounds__(Tile<Row>::kThreads)
        first += int64_t(gridDim.x) * T::kBlockRows) {
     Held rows(params, first + begin, lane);
     rows.load();
-    rows.normalize(sums);
-    rows.store(factor);
+    if constexpr (T::kHeads) {
+      typename Held::HeadOperands operands;
+      rows.load(operands);
+      rows.normalize(sums);
+      rows.store(operands);
+    } else {
+      rows.normalize(sums);
+      rows.store(factor);
+    }
     if constexpr (!T::kResident) break;
   }
 }
@@ -74,11 +85,16 @@ struct Norm {
   using Tile = norm::Tile<Row>;
   static constexpr int kSharedMemory = 0;  // beside the kernel's own arrays
   static constexpr auto kKernel = norm::run<Row, Element, Output, Chain, Stores>;
+  using Arguments = std::conditional_t<Tile::kHeads, HeadNormArguments, NormArguments>;
 
   static_assert(Chain::kTensors <= 1 && Chain::kVectors <= 2, "a residual, gamma and beta");
   static_assert(!Tile::kTokens || Tile::kTables > 0 || Chain::kTensors == 1,
                 "sequences have rows of their own");
   static_assert(!Tile::kTables || Tile::kTokens, "indices are those of sequences");
+  static_assert(!Tile::kHeads || (!Tile::kTokens && !Tile::kResident && Chain::kTensors == 0 &&
+                                  !Stores && sizeof(Output) > 1),
+                "heads have neither residuals nor codes");
+  static_assert(Tile::kHeads || !Chain::kRotated, "rows of heads alone are rotated");
 
   static const char* prepare() { return ReserveSharedMemory(kKernel, 0); }
 
@@ -98,6 +114,9 @@ struct Norm {
     if (Tile::kTokens && (args.prefix < 0 || args.prefix >= args.tokens || args.rows % args.tokens))
       return "rows are no whole sequences";
     if (const char* error = CheckTables(args)) return error;
+    if constexpr (Tile::kHeads) {
+      if (const char* error = CheckHeads(static_cast<const HeadNormArguments&>(args))) return error;
+    }
     return CheckOperands<Chain, Element>(args.epilogue, Tile::kWidth);
   }
 
@@ -114,12 +133,19 @@ struct Norm {
       const int64_t rounds = (all + most - 1) / most;
       blocks = (all + rounds - 1) / rounds;
     }
-    const norm::Params params(args, Tile::kWidth);
+    const norm::ParamsOf<Tile> params(static_cast<const Arguments&>(args), Tile::kWidth);
     return LaunchDependent(kKernel, static_cast<unsigned>(blocks), Tile::kThreads, launch.stream,
                            params, ArchOf<Row>::kDependentLaunch);
   }
 
  private:
+  static const char* CheckHeads(const HeadNormArguments& args) {
+    if (args.heads < 1 || args.rows % args.heads) return "rows are no whole tokens";
+    if (args.begin % Tile::kWidth || args.head_pitch % Tile::kWidth)
+      return "heads do not begin at multiples of align_a";
+    return nullptr;
+  }
+
   static const char* CheckTables(const NormArguments& args) {
     if (Tile::kTables != args.tables) return "the kernel is for another number of tables";
     if (Tile::kTables > 0 && args.prefix > 0) return "embeddings take the place of a prefix";

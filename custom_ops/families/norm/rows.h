@@ -2,6 +2,8 @@
 #pragma once
 #include "cutlass/array.h"
 #include "cutlass/fast_math.h"
+#include "epilogue/rotation.h"
+#include "epilogue/steps.h"
 #include "families/norm/access.h"
 #include "families/norm/row_sums.h"
 #include "ops/norm/arguments.h"
@@ -22,6 +24,7 @@ struct Tile {
   static constexpr int kHint = Row::at(kSchedule);
   static constexpr bool kTokens = Row::at(kIterator);       // rows are those of sequences
   static constexpr int kTables = Row::at(kConsumers);       // embeddings that take the place of x
+  static constexpr bool kHeads = Row::at(kWarpN);           // rows are heads of tokens
   static constexpr int kTerms = kTables > 0 ? kTables : 1;  // tensors that a residual is added to
   static constexpr int kThreads = kRows * kLanes;
   static constexpr int kBlockRows = kRows * kBatch;
@@ -42,6 +45,22 @@ struct Params : NormArguments {
         sequences(std::max(arguments.tokens, 1)) {}
 };
 
+struct HeadParams : Params {
+  int heads;
+  int64_t head_pitch, begin;
+  cutlass::FastDivmod tokens_of;  // divides rows into tokens and heads
+
+  HeadParams(const HeadNormArguments& arguments, int width)
+      : Params(arguments, width),
+        heads(arguments.heads),
+        head_pitch(arguments.head_pitch),
+        begin(arguments.begin),
+        tokens_of(arguments.heads) {}
+};
+
+template <class T>
+using ParamsOf = std::conditional_t<T::kHeads, HeadParams, Params>;
+
 // The row of a table that an index names; -1: none.
 __device__ inline int64_t RowOf(const Embedding& embedding, int sequence, int token) {
   const int64_t place = sequence * embedding.sequence_pitch + token * embedding.token_pitch;
@@ -51,14 +70,29 @@ __device__ inline int64_t RowOf(const Embedding& embedding, int sequence, int to
   return index >= 0 && index < embedding.rows ? index : -1;
 }
 
+// A row of heads: its token, and its head of that.
+struct Head {
+  int token, head;
+
+  __device__ static Head of(const HeadParams& params, int64_t row) {
+    Head at;
+    params.tokens_of(at.token, at.head, static_cast<int>(row));
+    return at;
+  }
+};
+
 // The rows that are added up for a row of y: of x or of each table, where -1 is none, and of the
-// residual.
+// residual. Of heads, the element of x that a row begins at.
 template <class T>
 struct Source {
   int64_t terms[T::kTerms], residual;
 
-  __device__ static Source of(const Params& params, int64_t row) {
+  __device__ static Source of(const ParamsOf<T>& params, int64_t row) {
     Source source{{row}, row};
+    if constexpr (T::kHeads) {
+      const Head at = Head::of(params, row);
+      source.terms[0] = at.token * params.x_pitch + params.begin + at.head * params.head_pitch;
+    }
     if constexpr (T::kTokens) {
       int sequence, token;
       params.sequences(sequence, token, static_cast<int>(row));
@@ -108,6 +142,7 @@ struct Factors {
 template <class Row, class Element, class Output, class Chain, bool Stores>
 class Rows {
   using T = Tile<Row>;
+  using Params = ParamsOf<T>;
   using Access = cutlass::AlignedArray<Element, T::kWidth>;
   using Result = cutlass::AlignedArray<Output, T::kWidth>;
   static constexpr bool kResidual = Chain::kTensors > 0;
@@ -188,6 +223,51 @@ class Rows {
     });
   }
 
+  // gamma and beta, and cos and sin, for the thread's columns of heads.
+  struct HeadOperands {
+    Factor factors[T::kBatch][T::kVectors];
+    cutlass::Array<float, T::kWidth> turns[T::kBatch][T::kVectors];
+  };
+
+  __device__ void load(HeadOperands& operands) const {
+    each([&](int b, int v, bool held) {
+      if (!held) return;
+      const Head at = Head::of(params_, row(b));
+      const int column = at.head * params_.columns + (v * T::kLanes + lane_) * T::kWidth;
+      operands.factors[b][v].load(params_, column / T::kWidth);
+      if constexpr (Chain::kRotated) {
+        const RotationArguments& rotation = params_.epilogue.rotation;
+        operands.turns[b][v] = epilogue::unrotated<T::kWidth>();
+        if (column < rotation.columns)
+          operands.turns[b][v] = epilogue::RotationRow<Element>(rotation, at.token)
+                                     .template read<T::kWidth>(column % rotation.width);
+      }
+    });
+  }
+
+  __device__ void store(const HeadOperands& operands) const {
+    each([&](int b, int v, bool held) {
+      if (!held) return;
+      float values[T::kWidth];
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < T::kWidth; ++i)
+        values[i] = operands.factors[b][v].apply(values_[b][v][i], i);
+      if constexpr (Chain::kRotated) {
+        static_assert(T::kWidth % 2 == 0, "an access has both columns of a pair");
+        const auto& turns = operands.turns[b][v];
+        CUTLASS_PRAGMA_UNROLL
+        for (int i = 0; i < T::kWidth; i += 2)
+          epilogue::Rotate::rotate(values[i], values[i + 1], turns[i], turns[i + 1]);
+      }
+      Result y;
+      CUTLASS_PRAGMA_UNROLL
+      for (int i = 0; i < T::kWidth; ++i) y[i] = Output(values[i]);
+      const Head at = Head::of(params_, row(b));
+      const int64_t place = at.token * params_.y_pitch + int64_t(at.head) * params_.columns;
+      norm::Store<T::kHint>(this->template at<Result>(params_.y, place, v, 1), y);
+    });
+  }
+
   // `factor(v)` has gamma and beta for the thread's access v.
   template <class FactorOf>
   __device__ void store(const FactorOf& factor_of) const {
@@ -241,7 +321,7 @@ class Rows {
     return T::kTables > 0 ? params_.embeddings[t].table : params_.x;
   }
   __device__ int64_t term_pitch() const {
-    return T::kTables > 0 ? params_.columns : params_.x_pitch;
+    return T::kTables > 0 ? params_.columns : T::kHeads ? 1 : params_.x_pitch;
   }
 
   __device__ int64_t row(int b) const { return first_ + b * T::kRows; }

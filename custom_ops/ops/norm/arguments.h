@@ -36,4 +36,13 @@ struct NormArguments {
   Embedding embeddings[kMaxTables] = {};
 };
 
+// The same of each head of tokens by itself: `rows` are `heads` for each token. Head h of a token's
+// x, which is `x_pitch` elements behind that of the token before, begins at element `begin` + h *
+// `head_pitch`. The heads lie side by side in y, and so do gamma and beta: a value for each column
+// of all heads. The epilogue may end with a rotation of these columns.
+struct HeadNormArguments : NormArguments {
+  int heads = 1;
+  int64_t head_pitch = 0, begin = 0;
+};
+
 }  // namespace onnxbolt

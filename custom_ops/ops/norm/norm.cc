@@ -9,6 +9,12 @@
 // name, plus the same rows [tokens, columns] for each sequence if there are such. Inputs: indices x
 // [batch, tokens], their table [rows, columns], then indices that broadcast to those of x and their
 // table for each further one, then those of the norm.
+//
+// HeadLayerNorm and HeadRmsNorm: of each head of x [batch, positions, N]. Attribute `view` says
+// where the heads are, as for attention's operands: elements of a group, group of the first head,
+// its first element in the group, and where both end. y [batch, positions, heads x size] has the
+// heads side by side, or y [batch, positions, heads, size] with `apart`. The epilogue may rotate
+// pairs of the first `rotated_columns` of all heads (ops/gemm/rotary.cc).
 #include <algorithm>
 #include <cstring>
 
@@ -185,6 +191,55 @@ class EmbeddingNorm : public Operation {
   const size_t tables_;
 };
 
+template <bool kCentered>
+class HeadNorm : public Operation {
+ public:
+  HeadNorm(const Op&, const Attributes& attributes)
+      : epsilon_(attributes.Float("epsilon", 1e-5f)),
+        rotated_(attributes.Int("rotated_columns", 0)),
+        apart_(attributes.Int("apart", 0) != 0) {
+    const Shape view = attributes.Ints("view");
+    if (view.size() != 5 || view[1] < 0 || view[2] < 0 || view[3] <= view[1] ||
+        view[4] <= view[2] || view[4] > view[0])
+      Refuse("attribute view is missing or damaged");
+    pitch_ = view[0], begin_ = view[1] * view[0] + view[2], end_ = view[3] * view[0];
+    heads_ = view[3] - view[1], size_ = view[4] - view[2];
+    if (rotated_ < 0 || rotated_ > heads_ * size_ || (apart_ && rotated_))
+      Refuse("attribute rotated_columns is " + std::to_string(rotated_));
+  }
+
+  Shape Output(const Shape& x, const Shape&) const override {
+    RequireRank("x", x, 3);
+    if (x[2] != kUnknown && (x[2] < end_ || x[2] % pitch_))
+      Refuse("x has shape " + ort::ToString(x) + ", and not the heads of attribute view");
+    return apart_ ? Shape{x[0], x[1], heads_, size_} : Shape{x[0], x[1], heads_ * size_};
+  }
+  Symbols Names(Symbols x, const Shape&, const Shape&) const override {
+    if (apart_) x.emplace_back();
+    return x;
+  }
+  int64_t Columns(const Shape&) const override { return size_; }
+  int64_t VectorSize(const Shape&) const override { return heads_ * size_; }
+
+  const char* Launch(const Tensors& t, const Run& run) const override {
+    HeadNormArguments arguments{{t.rows(), AsInt(size_), kCentered, epsilon_, t.x_data, t.y_data,
+                                 nullptr, t.x_pitch, heads_ * size_, t.epilogue},
+                                AsInt(heads_),
+                                pitch_,
+                                begin_};
+    RotationArguments& rotation = arguments.epilogue.rotation;
+    rotation.columns = AsInt(rotated_);
+    if (rotation.rows > 0) rotation.first = AsInt(t.first_row % rotation.rows);
+    return run(&arguments);
+  }
+
+ private:
+  const float epsilon_;
+  const int64_t rotated_;
+  const bool apart_;
+  int64_t pitch_, begin_, end_, heads_, size_;
+};
+
 const RegisteredKind<Norm<true>> kLayerNorm("layer_norm", Cut::kRows);
 const RegisteredKind<Norm<false>> kRmsNorm("rms_norm", Cut::kRows);
 const RegisteredKind<TokenNorm<true>> kTokenLayerNorm("token_layer_norm", Cut::kImages,
@@ -195,6 +250,8 @@ const RegisteredKind<EmbeddingNorm<true>> kEmbeddingLayerNorm("embedding_layer_n
                                                               Operands::kOwn);
 const RegisteredKind<EmbeddingNorm<false>> kEmbeddingRmsNorm("embedding_rms_norm", Cut::kImages,
                                                              Operands::kOwn);
+const RegisteredKind<HeadNorm<true>> kHeadLayerNorm("head_layer_norm");
+const RegisteredKind<HeadNorm<false>> kHeadRmsNorm("head_rms_norm");
 
 }  // namespace
 }  // namespace onnxbolt

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import CODES
+from onnxbolt.epilogues import rotates
 from onnxbolt.families.base import FLAG, Compiled, Family, KernelConfig, access
 from onnxbolt.families.blocks.memory import memory_us, vector_operands
 from onnxbolt.families.row import at
@@ -19,6 +20,7 @@ from onnxbolt.kernel_time import US
 from onnxbolt.problems import (
     MAX_TABLES,
     EmbeddingNormProblem,
+    HeadNormProblem,
     NormProblem,
     TokenNormProblem,
 )
@@ -27,6 +29,8 @@ _MOST_COLUMNS = 16384
 _WARP, _MOST_THREADS = 32, 1024
 _MOST_VALUES = 64  # a thread holds so many, of all its rows under way, in registers
 _VALUES = 32  # the most worth trying in a row: with more, few threads fit an SM
+# The same of heads, for which a thread holds gamma, beta, cos and sin as well.
+_HEAD_VALUES = 16
 _LANES = 3  # numbers of lanes worth trying, the fewest first
 _BLOCKS = (128, 256)  # threads of a block whose rows are shorter than it
 
@@ -69,7 +73,7 @@ class NormConfig(KernelConfig):
     `access` elements each; a row longer than a warp has a block of its own. A thread has `batch`
     rows under way together. `resident`: a block keeps gamma and beta in registers, and takes
     further rows until none is left. `tokens`: rows are those of sequences. `tables`: those of so
-    many tables take the place of x."""
+    many tables take the place of x. `heads`: rows are heads of tokens."""
 
     rows: int = at("tile_m", sound=_power_of_two)
     lanes: int = at("tile_n", sound=_power_of_two)
@@ -80,6 +84,7 @@ class NormConfig(KernelConfig):
     caching: Caching = at("schedule", default=Caching.USUAL, numbers=_CACHING)
     tokens: bool = at("iterator", default=False, numbers=FLAG)
     tables: int = at("consumers", default=0, sound=lambda tables: 0 <= tables <= MAX_TABLES)
+    heads: bool = at("warp_n", default=False, numbers=FLAG)
 
     @property
     def threads(self) -> int:
@@ -93,7 +98,7 @@ class NormConfig(KernelConfig):
 
     def mismatched(self) -> list[str]:
         """A block has whole warps, several of them for one row alone; registers hold the values;
-        indices are those of sequences."""
+        indices are those of sequences; gamma and beta of heads differ from row to row."""
         wrong = super().mismatched()
         if self.threads % _WARP or self.threads > _MOST_THREADS:
             wrong.append("rows")
@@ -103,29 +108,37 @@ class NormConfig(KernelConfig):
             wrong.append("batch")
         if self.tables and not self.tokens:
             wrong.append("tables")
+        if self.heads and (self.tokens or self.resident):
+            wrong.append("heads")
         return wrong
 
 
 class Norm(Family[NormConfig]):
-    """LayerNorm and RmsNorm, of rows, of tokens and of embeddings, on every architecture, for every
-    type."""
+    """LayerNorm and RmsNorm, of rows, of tokens, of embeddings and of heads, on every architecture,
+    for every type."""
 
     number, name, config = 24, "norm", NormConfig
     takes = ("element", "output", "epilogue", "stores")
-    problems = (NormProblem, TokenNormProblem, EmbeddingNormProblem)
+    problems = (NormProblem, TokenNormProblem, EmbeddingNormProblem, HeadNormProblem)
+    unmeasured = (HeadNormProblem,)
     kinds = frozenset(
         f"{source}{norm}"
-        for source in ("", "token_", "embedding_")
+        for source in ("", "token_", "embedding_", "head_")
         for norm in ("layer_norm", "rms_norm")
     )
     tensor_cores = False
     codes, codes_measured = CODES, False
 
     def candidates(self, problem: NormProblem, arch: Arch) -> tuple[NormConfig, ...]:
-        """None for rows of more than 16,384 values."""
+        """None for rows of more than 16,384 values, and for pairs that no access has whole."""
         if problem.c > _MOST_COLUMNS:
             return ()
-        return tuple(config for config in _configs(problem, arch.number) if not config.mismatched())
+        configs = (c for c in _configs(problem, arch.number) if not c.mismatched())
+        return tuple(c for c in configs if c.access > 1 or not rotates(problem.chain))
+
+    def words(self, config: NormConfig) -> list[str]:
+        """Heads are named where there are such."""
+        return [word for word in super().words(config) if word != "heads_0"]
 
     def shared_memory(self, kernel: Compiled) -> int:
         """None beside the kernel's own arrays."""
@@ -167,8 +180,12 @@ def _blocks_of_sm(config: NormConfig, arch: Arch) -> int:
 
 def _configs(problem: NormProblem, arch: int) -> Iterator[NormConfig]:
     width = next(n for n in (problem.dtype.alignment, 4, 2, 1) if problem.c % n == 0)
-    ways = itertools.product(_lanes(problem.c // width, width), (1, 2), (False, True))
+    heads = isinstance(problem, HeadNormProblem)
+    most = _HEAD_VALUES if heads else _VALUES
+    ways = itertools.product(_lanes(problem.c // width, width, most), (1, 2), (False, True))
     for (lanes, vectors), batch, resident in ways:
+        if heads and batch * vectors * width > most:
+            continue
         for rows in dict.fromkeys(block // lanes for block in _blocks(lanes)):
             yield NormConfig(
                 arch=arch,
@@ -180,6 +197,7 @@ def _configs(problem: NormProblem, arch: int) -> Iterator[NormConfig]:
                 resident=resident,
                 tokens=problem.of_tokens,
                 tables=problem.tables,
+                heads=heads,
             )
 
 
@@ -188,8 +206,9 @@ def _blocks(lanes: int) -> tuple[int, ...]:
     return _BLOCKS if lanes <= _WARP else (lanes,)
 
 
-def _lanes(accesses: int, width: int) -> list[tuple[int, int]]:
-    """Threads of a row of so many accesses, and accesses of each thread."""
+def _lanes(accesses: int, width: int, most: int) -> list[tuple[int, int]]:
+    """Threads of a row of so many accesses, and accesses of each thread, which holds at most `most`
+    values."""
     found = ((1 << n, ceil_divide(accesses, 1 << n)) for n in range(_MOST_THREADS.bit_length()))
-    fitting = [(lanes, each) for lanes, each in found if each * width <= _VALUES]
+    fitting = [(lanes, each) for lanes, each in found if each * width <= most]
     return fitting[:_LANES]

@@ -40,12 +40,13 @@ def bounds(band: Band) -> tuple[int, int]:
 
 
 def _places(found: ScaledDotProduct) -> dict[str, list[int]]:
-    """For what lies in rows the elements of a group, the first head's group, the first element
-    within a group, and where these end."""
+    """Those of what lies in rows."""
     views = zip(VIEWS, (found.q, found.k, found.v), strict=True)
     heads = dict(zip(VIEWS, (found.heads, found.key_heads, found.key_heads), strict=True))
-    return {name: _place(view, heads[name]) for name, view in views if view.order == ROWS}
+    return {name: place(view, heads[name]) for name, view in views if view.order == ROWS}
 
 
-def _place(view: View, heads: int) -> list[int]:
+def place(view: View, heads: int) -> list[int]:
+    """The elements of a group, the first head's group, the first element within a group, and where
+    these end."""
     return [view.pitch, view.first, view.lead, view.first + heads, view.lead + view.size]

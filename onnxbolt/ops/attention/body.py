@@ -119,14 +119,21 @@ def _by_heads(
         x = windows.divided(x)
     if place.order == HEADS:
         return body("Transpose", [x], perm=[0, 1, 3, 2]) if keys else x
+    x = apart(body, x, attribute, place.whole)
+    return body("Transpose", [x], perm=[0, 2, 3, 1] if keys else [0, 2, 1, 3])
+
+
+def apart(body: Body, x: str, attribute: str, whole: bool) -> str:
+    """The heads [batch, positions, heads, size] that an attribute says the places of, in rows of x;
+    `whole`: these have nothing else."""
     view = body.given(attribute)
     pitch = body("Slice", [view, body.ints(0), body.ints(1)])
     x = body.reshape(x, 0, 0, body("Div", [body.size(x, 2, REST), pitch]), pitch)
-    if not place.whole:
-        begin = body("Slice", [view, body.ints(1), body.ints(3)])
-        end = body("Slice", [view, body.ints(3), body.ints(5)])
-        x = body("Slice", [x, begin, end, body.ints(2, 3)])
-    return body("Transpose", [x], perm=[0, 2, 3, 1] if keys else [0, 2, 1, 3])
+    if whole:
+        return x
+    begin = body("Slice", [view, body.ints(1), body.ints(3)])
+    end = body("Slice", [view, body.ints(3), body.ints(5)])
+    return body("Slice", [x, begin, end, body.ints(2, 3)])
 
 
 def _sharing(body: Body) -> str:

@@ -8,18 +8,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 from onnx import AttributeProto
 
 from onnxbolt.candidates import Anchor, Candidate
+from onnxbolt.canonicalize import rotary_form
 from onnxbolt.dtypes import DType, IndexType
+from onnxbolt.forms import PLAIN
+from onnxbolt.ops.attention.attributes import place
+from onnxbolt.ops.attention.body import apart
 from onnxbolt.ops.base import FusedOp, Operation, Signature, Sizes, Stored, Tensors
-from onnxbolt.ops.body import AttributeType, Body
-from onnxbolt.ops.norm import embeddings, pattern, tokens
+from onnxbolt.ops.body import REST, AttributeType, Body
+from onnxbolt.ops.norm import embeddings, heads, pattern, tokens
 from onnxbolt.ops.norm.embeddings import EmbeddingAnchor
+from onnxbolt.ops.norm.heads import HeadAnchor
 from onnxbolt.ops.norm.tokens import TokenAnchor
 from onnxbolt.ops.products import operands
 from onnxbolt.patterns.types import AnchorPattern
-from onnxbolt.problems import EmbeddingNormProblem, NormProblem, TokenNormProblem
+from onnxbolt.problems import (
+    EmbeddingNormProblem,
+    HeadNormProblem,
+    NormProblem,
+    TokenNormProblem,
+)
 
 
 class _Norm(FusedOp):
@@ -273,6 +284,122 @@ class EmbeddingRmsNorm(_EmbeddingNorm):
     name, op_type, centered = "embedding_rms_norm", "EmbeddingRmsNorm", False
 
 
+@dataclass(frozen=True)
+class Heads:
+    """The variant of a signature: the heads are all of x, and y has them as one axis."""
+
+    whole: bool
+    joined: bool
+
+
+class _HeadNorm(_Norm):
+    """Each head of x [B, S, N] to y [B, S, H, D]; to [B, S, H x D] where the epilogue ends with
+    Rotate."""
+
+    problem_type = HeadNormProblem
+    rotates = None
+
+    def anchors(self) -> Sequence[AnchorPattern]:
+        """The normalization."""
+        return heads.anchors(self, self.centered)
+
+    def channels(self, anchor: Anchor) -> int:
+        """Those of all heads."""
+        found = _heads(anchor)
+        return found.heads * found.view.size
+
+    def writes_slices(self, anchor: Anchor) -> bool:
+        """False: heads lie side by side."""
+        return False
+
+    def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> NormProblem:
+        """Rows are heads."""
+        anchor = _heads(candidate.anchor)
+        batch, length, _ = sizes(anchor.x)
+        *period, width = (1, 1) if anchor.table is None else sizes(anchor.table)
+        return HeadNormProblem(
+            batch * length * anchor.heads,
+            anchor.view.size,
+            self.centered,
+            anchor.dtype,
+            candidate.out,
+            candidate.steps,
+            heads=anchor.heads,
+            rotated=anchor.rotated,
+            period=math.prod(period),
+            width=width,
+        )
+
+    def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
+        """Attributes `epsilon`, `view`, and with Rotate `rotated_columns`, else `apart`. gamma and
+        beta have a value for each column of all heads."""
+        anchor = _heads(candidate.anchor)
+        rotated = anchor.table is not None
+        inputs = [tensors.get(anchor.x, stored.reads)]
+        for link in candidate.links:
+            assert link.operand is not None  # each of these steps has one
+            if link.step.row.operand == "vector":
+                values = link.operand.values.astype(np.float32).reshape(-1)
+                repeated = np.tile(values, anchor.heads)
+                inputs.append(tensors.constant(f"{link.operand.name}_heads", repeated))
+            else:
+                inputs.append(tensors.get(link.operand, PLAIN))
+        variant = Heads(anchor.view.whole, rotated)
+        return Operation(
+            Signature(self, anchor.dtype, 0, candidate.epilogue, variant=variant),
+            inputs,
+            {
+                "epsilon": pattern.epsilon(anchor.node),
+                "view": place(anchor.view, anchor.heads),
+                **({"rotated_columns": anchor.rotated} if rotated else {"apart": 1}),
+            },
+        )
+
+    def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
+        """Epsilon, the place of the heads, and the columns that Rotate turns."""
+        rotated = {"rotated_columns": AttributeProto.INT}
+        return {
+            "epsilon": AttributeProto.FLOAT,
+            "view": AttributeProto.INTS,
+            **(rotated if _variant(signature).joined else {}),
+        }
+
+    def words(self, signature: Signature) -> Sequence[str]:
+        """`packed`: x has more than the heads."""
+        return [] if _variant(signature).whole else ["packed"]
+
+    def body(self, body: Body, signature: Signature, opset: int) -> str:
+        """All of it in fp32, as the kernels have it."""
+        variant, names = _variant(signature), iter(self.inputs(signature))
+        x = apart(body, body.load("x"), "view", variant.whole)
+        result = self._normalized(body, body.widen(x), opset)
+        heads_and_size = body("Slice", [body("Shape", [result]), body.ints(2), body.ints(REST)])
+        for step in signature.steps:
+            name = next(names)
+            if step.row.operand == "vector":
+                vector = body("Reshape", [name, heads_and_size])
+                result = step.row.body(body, opset, result, vector, step.params)
+            else:
+                columns = body.given("rotated_columns", AttributeProto.INT)
+                columns = body("Reshape", [columns, body.ints(1)])
+                rows = body.reshape(result, 0, 0, body.size(result, 2, REST))
+                table = body.convert(name, body.stored, DType.F32)
+                result = rotary_form.rotated(body, opset, rows, table, columns)
+        return result
+
+
+class HeadLayerNorm(_HeadNorm):
+    """LayerNormalization of heads."""
+
+    name, op_type, centered = "head_layer_norm", "HeadLayerNorm", True
+
+
+class HeadRmsNorm(_HeadNorm):
+    """RMSNormalization and SimplifiedLayerNormalization of heads."""
+
+    name, op_type, centered = "head_rms_norm", "HeadRmsNorm", False
+
+
 def _gathered(body: Body, table: str, indices: str) -> str:
     return body.convert(body("Gather", [table, indices], axis=0), body.stored, body.dtype)
 
@@ -284,6 +411,16 @@ def _embeddings(anchor: Anchor) -> EmbeddingAnchor:
 
 def _lookups(signature: Signature) -> Lookups:
     assert isinstance(signature.variant, Lookups)  # `operation` makes no others
+    return signature.variant
+
+
+def _heads(anchor: Anchor) -> HeadAnchor:
+    assert isinstance(anchor, HeadAnchor)  # the pattern makes no others
+    return anchor
+
+
+def _variant(signature: Signature) -> Heads:
+    assert isinstance(signature.variant, Heads)  # `operation` makes no others
     return signature.variant
 
 

@@ -12,6 +12,7 @@ such a sum (canonicalize/contrib_norm_form.py).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -50,13 +51,20 @@ class Sum:
 def anchors(op: FusedOp, centered: bool) -> tuple[AnchorPattern, ...]:
     """The nodes that `op` begins at."""
     return (
-        *(
-            AnchorPattern(_PLAIN[centered], partial(_normalization, op), domain)
-            for domain in _DOMAINS
-        ),
+        *of_plain(partial(normalization, op), centered),
         AnchorPattern(("Add",), partial(_addition, op, centered)),
         AnchorPattern((_SKIP[centered],), _kept, domains.CONTRIB),
     )
+
+
+def normalizes(node: gs.Node) -> bool:
+    """True for nodes that only normalize."""
+    return (node.domain or "") in _DOMAINS and any(node.op in ops for ops in _PLAIN.values())
+
+
+def of_plain(match: Callable[[gs.Node], Match], centered: bool) -> tuple[AnchorPattern, ...]:
+    """Patterns that begin at nodes that only normalize."""
+    return tuple(AnchorPattern(_PLAIN[centered], match, domain) for domain in _DOMAINS)
 
 
 def epsilon(node: gs.Node) -> float:
@@ -64,7 +72,8 @@ def epsilon(node: gs.Node) -> float:
     return float(node.attrs.get("epsilon", _EPSILON))
 
 
-def _normalization(op: FusedOp, node: gs.Node) -> Match:
+def normalization(op: FusedOp, node: gs.Node) -> Match:
+    """The normalization that a node is which only normalizes."""
     return _matched(op, node, node.inputs[0], node.inputs[1:], None)
 
 

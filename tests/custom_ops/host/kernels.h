@@ -41,10 +41,8 @@ inline float Finish(const EpilogueArguments& e, float x, int64_t row, int64_t ch
   return x > 0 ? x : e.params[0] * x;
 }
 
-// Bias, then the rotation of pairs of columns.
-inline void Rotate(const EpilogueArguments& e, float* row, int64_t m, int64_t columns) {
-  const RotationArguments& r = e.rotation;
-  for (int64_t n = 0; n < columns; ++n) row[n] += e.vectors[0][n];
+// The rotation of pairs of columns.
+inline void Rotate(const RotationArguments& r, float* row, int64_t m) {
   const float* table = static_cast<const float*>(r.table) + (r.first + m) % r.rows * r.width;
   for (int64_t n = 0; n < r.columns; n += 2) {
     const float a = row[n], b = row[n + 1], *turn = table + n % r.width;
@@ -64,7 +62,9 @@ inline void Compute(const GemmArguments& g) {
       for (int64_t k = 0; k < g.k; ++k) sum += a[m * g.lda + k] * b[n * g.ldb + k];
       row[n] = rotates ? sum : Finish(g.epilogue, sum, m, n);
     }
-    if (rotates) Rotate(g.epilogue, row, m, g.n);
+    if (!rotates) continue;
+    for (int64_t n = 0; n < g.n; ++n) row[n] += g.epilogue.vectors[0][n];
+    Rotate(g.epilogue.rotation, row, m);
   }
 }
 
@@ -426,6 +426,23 @@ inline void Compute(const NormArguments& a) {
   }
 }
 
+// Each head as a row of its own, whose gamma and beta are those of its columns.
+inline void Compute(const HeadNormArguments& a) {
+  for (int64_t token = 0; token < a.rows / a.heads; ++token) {
+    float* const y = static_cast<float*>(a.y) + token * a.y_pitch;
+    for (int h = 0; h < a.heads; ++h) {
+      NormArguments head = a;
+      head.rows = 1;
+      head.x = static_cast<const float*>(a.x) + token * a.x_pitch + a.begin + h * a.head_pitch;
+      head.y = y + h * a.columns;
+      for (const float*& vector : head.epilogue.vectors)
+        if (vector) vector += h * a.columns;
+      Compute(head);
+    }
+    if (a.epilogue.rotation.table) Rotate(a.epilogue.rotation, y, token);
+  }
+}
+
 // A value of an image's vector; 0 where there is none.
 inline float OfImage(const GroupNormArguments& a, const void* vectors, int n, int c) {
   return vectors ? static_cast<const float*>(vectors)[int64_t{n} * a.channels + c] : 0.f;
@@ -606,6 +623,7 @@ inline int64_t Rows(const QuantizedGemmArguments& a) { return a.m; }
 inline int64_t Rows(const ChainArguments& a) { return a.m; }
 inline int64_t Rows(const ElementwiseArguments& a) { return a.rows; }
 inline int64_t Rows(const NormArguments& a) { return a.tokens ? a.rows / a.tokens : a.rows; }
+inline int64_t Rows(const HeadNormArguments& a) { return a.rows / a.heads; }
 inline int64_t Rows(const AttentionArguments& a) { return a.batch; }
 inline int64_t Rows(const ConvChainArguments& a) { return a.conv.n; }
 template <class Images>
