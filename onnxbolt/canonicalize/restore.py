@@ -44,6 +44,9 @@ def restore(graph: gs.Graph) -> int:
             continue
         (x, *factors), y = node.inputs, node.outputs[0]
         remove(graph, [node])
+        if not node.expansion:  # a stage made it of another one
+            graph.nodes[at:at] = norm_form.written(graph, node, [x, *factors], y)
+            continue
         first, *more = node.expansion
         standard = not more and not first.domain and _defined(first.op_type, graph.opset, x)
         if x.dtype == node.recognition.dtype:

@@ -4,17 +4,22 @@
     x -> product -> rotation of the product's columns -> heads -> attention
 
 There the rotation is a step of the product's epilogue (ops/rotary/), which rotates neighbouring
-columns. Where a model's pairs are the halves of a head, (i, i + d/2), the columns of the weight and
-the bias are exchanged within each head, so that pairs are neighbours: a score q k^T does not change
-when q and k are exchanged alike. So this needs a constant weight, and nobody else may read the
-rotated queries and keys. Values in the same product, heads that are rotated in part and first
-positions that are not rotated are entries (1, 0) of the table.
+columns. Behind a normalization of heads it is a step of that one's epilogue (ops/norm/heads.py):
+
+    x -> product -> heads -> normalization -> rotation of all heads' columns -> heads -> attention
+
+Where a model's pairs are the halves of a head, (i, i + d/2), the columns of the weight, the bias
+and a normalization's factors are exchanged within each head, so that pairs are neighbours: a score
+q k^T does not change when q and k are exchanged alike. So this needs a constant weight, and nobody
+else may read the rotated queries and keys. Values in the same product, heads that are rotated in
+part and first positions that are not rotated are entries (1, 0) of the table.
 
 A rotation that stays where it is has the reason in its last node's `refused`.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from onnxbolt import families
 from onnxbolt.candidates import Candidate, Strided
 from onnxbolt.canonicalize import rotary_form
 from onnxbolt.domains import INTERNAL
@@ -47,10 +53,14 @@ from onnxbolt.ops.attention import views
 from onnxbolt.ops.attention.found import AttentionAnchor
 from onnxbolt.ops.attention.rotary import Rotation, behind
 from onnxbolt.ops.attention.scales import before, scaled
-from onnxbolt.ops.attention.views import HEADS, ROWS, View
+from onnxbolt.ops.attention.views import HEADS, ROWS, Followed, View
+from onnxbolt.ops.norm.heads import followed
+from onnxbolt.ops.norm.pattern import normalizes
+from onnxbolt.problems import HeadNormProblem
 
 _SHARED = "several attentions read the product"
 _COLUMNS = "the columns of its heads are not known, or no multiples of 8"
+_NORMALIZED = "its input is normalized or scaled behind the product"
 _TURN = 8  # columns in which a table may repeat, so that kernels read it 16 bytes at a time
 
 
@@ -201,10 +211,10 @@ def _rotated(end: _End, left_over: set[gs.Node]) -> Rotated | str:
     else:
         arrange = views.by_heads((0, 1, 2, 3) if by_heads else (0, 2, 1, 3))
     # a factor of all elements may stay behind the rotation as well as before it
-    followed = views.follow(found.x, arrange, scaled)
-    if followed is None or followed.view.order != ROWS or followed.view.copies != 1:
+    rows = views.follow(found.x, arrange, scaled)
+    if rows is None or rows.view.order != ROWS or rows.view.copies != 1:
         return _between(found.x)
-    whole = followed.view
+    whole = rows.view
     if whole.tensor.dtype != end.result.dtype or whole.size != view.size:
         return "it is computed in another element type than the product"
     if not isinstance(whole.heads, int) or whole.size % _TURN or 2 * table.pairs > whole.size:
@@ -221,7 +231,7 @@ def _between(x: gs.Tensor) -> str:
     if node is None:
         return "its input is not the result of a product"
     if "Norm" in node.op or node.op in ("Div", "Mul"):
-        return "its input is normalized or scaled behind the product"
+        return _NORMALIZED
     return f"its input is the result of {node.op}, or has no heads with elements side by side"
 
 
@@ -246,7 +256,9 @@ def move(graph: gs.Graph) -> list[str]:
             part.last.refused = reason
         if reason:
             continue
-        for product, parts in zip(products, each.products.values(), strict=True):
+        for parts in each.products.values():
+            # anew, since queries and keys may be columns of one product
+            product = _product(graph, parts, moved.left_over, candidates)
             assert isinstance(product, _Product)  # the others are reasons
             y = _rotate(graph, product, tables)
             for part in parts:
@@ -294,6 +306,21 @@ class _Product:
     order: np.ndarray
     columns: Sequence[int]
     rotated: int
+    norm: _Norm | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Norm:
+    """A normalization of heads behind a product, and the model's element for each of a head's."""
+
+    node: gs.Node
+    heads: Followed
+    order: np.ndarray
+
+    @property
+    def columns(self) -> np.ndarray:
+        """The product's columns that all heads are."""
+        return np.concatenate(list(_heads(self.heads.view)))
 
 
 def _product(
@@ -303,7 +330,19 @@ def _product(
     candidates: Sequence[Candidate],
 ) -> _Product | str:
     """The product whose columns are rotated; a str is the reason why there is none."""
-    result = parts[0].view.tensor
+    rotated = parts[0].view.tensor
+    if not all(isinstance(size, int) for size in rotated.shape[2:]):
+        return _COLUMNS
+    width = math.prod(rotated.shape[2:])
+    order, pair = np.arange(width), np.full(width, -1)
+    for part in parts:
+        for head in _heads(part.view):
+            order[head[: len(part.pairs)]] = head[part.pairs]
+            pair[head[: len(part.pairs)]] = np.arange(len(part.pairs)) // 2
+    norm = _norm(rotated, order)
+    if isinstance(norm, str):
+        return norm
+    result = rotated if norm is None else norm.heads.view.tensor
     nodes = list[gs.Node]()
     node, bias = producer(result), None
     if node is not None and node.op == "Add" and not node.domain:
@@ -320,23 +359,56 @@ def _product(
         return "the product's weight is computed at run time"
     if DType.of(weight.dtype) is None or len(result.shape) != 3:
         return "no kernel computes such a product"
-    if pinned(graph, result) or not inside.issuperset(result.outputs):
+    own = set[gs.Node]() if norm is None else {norm.node}
+    ways = (rotated,) if norm is None else (rotated, result, *_between_heads(norm))
+    if any(pinned(graph, each) or not inside.union(own).issuperset(each.outputs) for each in ways):
         return "the product's result is read elsewhere, too"
-    width = int(weight.shape[1])
-    order, pair = np.arange(width), np.full(width, -1)
-    for part in parts:
-        for head in _heads(part.view):
-            order[head[: len(part.pairs)]] = head[part.pairs]
-            pair[head[: len(part.pairs)]] = np.arange(len(part.pairs)) // 2
-    if _read_by(candidates, result, width).intersection(np.flatnonzero(pair >= 0).tolist()):
+    others = [each for each in candidates if own.isdisjoint(each.nodes)]
+    turned = np.flatnonzero(pair >= 0)
+    if _read_by(others, rotated, width).intersection(turned.tolist()):
         return "its columns are read elsewhere, too"
+    if norm is not None:
+        whole, moved = np.arange(int(weight.shape[1])), norm.columns
+        if _read_by(others, result, len(whole)).intersection(moved.tolist()):
+            return "its columns are read elsewhere, too"
+        whole[moved] = moved[order]
+        order = whole
     period = _period(pair)
     if period is None:
         return _COLUMNS
-    rotated, columns = period
+    count, columns = period
     return _Product(
-        (node, *nodes), x, weight, bias, result, parts[0].angles, order, columns, rotated
+        (node, *nodes), x, weight, bias, result, parts[0].angles, order, columns, count, norm
     )
+
+
+def _norm(rotated: gs.Tensor, order: np.ndarray) -> _Norm | str | None:
+    """The normalization whose result is rotated, with its columns in `order`, if there is one; a
+    str is the reason why no kernel rotates it."""
+    node = producer(rotated)
+    if node is None or not normalizes(node):
+        return None
+    if not families.plans(HeadNormProblem):
+        return _NORMALIZED
+    found = followed(node.inputs[0])
+    if found is None:
+        return "its input is normalized, and is no heads of a product"
+    size = found.view.size
+    each = order.reshape(-1, size) - np.arange(0, len(order), size)[:, None]
+    if not np.array_equal(each, np.broadcast_to(each[0], each.shape)):
+        return "its heads are normalized alike, and rotated otherwise"
+    constant = all(isinstance(factor, gs.Constant) for factor in node.inputs[1:])
+    if not constant or any(math.prod(factor.shape) != size for factor in node.inputs[1:]):
+        return "its input is normalized by no constants of a head"
+    return _Norm(node, found, each[0])
+
+
+def _between_heads(norm: _Norm) -> Iterator[gs.Tensor]:
+    """The tensors between a product's result and the heads that are normalized."""
+    tensor = norm.node.inputs[0]
+    while tensor is not norm.heads.view.tensor and (node := producer(tensor)) is not None:
+        yield tensor
+        tensor = node.inputs[0]
 
 
 def _is_row(bias: gs.Constant, result: gs.Tensor) -> bool:
@@ -356,7 +428,8 @@ def _period(pair: np.ndarray) -> tuple[int, Sequence[int]] | None:
 
 
 def _rotate(graph: gs.Graph, product: _Product, tables: Tables) -> gs.Variable:
-    """Let all readers of a product's result read it with its columns rotated, as is returned."""
+    """Let all readers of a product's result, or of its normalization, read it with its columns
+    rotated, as is returned."""
     weight = _in_order(graph, product.weight, product.order)
     dtype, result = product.result.dtype, product.result
     at = product.nodes[0]
@@ -372,12 +445,58 @@ def _rotate(graph: gs.Graph, product: _Product, tables: Tables) -> gs.Variable:
         bias = _in_order(graph, product.bias, product.order)
         turned = add("Add", [turned, bias], product.nodes[1:])
     table = tables.get(product.angles, product.columns, dtype)
-    y = gs.Variable(fresh(graph, f"{result.name}_rotated"), dtype, result.shape)
-    stand_alone(y)
-    attributes = {"rotated_columns": product.rotated}
-    insert(graph, rotary_form.OP, [turned, table], [y], (), attributes, INTERNAL, at=at)
+    if product.norm is not None:
+        for tensor in _between_heads(product.norm):
+            _rename(graph, tensor)
+        replace_uses(result, turned)
+        return _rotate_norm(graph, product, product.norm, table)
+    y = _turned(graph, turned, table, product, at)
     replace_uses(result, y)
     return y
+
+
+def _turned(
+    graph: gs.Graph, x: gs.Tensor, table: gs.Tensor, product: _Product, at: gs.Node
+) -> gs.Variable:
+    """The rotation of x [B, S, N]."""
+    y = gs.Variable(fresh(graph, f"{product.result.name}_rotated"), x.dtype, x.shape)
+    stand_alone(y)
+    attributes = {"rotated_columns": product.rotated}
+    insert(graph, rotary_form.OP, [x, table], [y], (), attributes, INTERNAL, at=at)
+    return y
+
+
+def _rotate_norm(graph: gs.Graph, product: _Product, norm: _Norm, table: gs.Tensor) -> gs.Variable:
+    """Let all readers of a normalization of heads, whose elements are in its order, read it
+    rotated."""
+    node, heads = norm.node, norm.node.outputs[0]
+    factors = [_in_order(graph, factor, norm.order) for factor in node.inputs[1:]]
+    y = _like(graph, heads, heads.shape)
+    insert(
+        graph, node.op, [node.inputs[0], *factors], [y], [node], node.attrs, node.domain, at=node
+    )
+    apart = len(heads.shape) == 4
+    if apart:
+        y = _reshaped(graph, y, heads.shape[2] * heads.shape[3], at=node)
+    y = _turned(graph, y, table, product, node)
+    if apart:
+        y = _reshaped(graph, y, *heads.shape[2:], at=node)
+    replace_uses(heads, y)
+    return y
+
+
+def _reshaped(graph: gs.Graph, x: gs.Tensor, *sizes: int, at: gs.Node) -> gs.Variable:
+    """x with other axes behind the first two."""
+    shape = add_constant(graph, f"{x.name}_shape", np.array([0, 0, *sizes], np.int64))
+    y = _like(graph, x, [*x.shape[:2], *sizes])
+    insert(graph, "Reshape", [x, shape], [y], (), at=at)
+    return y
+
+
+def _like(graph: gs.Graph, tensor: gs.Tensor, shape: Sequence[int | str]) -> gs.Variable:
+    made = gs.Variable(fresh(graph, f"{tensor.name}_pairs"), tensor.dtype, list(shape))
+    stand_alone(made)
+    return made
 
 
 def _in_order(graph: gs.Graph, constant: gs.Constant, order: np.ndarray) -> gs.Constant:

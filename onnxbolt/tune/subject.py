@@ -21,7 +21,7 @@ from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import Shape, infer
 from onnxbolt.graph.skipping import nodes_by_name, skip
 from onnxbolt.graph.stages import Stages
-from onnxbolt.match import preparation, projections, quantized, rotations, windows
+from onnxbolt.match import head_norms, preparation, projections, quantized, rotations, windows
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.options import PRECISIONS, Options
 from onnxbolt.plan.choose import Plan
@@ -191,6 +191,7 @@ def _prepare(graph: gs.Graph, before: _Before) -> tuple[list[str], list[Kept]]:
         between = quantized.between_codes(graph) if has_kernels(graph) else frozenset()
         kept = precisions.convert(graph, before.precision, before.kernels, between)
     for name, words, run in (
+        ("head_norms", "normalizations of heads moved in front of Transposes", head_norms.move),
         ("projections", "projections of one input merged", projections.merge),
         ("rotations", "rotations moved in front of heads", rotations.move),
         ("windows", "divisions into windows moved", windows.move),

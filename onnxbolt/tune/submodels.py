@@ -23,7 +23,7 @@ from onnxbolt.graph.order import in_order
 from onnxbolt.graph.shapes import infer
 from onnxbolt.graph.skeleton import LEAST_IR
 from onnxbolt.library import Manifest, metadata_of
-from onnxbolt.match import preparation, projections, rotations
+from onnxbolt.match import head_norms, preparation, projections, rotations
 from onnxbolt.measurements.timings import Timings
 from onnxbolt.opspec import OpSpec
 from onnxbolt.plan.choose import Plan, plan
@@ -49,6 +49,7 @@ class Original:
         canonicalize(self.canonical)
         preparation.prepare(self.canonical)
         precision.convert(self.canonical, target)
+        head_norms.move(self.canonical)
         projections.merge(self.canonical)
         rotations.move(self.canonical)
         restore(self.canonical)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 
+from onnxbolt.domains import INTERNAL
 from onnxbolt.epilogues import registered
 from onnxbolt.match.patterns import anchors, steps
 from onnxbolt.ops import OPS
@@ -23,9 +24,14 @@ def test_each_op_begins_at_the_nodes_that_it_says() -> None:
     assert sorted(stated) == sorted(place for place, found in anchors().items() for _ in found)
     # no two ops begin at one operator, except where the norm behind it decides: at a residual's
     # addition, at class tokens in front of others, and at embeddings; and at products, where the
-    # second operand decides: another tensor, or codes
+    # second operand decides: another tensor, or codes; and at norms, which are those of heads where
+    # these are parts of rows
     twice = {place for place, count in Counter(stated).items() if count > 1}
-    assert twice == {("", op) for op in ("Add", "Concat", "Gather", "Conv", "MatMul")}
+    norms = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+    assert twice == {
+        *(("", op) for op in ("Add", "Concat", "Gather", "Conv", "MatMul", *norms)),
+        *((INTERNAL, op) for op in norms),
+    }
 
 
 def test_epilogues_continue_with_steps_and_further_products() -> None:
