@@ -14,6 +14,7 @@ import pytest
 from onnxbolt import optimize
 from onnxbolt.families import named
 from onnxbolt.library import manifest_of_model
+from onnxbolt.problems import QuantizeProblem
 from onnxbolt.registry import empty_caches
 from tests import library_fixtures as fx
 from tests.support import Net
@@ -74,6 +75,7 @@ def _values_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kernels of other ops for the CPU read values alone."""
     for name in ("elementwise", "layout", "pool", "resize"):
         monkeypatch.setattr(named(name), "codes_measured", False)
+    monkeypatch.setattr(named("elementwise"), "unmeasured", (QuantizeProblem,))
     empty_caches()
     yield
     empty_caches()
@@ -156,17 +158,14 @@ def test_values_beside_codes_are_a_second_output(
     zero: int,
     most_rows: int | None,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As one launch and in slices: each with its own part of the residual and of the values."""
     model = build(zero)
     families = [named("quantized_gemm_sm90"), named("quantized_conv_sm90")]
     for family in families:
-        family.moves_values = True
-    try:
-        fused, library = _optimized(model, tmp_path)
-    finally:
-        for family in families:
-            family.moves_values = False
+        monkeypatch.setattr(family, "moves_values", True)
+    fused, library = _optimized(model, tmp_path)
     (both,) = [node for node in fused.graph.node if "_AddF32_StoreF32_" in node.op_type]
     assert len(both.output) == 2
     x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)

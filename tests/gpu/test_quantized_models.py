@@ -200,12 +200,10 @@ def test_a_transformer_s_layers_in_fp8(precision: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", [I8, E4M3], ids=lambda code: code.__name__)
 @pytest.mark.parametrize("precision", ["keep", "fp16", "bf16"])
 def test_codes_of_norms_and_of_values(
-    precision: str, code: type, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    precision: str, code: type, after: bool, tmp_path: Path
 ) -> None:
     """One kernel makes the codes of each norm, input and attention."""
-    monkeypatch.setattr(named("norm"), "codes_measured", True)
-    with planned(named("elementwise")):
-        found = _verified(_transformer(code, after), tmp_path, precision)
+    found = _verified(_transformer(code, after), tmp_path, precision)
     norms = [name for name in found if name.startswith("LayerNorm")]
     assert len(norms) == (0 if after else 1)
     assert sum(name.startswith("FusedQuantize_") for name in found) == (3 if after else 2)

@@ -83,14 +83,10 @@ def unmoved() -> Iterator[None]:
 
 @contextmanager
 def making() -> Iterator[None]:
-    """As if the kernels that make codes of values had run on a GPU."""
-    able = named("norm"), named("attention_sm90")
-    before = [family.codes_measured for family in able]
-    for family in able:
-        family.codes_measured = True
+    """As if the kernels of attention that make codes had run on a GPU."""
+    attention = named("attention_sm90")
+    before, attention.codes_measured = attention.codes_measured, True
     try:
-        with planned(named("elementwise")):
-            yield
+        yield
     finally:
-        for family, measured in zip(able, before, strict=True):
-            family.codes_measured = measured
+        attention.codes_measured = before

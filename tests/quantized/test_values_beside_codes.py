@@ -14,8 +14,6 @@ from onnx import ModelProto, NodeProto, helper
 from onnxbolt import archs
 from onnxbolt.dtypes import DType
 from onnxbolt.families import named
-from onnxbolt.families.quantized_conv_sm90 import QuantizedConvSm90
-from onnxbolt.families.quantized_gemm_sm90 import QuantizedGemmSm90
 from onnxbolt.problems import QuantizedConvProblem, QuantizedGemmProblem
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CPU
@@ -112,13 +110,13 @@ def test_stored_graphs(name: str, precision: str, tmp_path: Path) -> None:
     assert result.passed, result.text()
 
 
-def test_sums_are_written_as_values_until_kernels_have_run_on_a_gpu(tmp_path: Path) -> None:
-    (family,) = kernels.EXTENSION.families
-    family.moves_values = False
+def test_sums_are_written_as_values_where_no_kernel_moves_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for family in (*kernels.EXTENSION.families, named("quantized_conv_sm90")):
+        monkeypatch.setattr(family, "moves_values", False)
     types = fusing.types(fusing.fused(_blocks(), tmp_path))
     assert not [op for op in types if "_Store" in op or "_AddF32" in op]
-    assert not QuantizedConvSm90.moves_values
-    assert not QuantizedGemmSm90.moves_values
 
 
 def test_what_is_no_value_of_the_same_shape_is_not_added(tmp_path: Path) -> None:

@@ -44,10 +44,6 @@ class PartialSums(enum.IntEnum):
     TWO = 2  # one is added while the products of the other are under way
 
 
-# True once kernels with two sets of partial sums have passed their tests on a GPU: until then
-# candidates have one set (docs/decisions/quantized.md)
-TURNS_MEASURED = False
-
 _OFFSETS = {offsets: int(offsets) for offsets in Offsets}
 _PARTIAL_SUMS = {sets: int(sets) for sets in PartialSums}
 # the most sums of a thread beside which there is room for two sets of partial sums, by consumer
@@ -90,8 +86,7 @@ def candidates(
         if not _promotes(config, problem):
             yield replace(config, offsets=offsets)
         elif config.k <= _UNPROMOTED and _has_room(config):
-            turns = TURNS_MEASURED and takes_turns(config, problem)
-            sets = PartialSums.TWO if turns else PartialSums.ONE
+            sets = PartialSums.TWO if takes_turns(config, problem) else PartialSums.ONE
             yield replace(config, offsets=offsets, partial_sums=sets)
 
 
