@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
-
-Imports = dict[str, frozenset[str]]
 
 
 def modules(folder: str) -> dict[str, Path]:
@@ -22,20 +21,19 @@ def modules(folder: str) -> dict[str, Path]:
     return found
 
 
-def imports(path: Path, known: dict[str, Path]) -> frozenset[str]:
-    """Modules of `known` that a file imports, within functions too."""
+@functools.cache
+def imports(path: Path) -> frozenset[str]:
+    """Modules of the package that a file imports, within functions too."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return frozenset(names & known.keys())
+    return frozenset(names & PACKAGE.keys())
 
 
 PACKAGE, TESTS = modules("onnxbolt"), modules("tests")
-IMPORTS: Imports = {name: imports(path, PACKAGE) for name, path in PACKAGE.items()}
-TEST_IMPORTS: Imports = {name: imports(path, PACKAGE) for name, path in TESTS.items()}
 MODULES = {
     path.relative_to(ROOT / "onnxbolt"): name
     for name, path in PACKAGE.items()
@@ -60,17 +58,17 @@ def reached(package: str) -> set[str]:
     folder = f"tests.{package}"
     waiting = [
         name
-        for test, names in TEST_IMPORTS.items()
-        if TESTS[test].name.startswith("test_")
+        for test, path in TESTS.items()
+        if path.name.startswith("test_")
         and (test.startswith(f"{folder}.") or test == f"tests.test_{package}")
-        for name in names
+        for name in imports(path)
     ]
     found: set[str] = set()
     while waiting:
         name = waiting.pop()
         parents = {name.rpartition(".")[0]} & PACKAGE.keys()
         if name not in found and (name == own or name.startswith(f"{own}.")):
-            waiting += IMPORTS[name] | parents
+            waiting += imports(PACKAGE[name]) | parents
         found.add(name)
     return found
 
@@ -79,7 +77,7 @@ def reached(package: str) -> set[str]:
 def test_each_module_is_covered_as_contributing_says(module: Path) -> None:
     name = MODULES[module]
     mirror = ROOT / "tests" / module.parent / f"test_{module.name}"
-    imported = any(name in names for names in TEST_IMPORTS.values())
+    imported = any(name in imports(path) for path in TESTS.values())
     through = len(module.parts) > 1 and name in reached(module.parts[0])
     listed = any(module.match(pattern) for pattern in table())
     assert mirror.exists() or imported or through or listed, (

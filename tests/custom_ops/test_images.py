@@ -17,7 +17,7 @@ from onnxbolt.families.resize import ResizeConfig
 from tests.custom_ops.host_kernels import compile_kernels
 from tests.custom_ops.test_norm import HostMemory
 from tests.gpu import resized, sampled, shuffled
-from tests.gpu.cases import instances
+from tests.gpu.cases import images
 from tests.gpu.device import Library
 from tests.gpu.operands import Problem
 from tests.gpu.reference import LIMITS, relative_error
@@ -32,8 +32,7 @@ FAMILIES: dict[type, Family] = {
 INSTANCES = [
     instance
     for arch, dtype in ((90, DType.F16), (90, DType.F32), (80, DType.BF16))
-    for instance in instances(arch)
-    if type(instance.config) in FAMILIES and instance.dtype is dtype
+    for instance in images(arch, (dtype,))
 ]
 
 

@@ -339,25 +339,7 @@ def instances(arch: int) -> list[Instance]:
             ((code, dtype), (f"Decode{code.name}",)),
         )
     ]
-    found += [
-        Instance(ResizeConfig(arch=arch), dtype, dtype, chain)
-        for dtype in types
-        for chain in RESIZES
-    ]
-    found += [
-        Instance(PixelShuffleConfig(arch=arch), dtype, out, chain)
-        for dtype in types
-        for out, chain in (
-            (dtype, ()),
-            (dtype, ("Bias", "Add", "LeakyRelu")),
-            (DType.F32, ("Relu",)),
-        )
-    ]
-    found += [
-        Instance(GridSampleConfig(arch=arch), dtype, out)
-        for dtype in types
-        for out in dict.fromkeys((dtype, DType.F32))
-    ]
+    found += images(arch, types)
     found += [instance_of(problem, config) for problem, config in planned(arch)]
     found += [
         Instance(LayoutConfig(arch=arch), dtype, out)
@@ -389,6 +371,30 @@ def instances(arch: int) -> list[Instance]:
     found += gemm_rows_cases.instances(arch, _forms(types))
     found += gemm_skinny_cases.instances(arch, types, _forms(types))
     return list(dict.fromkeys(found))
+
+
+def images(arch: int, types: tuple[DType, ...]) -> list[Instance]:
+    """Kernels that move or sample pixels of these types."""
+    resizes = [
+        Instance(ResizeConfig(arch=arch), dtype, dtype, chain)
+        for dtype in types
+        for chain in RESIZES
+    ]
+    shuffles = [
+        Instance(PixelShuffleConfig(arch=arch), dtype, out, chain)
+        for dtype in types
+        for out, chain in (
+            (dtype, ()),
+            (dtype, ("Bias", "Add", "LeakyRelu")),
+            (DType.F32, ("Relu",)),
+        )
+    ]
+    samples = [
+        Instance(GridSampleConfig(arch=arch), dtype, out)
+        for dtype in types
+        for out in dict.fromkeys((dtype, DType.F32))
+    ]
+    return [*resizes, *shuffles, *samples]
 
 
 def _chains(arch: int) -> Iterable[Instance]:

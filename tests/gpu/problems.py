@@ -544,10 +544,12 @@ def problems(library: Library, instance: Instance) -> list[Any]:
 
 def examples(instances: Sequence[Instance]) -> dict[str, Instance]:
     """One instance of each form of each family, that with the longest chain."""
-    return {
-        form: max((i for i in instances if _form(i) == form), key=lambda i: len(i.chain))
-        for form in sorted({_form(i) for i in instances})
-    }
+    found: dict[str, Instance] = {}
+    for instance in instances:
+        form = _form(instance)
+        if form not in found or len(instance.chain) > len(found[form].chain):
+            found[form] = instance
+    return dict(sorted(found.items()))
 
 
 def _form(instance: Instance) -> str:
