@@ -22,7 +22,6 @@ class Elementwise(Family[ElementwiseConfig]):
 
     number, name, config = 11, "elementwise", ElementwiseConfig
     problems = (QuantizeProblem,)
-    unmeasured = (QuantizeProblem,)
     kinds, fixed = frozenset({"elementwise", "quantized_elementwise", "quantize"}), ANY_ACCESS
     tensor_cores = False
     codes = CODES

@@ -119,7 +119,7 @@ class Norm(Family[NormConfig]):
         for norm in ("layer_norm", "rms_norm")
     )
     tensor_cores = False
-    codes, codes_measured = CODES, False
+    codes = CODES
 
     def candidates(self, problem: NormProblem, arch: Arch) -> tuple[NormConfig, ...]:
         """None for rows of more than 16,384 values."""

@@ -24,7 +24,7 @@ class QuantizedConvSm90(Family[QuantizedConvSm90Config]):
     number, name, config = 35, "quantized_conv_sm90", QuantizedConvSm90Config
     problems, kinds = (QuantizedConvProblem,), frozenset({"quantized_conv"})
     needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
-    moves_values = False  # until the tests of such kernels have passed on a GPU
+    moves_values = True
 
     def candidates(
         self, problem: QuantizedConvProblem, arch: Arch
