@@ -529,6 +529,7 @@ TABLES = {
             },
         },
         compares=False,
+        figures="figures",
     ),
     "predictions": Table(
         "predictions",

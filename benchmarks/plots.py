@@ -1,8 +1,9 @@
 """Plots of docs/performance.md from results/*.json: `python -m benchmarks.plots`, then
 benchmarks.tables (extra: bench).
 
-The whole models, and Bolt's figures 8a, 8b and 9 with our peers: docs/figures/*.svg. onnxbolt has
-one colour everywhere. The same results give the same bytes.
+The whole models, Bolt's figures 8a, 8b and 9 with our peers, and the courses of tuning
+(benchmarks/curves.py): docs/figures/*.svg. onnxbolt has one colour everywhere. The same results
+give the same bytes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import curves
 from benchmarks.columns import TABLES
 from benchmarks.documents import RESULTS
 from benchmarks.tables import FIGURES, load
@@ -121,10 +123,12 @@ def main() -> int:
         "svg.fonttype": "none",
         "font.family": ["DejaVu Sans", "sans-serif"],
     }
-    for name in FIGURES_BY_NAME:
+    for name in (*FIGURES_BY_NAME, curves.BENCHMARK):
         (FIGURES / f"{name}.svg").unlink(missing_ok=True)  # results may have gone
     for name, rows in available(RESULTS).items():
-        _draw(FIGURES_BY_NAME[name], rows, FIGURES / f"{name}.svg")
+        _write(drawn(FIGURES_BY_NAME[name], rows), FIGURES / f"{name}.svg")
+    for document in load(RESULTS).get(curves.BENCHMARK, ())[-1:]:
+        _write(curves.drawn(document["rows"]), FIGURES / f"{curves.BENCHMARK}.svg")
     return 0
 
 
@@ -189,10 +193,9 @@ def drawn(figure: Figure, rows: Sequence[Result]) -> Any:
     return canvas
 
 
-def _draw(figure: Figure, rows: Sequence[Result], path: Path) -> None:
+def _write(canvas: Any, path: Path) -> None:
     from matplotlib import pyplot
 
-    canvas = drawn(figure, rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     canvas.savefig(path, metadata={"Date": None})
     pyplot.close(canvas)

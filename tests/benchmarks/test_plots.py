@@ -144,3 +144,18 @@ def test_the_same_results_draw_the_same_bytes(
         drawn.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
     assert drawn[0] == drawn[1]
     assert drawn[0].keys() == {"gemm.svg", "conv.svg"}
+
+
+def test_courses_of_tuning_have_a_panel_for_each_model(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    course = [[1, 0.1, 1.9], [20, 1.0, 1.2], [90, 9.0, 1.0]]
+    values = {"curves": dict.fromkeys(("chance", "formula", "learned"), course)}
+    rows = [Row(name, 32, "fp16", values=values) for name in ("resnet50", "bert_base")]
+    write_results("learning", rows, results / "learning-nvidia-h200.json")
+    monkeypatch.setattr(plots, "RESULTS", results)
+    monkeypatch.setattr(plots, "FIGURES", tmp_path / "figures")
+    assert plots.main() == 0
+    text = (tmp_path / "figures" / "learning.svg").read_text()
+    assert all(word in text for word in ("resnet50, 32", "bert_base, 32", "measurements"))
