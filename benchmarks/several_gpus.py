@@ -4,13 +4,15 @@
     python -m benchmarks.several_gpus
     # kernels alone, which needs no onnxruntime-gpu; with empty caches for 1 and 4 GPUs only
     python -m benchmarks.several_gpus bert_base --fuse all --cold 1 4
+    # with the kernels that are compiled in DIR, whose database is emptied
+    python -m benchmarks.several_gpus --cache DIR
 
 A model is tuned by the first number of --cold with an empty cache directory, and then by each
 number of --gpus with all kernels compiled and an empty database; at last by the other numbers of
---cold, each with an empty directory. Seconds are of the whole call of `onnxbolt.tune`, in a process
-of its own. `us` is the model's time in the kernels that a run chose: results may differ only by
-noise. With what the last run measured, one and all GPUs tune once more: they have to measure
-nothing and to choose the same kernels.
+--cold, each with an empty directory. With --cache all of --cold comes last. Seconds are of the
+whole call of `onnxbolt.tune`, in a process of its own. `us` is the model's time in the kernels that
+a run chose: results may differ only by noise. With what the last run measured, one and all GPUs
+tune once more: they have to measure nothing and to choose the same kernels.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ COLD, COMPILED, AGAIN = "cold", "compiled", "again"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
-    most, there = max(*chosen.gpus, *chosen.cold), len(gpu.uuids())
+    most, there = max((*chosen.gpus, *chosen.cold)), len(gpu.uuids())
     if gpu.local_arch() is None or there < most:
         print(f"error: {most} GPUs of a supported architecture are needed", file=sys.stderr)
         return 1
@@ -74,13 +76,15 @@ def measured(
         options = Options(tune=True, budget=chosen.budget, fuse=chosen.fuse, gpus=count)
         return isolated(tune_model, name, chosen.batch, options)
 
-    first, *others = chosen.cold
+    cold, first = [(COLD, count) for count in chosen.cold], 0 if chosen.cache else 1
     runs = [
-        (COLD, first),
+        *cold[:first],
         *((COMPILED, count) for count in chosen.gpus),
         (AGAIN, max(chosen.gpus)),
-        *((COLD, count) for count in others),
+        *cold[first:],
     ]
+    if chosen.cache:
+        os.environ["ONNXBOLT_CACHE_DIR"] = str(chosen.cache)
     for what, count in runs:
         if time.monotonic() >= end:
             yield f"no time for {what} {count}"
@@ -122,7 +126,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default: {' '.join(MODELS)}")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--gpus", type=int, nargs="+", default=GPUS, metavar="N")
-    parser.add_argument("--cold", type=int, nargs="+", default=GPUS, metavar="N")
+    parser.add_argument("--cold", type=int, nargs="*", default=GPUS, metavar="N")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="with compiled kernels")
     parser.add_argument("--fuse", default="winning", help="as that of onnxbolt optimize")
     parser.add_argument(
         "--budget", type=time_argument, metavar="TIME", help="of each run, e.g. 5m (default: none)"

@@ -80,6 +80,20 @@ def test_cold_runs_begin_empty_and_others_have_the_kernels(tuner: Tuner, run: Ro
     assert values["again"] == {"measured": 0, "same": True}
 
 
+def test_kernels_of_another_cache_need_no_cold_run_first(
+    tuner: Tuner, run: Rows, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    (cache / "candidates").mkdir(parents=True)
+    (cache / "candidates" / "kernel.so").touch()
+    (row,) = run("--gpus", "4", "1", "--cold", "--cache", str(cache))
+    assert tuner.calls == [(4, True, False), (1, True, False), (1, True, True), (4, True, True)]
+    assert "cold" not in row["values"]
+    tuner.calls.clear()
+    run("--gpus", "2", "--cold", "2", "--cache", str(cache))
+    assert tuner.calls == [(2, True, False), (1, True, True), (2, True, True), (2, False, False)]
+
+
 def test_no_run_begins_when_the_time_is_over(tuner: Tuner, run: Rows) -> None:
     (row,) = run("--within", "0.000001s")
     assert tuner.calls == []
