@@ -213,7 +213,7 @@ def convolves_by_channel() -> bool:
 
 def moves_values(problem: type[Problem]) -> bool:
     """True if planning may choose kernels for these products of codes that add values, and write
-    their result as values, too."""
+    their result as values, too, or normalizations that do the latter."""
     return any(family.moves_values and problem in family.problems for family in _planned())
 
 

@@ -147,7 +147,8 @@ class Family(Generic[C]):
     codes: tuple[DType, ...] = ()
     by_channel: bool = False  # its kernels convolve codes in as many groups as there are channels
     codes_measured: bool = True  # False: its kernels of codes have not run on a GPU yet
-    # True if its products of codes add values, and write their result as values, too
+    # True if its products of codes add values, and write their result as values, too; of a
+    # normalization, if it writes values beside codes
     moves_values: bool = False
     generation: int = 2  # the tuner tries few of a problem's families of earlier generations
 

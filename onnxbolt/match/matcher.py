@@ -72,7 +72,7 @@ def _matched(
         return None, () if found is None else (found,)
     anchor, links = found
     if links and links[-1].step.row.cast and _needed_inside(anchor, links, pinned):
-        links = links[:-1]  # others need the values that the codes at its end are made of
+        links = _without_codes(links)  # others need the values that these are made of
     if is_skipped(graph, *anchor.nodes, *(node for link in links for node in link.nodes)):
         return None, (Refusal(node.name, node.op, SKIPPED, node.outputs[0].name),)
     if refusal := _needed_inside(anchor, links, pinned):
@@ -97,6 +97,12 @@ def _anchored(node: gs.Node) -> Match:
     found = [match for pattern in patterns if (match := pattern.match(node)) is not None]
     matched = (match for match in found if not isinstance(match, Refusal))
     return next(matched, found[0] if found else None)
+
+
+def _without_codes(links: tuple[Link, ...]) -> tuple[Link, ...]:
+    """The links in front of a step that ends them, and of one that stores values beside it."""
+    before = links[:-1]
+    return before[:-1] if before and before[-1].step.row.values else before
 
 
 def _needed_inside(anchor: Anchor, links: Sequence[Link], pinned: set[str]) -> Refusal | None:

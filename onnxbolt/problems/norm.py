@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import ROTATE, STORE, tensor_operands
+from onnxbolt.epilogues import EPILOGUES, ROTATE, STORE, tensor_operands
 from onnxbolt.integers import ceil_divide
 from onnxbolt.kernel_time import US, bandwidth
 from onnxbolt.onnxruntime_time import elementwise_us, rotation_us
@@ -29,7 +29,8 @@ class NormProblem(Problem):
     then times gamma[C] plus beta[C].
 
     `centered` is False for RMSNormalization, whose mean counts as zero. `chain` has Add for the
-    residual, Store if s is a second output, Scale for gamma and Bias for beta, in this order.
+    residual, Store if s is a second output, Scale for gamma, Bias for beta, StoreF16 and so on if
+    y's values are a second output, and Quantize if y is codes, in this order.
     """
 
     operation = "norm"
@@ -69,8 +70,10 @@ class NormProblem(Problem):
 
     @property
     def tensors(self) -> int:
-        """Tensors [M, C] that a kernel reads or writes: x, y, the residual, the sum."""
-        return 2 + tensor_operands(self.chain) + (STORE in self.chain)
+        """Tensors [M, C] that a kernel reads or writes: x, y, the residual, the sum, and y's values
+        where y is codes."""
+        stored = sum(EPILOGUES[step].stores for step in self.chain)
+        return 2 + tensor_operands(self.chain) + stored
 
     @property
     def bytes_moved(self) -> int:

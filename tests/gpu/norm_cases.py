@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import CODES, DType
-from onnxbolt.epilogues import ROTATE, STORE
+from onnxbolt.epilogues import QUANTIZE, ROTATE, STORE, STORE_VALUES
 from onnxbolt.families.norm import Caching, NormConfig
 from onnxbolt.problems import MAX_TABLES
 
@@ -66,8 +66,8 @@ _HEAD_CONFIGS = (
 
 def instances(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
     """Each configuration with three chains in turn, with one for tokens, and with one for
-    embeddings, of one to three tables in turn, and with one that ends with codes. Those of heads
-    have configurations of their own."""
+    embeddings, of one to three tables in turn, with one that ends with codes, and with one that
+    stores values beside these. Those of heads have configurations of their own."""
     chains, of_tokens = itertools.cycle(CHAINS), itertools.cycle(OF_TOKENS)
     embeddings = itertools.cycle(itertools.product(OF_EMBEDDINGS, TABLES))
     codes, of_codes = itertools.cycle(CODES), itertools.cycle(CHAINS)
@@ -90,7 +90,10 @@ def instances(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
         chain, tables = next(embeddings)
         yield Instance(replace(config, tokens=True, tables=tables), dtype, dtype, chain)
         code, before = next(codes), next(of_codes)
-        yield Instance(config, dtype, code, (*before, f"Quantize{code.name}"))
+        yield Instance(config, dtype, code, (*before, QUANTIZE[code]))
+        before = tuple(step for step in before if step != STORE)
+        code = next(codes)
+        yield Instance(config, dtype, code, (*before, STORE_VALUES[dtype], QUANTIZE[code]))
     yield from _of_heads(arch, types)
 
 

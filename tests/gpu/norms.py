@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import STORE
+from onnxbolt.epilogues import STORE, STORE_VALUES
 from onnxbolt.families.norm import NormConfig
 from onnxbolt.problems import MAX_TABLES
 from tests.gpu.device import Embedding, HeadNorm, Kernel, Library, Norm, Tensor
@@ -245,7 +245,8 @@ def problem(library: Library, instance: Instance, shape: tuple[int, int, int, bo
     source = Tensor(library, x, gap)
     output = Tensor(library, np.zeros(x.shape, instance.out.numpy), gap, empty=True)
     stores = STORE in instance.chain
-    total = Tensor(library, np.zeros_like(x), empty=True) if stores else None
+    beside = STORE_VALUES[instance.dtype] in instance.chain
+    total = Tensor(library, np.zeros_like(x), empty=True) if stores or beside else None
     arguments = Norm(
         rows,
         columns,
@@ -262,10 +263,11 @@ def problem(library: Library, instance: Instance, shape: tuple[int, int, int, bo
     if stores:
         added = added.astype(np.float32).astype(element).astype(np.float64)
     expected = normalized(added, operands.vectors, centered)
+    expected_total = added if stores else expected if beside else None
     if instance.out.is_code:
         expected = epilogue(expected, instance.chain[-1:], (), ())
     kept = (source, operands)
-    return NormProblem(arguments, output, expected, kept, total, added if stores else None)
+    return NormProblem(arguments, output, expected, kept, total, expected_total)
 
 
 def normalized(x: np.ndarray, vectors: list[np.ndarray], centered: bool) -> np.ndarray:

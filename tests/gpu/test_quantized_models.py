@@ -212,10 +212,16 @@ def test_codes_of_norms_and_of_values(
 
 @pytest.mark.parametrize("code", [I8, E4M3], ids=lambda code: code.__name__)
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_attention_makes_codes(precision: str, code: type, tmp_path: Path) -> None:
-    """Nothing but products, attention and norms is left; the input's codes have a node."""
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_attention_and_norms_make_codes(
+    after: bool, precision: str, code: type, tmp_path: Path
+) -> None:
+    """Nothing but products, attention and norms is left; the input's codes have a node. The norm
+    writes its values, too, where the residual behind it reads these."""
     with kernels.making():
-        found = _verified(_transformer(code), tmp_path, precision)
+        found = _verified(_transformer(code, after), tmp_path, precision)
+    (norm,) = (name for name in found if name.startswith("LayerNorm"))
+    assert ("_Store" in norm.removeprefix("LayerNorm_Add_Store")) == after
     assert sum(name.startswith("FusedAttention_Quantize") for name in found) == 1
     assert sum(name.startswith("FusedQuantize_") for name in found) == 1
     assert sum(name.startswith("FusedQuantized") for name in found) == 6

@@ -83,10 +83,12 @@ def unmoved() -> Iterator[None]:
 
 @contextmanager
 def making() -> Iterator[None]:
-    """As if the kernels of attention that make codes had run on a GPU."""
-    attention = named("attention_sm90")
-    before, attention.codes_measured = attention.codes_measured, True
+    """As if attention that makes codes, and norms that write values beside these, had run on a
+    GPU."""
+    attention, norm = named("attention_sm90"), named("norm")
+    before = attention.codes_measured, norm.moves_values
+    attention.codes_measured = norm.moves_values = True
     try:
         yield
     finally:
-        attention.codes_measured = before
+        attention.codes_measured, norm.moves_values = before

@@ -94,6 +94,39 @@ def test_values_that_others_read_are_written_by_the_norm(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.parametrize("precision", ["keep", "fp16"])
+@pytest.mark.parametrize("code", [I8, E4M3], ids=lambda code: np.dtype(code).name)
+def test_a_norm_writes_values_beside_codes(code: Any, precision: str, tmp_path: Path) -> None:
+    """As in transformers whose residuals are normalized values."""
+    dtype, name = DType.of_codes(np.dtype(code)), "F32" if precision == "keep" else "F16"
+    assert dtype is not None
+    with kernels.making():
+        (found,) = _fused(_model(_of_a_sum, code, later=True), tmp_path, precision)
+    assert found.startswith(f"LayerNorm_Add_Scale_Bias_Store{name}_Quantize{dtype.name}_")
+
+
+@pytest.mark.parametrize("build", [_layer_norm, _rms_norm], ids=["layer norm", "rms norm"])
+def test_values_beside_codes_may_not_be_an_output(build: Build, tmp_path: Path) -> None:
+    model = _model(build, later=True)
+    (name,) = (n.input[0] for n in model.graph.node if n.op_type == "QuantizeLinear")
+    model.graph.output.append(onnx.helper.make_tensor_value_info(name, 1, SHAPE))
+    with kernels.making():
+        assert _fused(model, tmp_path, "keep") == ["FusedQuantize_QuantizeI8_f32"]
+
+
+def test_a_norm_has_two_outputs_at_most(tmp_path: Path) -> None:
+    """The sum that others read goes before the values that others read."""
+
+    model = _model(_of_a_sum, later=True)
+    (total,) = (n.output[0] for n in model.graph.node if list(n.input) == ["x", "r"])
+    y = model.graph.output[0].name
+    model.graph.node.append(onnx.helper.make_node("Mul", [y, total], ["z"]))
+    model.graph.output[0].name = "z"
+    with kernels.making():
+        found = _fused(model, tmp_path, "keep")
+    assert found == ["FusedQuantize_QuantizeI8_f32"]
+
+
 def test_values_that_are_an_output_are_written_by_the_norm(tmp_path: Path) -> None:
     model = _model(_layer_norm)
     (name,) = (n.output[0] for n in model.graph.node if n.op_type == "LayerNormalization")

@@ -11,7 +11,8 @@
 // rotated in registers.
 //
 // A row has a part of a warp, a warp, or a block. Results are the same bits on every run, and do
-// not depend on other rows. They are codes of 8 bits where the chain ends with Quantize.
+// not depend on other rows. They are codes of 8 bits where the chain ends with Quantize; with a
+// step StoreF16 and so on in front of it, the second output is the result as values.
 //
 // Constraints: columns, pitches and pointers are multiples of align_a elements, and a row has at
 // most tile_n * tile_k accesses of that size.
@@ -95,6 +96,9 @@ struct Norm {
                                   !Stores && sizeof(Output) > 1),
                 "heads have neither residuals nor codes");
   static_assert(Tile::kHeads || !Chain::kRotated, "rows of heads alone are rotated");
+  static_assert(!Chain::kStores || (!Stores && sizeof(Output) == 1 &&
+                                    std::is_same_v<typename Chain::Value, Element>),
+                "values are stored beside codes, in the type of x, and no sum is stored then");
 
   static const char* prepare() { return ReserveSharedMemory(kKernel, 0); }
 
@@ -109,7 +113,7 @@ struct Norm {
     if (!IsAligned(args.x, kBytes) || !IsAligned(args.y, Tile::kWidth * sizeof(Output)) ||
         !IsAligned(args.sum, kBytes))
       return "x or a result is not aligned to align_a elements";
-    if (Stores && args.sum == nullptr) return "the second output is missing";
+    if ((Stores || Chain::kStores) && args.sum == nullptr) return "the second output is missing";
     if (Tile::kTokens != (args.tokens > 0)) return "the kernel is for other rows";
     if (Tile::kTokens && (args.prefix < 0 || args.prefix >= args.tokens || args.rows % args.tokens))
       return "rows are no whole sequences";

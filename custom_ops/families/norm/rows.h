@@ -283,6 +283,7 @@ class Rows {
           cutlass::Array<float, T::kWidth> values;
           CUTLASS_PRAGMA_UNROLL
           for (int i = 0; i < T::kWidth; ++i) values[i] = factor.apply(values_[b][v][i], i);
+          if constexpr (Chain::kStores) store_values(b, v, values);
           static_cast<cutlass::Array<Output, T::kWidth>&>(y) =
               Chain::template encode<Output>(values, params_.epilogue.params);
         } else {
@@ -304,6 +305,14 @@ class Rows {
       values_[b][v][i] = float(sum[i]);
     }
     if (held) norm::Store<T::kHint>(at<Access>(params_.sum, row(b), v, params_.columns), sum);
+  }
+
+  // The result as other nodes read it, beside its codes.
+  __device__ void store_values(int b, int v, const cutlass::Array<float, T::kWidth>& values) const {
+    Access stored;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < T::kWidth; ++i) stored[i] = Element(values[i]);
+    norm::Store<T::kHint>(at<Access>(params_.sum, row(b), v, params_.columns), stored);
   }
 
   template <class Do>

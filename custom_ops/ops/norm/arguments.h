@@ -28,7 +28,7 @@ struct NormArguments {
   bool centered;  // false: the mean counts as zero (RMS normalization)
   float epsilon;
   const void* x;
-  void *y, *sum;  // `sum` takes s if kernels of the chain store it
+  void *y, *sum;  // `sum` takes s if kernels of the chain store it, or y's values beside codes
   int64_t x_pitch, y_pitch;
   EpilogueArguments epilogue;
   int tokens = 0, prefix = 0;  // 0 tokens: rows belong to no sequences

@@ -128,6 +128,7 @@ class Norm(Family[NormConfig]):
     )
     tensor_cores = False
     codes = CODES
+    moves_values = False  # until kernels that write values beside codes have run on a GPU
 
     def candidates(self, problem: NormProblem, arch: Arch) -> tuple[NormConfig, ...]:
         """None for rows of more than 16,384 values, and for pairs that no access has whole."""

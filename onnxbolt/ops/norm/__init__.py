@@ -34,9 +34,9 @@ from onnxbolt.problems import (
 
 
 class _Norm(FusedOp):
-    """x [.., C] to y [.., C], and to x plus the residual if that has further readers. The
-    candidate's links are, as far as they are there, Add with the residual, Store, Scale with gamma,
-    Bias with beta and Quantize."""
+    """x [.., C] to y [.., C], and to x plus the residual if that has further readers, or to the
+    values of y beside its codes. The candidate's links are, as far as they are there, Add with the
+    residual, Store, Scale with gamma, Bias with beta, a store of values, and Quantize."""
 
     problem_type = NormProblem
     centered: ClassVar[bool]
@@ -83,7 +83,7 @@ class _Norm(FusedOp):
 
     def body(self, body: Body, signature: Signature, opset: int) -> str:
         """The statistics in fp32, as the kernels have them; the sum is rounded where it is
-        stored."""
+        stored, values beside codes are not rounded in front of these."""
         steps, names = signature.steps, iter(super().inputs(signature))
         result, have = self._x(body, signature), body.dtype
         for step in steps:
@@ -98,6 +98,9 @@ class _Norm(FusedOp):
                 result = step.row.body(body, opset, result, next(names), step.params)
         if steps and steps[-1].row.cast:
             body.dtype = DType.F32
+            for step in steps:
+                if step.row.values:
+                    body.store(result, step.row.values)
             return steps[-1].row.body(body, opset, result, "", steps[-1].params)
         return body.convert(result, DType.F32, have)
 

@@ -21,7 +21,7 @@ import onnx_graphsurgeon as gs
 from onnxbolt import domains, families
 from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import STORE, Step
+from onnxbolt.epilogues import STORE, STORE_VALUES, Step
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.ops.quantize.pattern import codes_behind
 from onnxbolt.patterns.types import AnchorPattern, Match
@@ -127,11 +127,24 @@ def _matched(
     first = node if before is None else before.node
     others = () if first is node else (node,)
     anchor = Anchor(op, first, x, None, dtype, (), others)
-    end = codes_behind(node.outputs[0]) if op.makes_codes else None
-    code = None if end is None else end.step.row.cast
-    if end is not None and code is not None and families.takes_codes(op.name, code):
-        links.append(end)
+    if op.makes_codes:
+        links += _codes(op, node.outputs[0], stores=any(link.step.row.stores for link in links))
     return anchor, tuple(links)
+
+
+def _codes(op: FusedOp, y: gs.Tensor, stores: bool) -> tuple[Link, ...]:
+    """The link of the codes that are made of y, behind one that stores y if others read it as well;
+    none where there are no such codes, or no kernel. `stores`: the kernel has a second output."""
+    end, dtype = codes_behind(y), DType.of(y.dtype)
+    code = None if end is None else end.step.row.cast
+    if end is None or code is None or not families.takes_codes(op.name, code):
+        return ()
+    if len(y.outputs) == 1:
+        return (end,)
+    problem = op.problem_type
+    if stores or dtype is None or problem is None or not families.moves_values(problem):
+        return ()
+    return Link(Step(STORE_VALUES[dtype]), None, (), y), end
 
 
 def _reason(node: gs.Node, x: gs.Tensor, factors: list[gs.Tensor]) -> str:

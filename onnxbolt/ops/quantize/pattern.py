@@ -52,11 +52,13 @@ def end(node: gs.Node) -> Link | None:
 
 
 def codes_behind(tensor: gs.Tensor) -> Link | None:
-    """The link of the codes that are made of `tensor`, which no other node reads; None where there
-    are none."""
-    reader = tensor.outputs[0] if len(tensor.outputs) == 1 else None
-    if reader is None:
-        return None
+    """The link of the first codes that are made of `tensor`, which other nodes may read as well;
+    None where there are none."""
+    return next((link for reader in tensor.outputs if (link := _codes_of(reader))), None)
+
+
+def _codes_of(reader: gs.Node) -> Link | None:
+    """The link of the codes that a QuantizeLinear, or a Cast in front of one, makes."""
     if is_quantize(reader):
         return end(reader)
     quantize = _behind(reader)
