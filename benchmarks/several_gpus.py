@@ -84,7 +84,7 @@ def measured(
         *cold[first:],
     ]
     if chosen.cache:
-        os.environ["ONNXBOLT_CACHE_DIR"] = str(chosen.cache)
+        os.environ["ONNXBOLT_CACHE_DIR"] = str(chosen.cache.resolve())
     for what, count in runs:
         if time.monotonic() >= end:
             yield f"no time for {what} {count}"
