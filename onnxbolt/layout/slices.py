@@ -197,7 +197,9 @@ class _Concat:
 
     def _obstacle(self, widths: list[int]) -> str:
         dtype = DType.of(self.out.dtype)
-        if dtype is None or any(width % dtype.alignment for width in widths):
+        if dtype is None:
+            return f"no kernel writes slices of {self.out.dtype}"
+        if any(width % dtype.alignment for width in widths):
             return f"slices are not aligned to 16 bytes: {', '.join(map(str, widths))} channels"
         return "a subgraph reads the result" if self.out.name in self._graph.captured else ""
 

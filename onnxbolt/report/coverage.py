@@ -16,7 +16,8 @@ _KEPT = {
     **dict.fromkeys(("GRU", "LSTM", "RNN"), "a recurrent layer, which stays with ONNX Runtime"),
 }
 # an op type that contains one of these is a quantized product
-_QUANTIZED = ("Integer", "QLinear", "QGemm", "QAttention", "DynamicQuantize", "NBits", "Bnb4")
+_AT_RUN_TIME = ("Integer", "DynamicQuantize")
+_QUANTIZED = ("QLinear", "QGemm", "QAttention", "NBits", "Bnb4")
 
 
 def coverage(products: Sequence[Product], fused_sources: Collection[str]) -> float | None:
@@ -64,6 +65,8 @@ def _key(product: Product) -> str:
 def _reason(product: Product) -> str:
     if product.left:
         return f"inside a body that is not optimized: {product.left}"
+    if any(part in product.op for part in _AT_RUN_TIME):
+        return "its scales are computed at run time: quantize it statically"
     if any(part in product.op for part in _QUANTIZED):
         return "quantized products stay with ONNX Runtime"
     if product.domain == CONTRIB:

@@ -184,6 +184,8 @@ def test_quantized_products_that_matching_does_not_know() -> None:
     product = Product("y", "MatMulNBits", "com.microsoft", 1, weighted=True)
     (refusal,) = left_out([product], set(), [])
     assert refusal.reason == "quantized products stay with ONNX Runtime"
+    (refusal,) = left_out([replace(product, op="MatMulInteger", domain="")], set(), [])
+    assert refusal.reason == "its scales are computed at run time: quantize it statically"
 
 
 def test_nothing_fused_is_a_warning_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:

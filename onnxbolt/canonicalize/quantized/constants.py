@@ -14,6 +14,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.canonicalize.quantized.scaling import (
+    EIGHT_BITS,
     INTEGERS,
     PRODUCTS,
     Scaling,
@@ -35,6 +36,7 @@ from onnxbolt.graph.edit import (
 )
 
 _BIASES = (*INTEGERS, np.dtype(np.int32))
+_VALUES = (np.dtype(np.float32), np.dtype(np.float16))
 _SIGN = 0x80
 
 
@@ -55,9 +57,9 @@ def run(graph: gs.Graph) -> int:
 def _quantize(graph: gs.Graph, node: gs.Node) -> bool:
     scaling = scaling_of(node) if is_quantize(node) else None
     (x, *_), y = node.inputs, node.outputs[0]
-    if scaling is None or scaling.code not in INTEGERS or pinned(graph, y):
+    if scaling is None or scaling.code not in EIGHT_BITS or pinned(graph, y):
         return False
-    plain = x.dtype == scaling.scale.dtype == np.float32
+    plain = x.dtype == scaling.scale.dtype and x.dtype in _VALUES
     if not plain or not np.all(np.isfinite(x.values)) or not np.all(np.isfinite(scaling.scale)):
         return False
     if not np.all(scaling.scale):

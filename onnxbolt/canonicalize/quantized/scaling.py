@@ -18,6 +18,7 @@ INTEGERS = (np.dtype(np.int8), np.dtype(np.uint8))
 EIGHT_BITS = (*INTEGERS, np.dtype(ml_dtypes.float8_e4m3fn))
 # operators whose input 1 is a weight
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_LARGEST_E4M3 = 448.0
 _LAST_CODE = 255  # the largest distance of two codes of a byte
 
 
@@ -68,11 +69,15 @@ class Scaling:
         return bool(np.all((scale >= limits.tiny) & (scale * _LAST_CODE <= limits.max)))
 
     def quantized(self, values: np.ndarray) -> np.ndarray:
-        """The codes of values, as QuantizeLinear computes them for integers and fp32 scales."""
+        """The codes of finite values, as QuantizeLinear computes them: in fp32, whatever the type
+        of values and scales."""
         scale, zero = (self._spread(numbers, values.ndim) for numbers in (self.scale, self.zero))
-        limits = np.iinfo(self.code)
         with np.errstate(over="ignore"):
-            rounded = np.rint(values.astype(np.float32) / scale).astype(np.float64)
+            steps = values.astype(np.float32) / scale.astype(np.float32)
+        if self.code not in INTEGERS:
+            return np.clip(steps, -_LARGEST_E4M3, _LARGEST_E4M3).astype(self.code)
+        limits = np.iinfo(self.code)
+        rounded = np.rint(steps).astype(np.float64)
         return np.clip(rounded + zero, limits.min, limits.max).astype(self.code)
 
     def dequantized(self, codes: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
@@ -93,16 +94,35 @@ def test_a_weight_that_something_else_reads_stays_unsigned(shared: bool) -> None
         assert rewritten(source, run, {"x": x}, 1) == ["DequantizeLinear", "MatMul"]
 
 
-def test_matrices_of_codes_and_fp16_stay() -> None:
+@pytest.mark.parametrize("code", [np.int8, ml_dtypes.float8_e4m3fn])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_weights_of_each_type_become_codes(dtype: Any, code: Any) -> None:
+    """As ModelOpt writes them: weights of fp8 and of fp16, with a scale for each column."""
+    weight = values(0, 1, 16, 16).astype(dtype)
+    source = model(
+        [
+            ("QuantizeLinear", "w s z", "q", {"axis": 1}),
+            ("DequantizeLinear", "q s z", "v", {"axis": 1}),
+            ("Transpose", "v", "y", {"perm": [1, 0]}),
+        ],
+        {"x": weight},
+        ["y"],
+        {
+            "w": weight,
+            "s": (np.abs(weight).max(axis=0) / 100).astype(dtype),
+            "z": np.zeros(16, code),
+        },
+    )
+    assert rewritten(source, run, {"x": weight}, 1) == ["DequantizeLinear", "Transpose"]
+
+
+def test_matrices_of_codes_stay() -> None:
     x = values(0, 1, 4, 4)
     table = {"w": codes(np.int8, 0, 4, 4), "s": np.float32(0.1), "z": np.int8(0)}
     unchanged(
         model([("DequantizeLinear", "w s z", "v"), ("Add", "x v", "y")], {"x": x}, ["y"], table),
         run,
     )
-    half = {"w": np.array([1, 2, 3, 4], np.float16), "s": np.float16(0.1), "z": np.int8(0)}
-    nodes = [("QuantizeLinear", "w s z", "q"), ("DequantizeLinear", "q s z", "v")]
-    unchanged(model([*nodes, ("Add", "x v", "y")], {"x": x.astype(np.float16)}, ["y"], half), run)
 
 
 def test_values_that_are_no_numbers_stay() -> None:
