@@ -2,8 +2,9 @@
 the planner with -m nvcc.
 
 A family's code for the host is the same for all architectures, so that it is compiled for one of
-them. tests/e2e/test_library.py has the families gemm_2x and conv_2x for sm_80, and pool for sm_80
-and sm_90a.
+them. Families that are compiled alone for one architecture share a unit for another.
+tests/e2e/test_library.py has the families gemm_2x and conv_2x for sm_80, and pool for sm_80 and
+sm_90a.
 """
 
 from __future__ import annotations
@@ -30,7 +31,14 @@ from onnxbolt.families.depthwise import DepthwiseConfig
 from onnxbolt.families.gemm_2x import Gemm2xConfig
 from onnxbolt.families.gemm_3x import Gemm3xConfig
 from onnxbolt.problems import ConvProblem, GemmProblem
-from tests.codegen.compilation import DeviceToolchain, compile_all, slow_code, units, watchful
+from tests.codegen.compilation import (
+    DeviceToolchain,
+    compile_all,
+    joined,
+    slow_code,
+    units,
+    watchful,
+)
 
 CHAIN = ("Bias", "Add", "Relu")
 LAYERS = ("Bias", "Relu", PRODUCT, *CHAIN)
@@ -94,16 +102,14 @@ def _b2b_conv(arch: int) -> Instance:
     return Instance(config, DType.F16, DType.F16, LAYERS)
 
 
-WHOLE = units([*_families(90), _cutlass_3x(), _b2b_gemm(80), _b2b_conv(80)], 1)
-DEVICE = units(
-    [
-        *_cutlass_2x(90),
-        *_families(80),
-        *(_b2b_gemm(arch) for arch in ARCHS if arch != 80),
-        _b2b_conv(75),
-    ],
-    1,
-)
+WHOLE = [
+    *units([*_families(90), _cutlass_3x()], 1),
+    joined([_b2b_conv(80), _b2b_gemm(80)]),
+]
+_BESIDE = {75: [_b2b_conv(75)], 80: _families(80), 90: _cutlass_2x(90)}
+DEVICE = [
+    joined([*_BESIDE.get(arch, ()), *([_b2b_gemm(arch)] if arch != 80 else [])]) for arch in ARCHS
+]
 
 
 @pytest.fixture(scope="module")
