@@ -137,13 +137,14 @@ class Anchor:
 class Link:
     """One step of an epilogue: the operand that it reads beside the result so far, the nodes that
     it replaces, and the tensor that it computes. `last` is the link in its place where an epilogue
-    ends with it."""
+    ends with it, `without` the one where an epilogue ends in front of its last node."""
 
     step: Step
     operand: gs.Tensor | None
     nodes: tuple[gs.Node, ...]
     output: gs.Tensor
     last: Link | None = None
+    without: Link | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,6 +290,15 @@ class Candidate:
             None,
         )
 
+    def ending(self, count: int) -> Candidate | None:
+        """The candidate that ends in front of the last node of the link behind `count` of them, or
+        with the last of these, as `prefix` has it."""
+        without = self.links[count].without if count < len(self.links) else None
+        if without is None:
+            return self.prefix(count)
+        links = (*self.links[:count], without)
+        return dataclasses.replace(self, links=links).prefix(len(links))
+
     def before(self, node: gs.Node) -> Candidate | None:
         """The longest prefix that does not replace `node`; None if there is none."""
         if any(node is own for own in self.anchor.nodes):
@@ -297,7 +307,10 @@ class Candidate:
             (i for i, link in enumerate(self.links) if any(n is node for n in link.nodes)),
             len(self.links),
         )
-        last = self.links[kept].last if kept < len(self.links) else None
+        link = self.links[kept] if kept < len(self.links) else None
+        if link is not None and link.without is not None and node not in link.without.nodes:
+            return self.ending(kept)
+        last = None if link is None else link.last
         # such a link takes the node only if it is not the last one
         return self.prefix(kept + (last is not None and all(n is not node for n in last.nodes)))
 

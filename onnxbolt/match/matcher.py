@@ -168,7 +168,8 @@ def _written(found: Continuation, pinned: set[str]) -> Continuation:
     for place, link in enumerate(found.links):
         within = (t for node in link.nodes for t in node.outputs if t is not link.output)
         if any(tensor.name in pinned for tensor in within):
-            kept = found.links[:place] + (() if link.last is None else (link.last,))
+            last = link.last or link.without
+            kept = found.links[:place] + (() if last is None else (last,))
             return found._replace(links=kept)
     return found
 

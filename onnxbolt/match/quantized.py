@@ -66,10 +66,12 @@ def refusals(graph: gs.Graph) -> list[Refusal]:
 
 
 def between_codes(graph: gs.Graph) -> frozenset[gs.Node]:
-    """The nodes that kernels of products of codes compute in fp32, whatever the precision."""
+    """The nodes that kernels of products of codes compute in fp32, whatever the precision: not what
+    begins with an addition of values and ends without codes, which has 16 bits then."""
     found = match(graph).candidates
-    anchors = (c for c in found if isinstance(c.anchor, pattern.QuantizedAnchor))
-    return frozenset(node for candidate in anchors for node in candidate.nodes)
+    products = (c for c in found if isinstance(c.anchor, pattern.QuantizedAnchor))
+    inside = (c.prefix(pattern.in_fp32(c.links)) for c in products)
+    return frozenset(node for candidate in inside if candidate for node in candidate.nodes)
 
 
 # QuantizeLinear and DequantizeLinear within epilogues, by the names of the tensors that they round

@@ -220,7 +220,7 @@ class _Chains:
         for node, candidate in self.starting.items():
             if node in inside:
                 continue
-            shorter = map(candidate.prefix, candidate.whole_nodes)
+            shorter = map(candidate.ending, candidate.whole_nodes)
             until = (kernel for kernel in shorter if kernel and kernel.output.name in ends)
             if (kernel := next(until, _first_layer(candidate))) is not None:
                 inside.update(kernel.products)

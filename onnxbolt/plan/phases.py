@@ -214,7 +214,7 @@ class Phases:
                     for end in candidate.whole_nodes[:-1]
                     if any(wanted[node] > 1 for node in candidate.links[end].nodes)
                 )
-            found = (candidate.prefix(end) for end in sorted(ends))
+            found = (candidate.ending(end) for end in sorted(ends))
             for kernel in {identity(each): each for each in found if each is not None}.values():
                 whole = dataclasses.replace(kernel, layers=layers_of(kernel, self._starting))
                 yield whole

@@ -11,7 +11,7 @@ import pytest
 from onnxbolt.archs import get
 from onnxbolt.dtypes import CODES, DType
 from onnxbolt.epilogues import QUANTIZE
-from onnxbolt.families import candidates, config_from, takes_codes
+from onnxbolt.families import candidates, config_from
 from onnxbolt.families.attention_sm90 import (
     AttentionSm90Config,
     MaskForm,
@@ -192,4 +192,3 @@ def test_results_may_be_codes(code: DType) -> None:
     assert VIT.bytes_moved - coded.bytes_moved == 32 * 197 * 12 * 64
     assert not _of(dataclasses.replace(coded, value_size=72))
     assert _of(dataclasses.replace(coded, size=72))
-    assert not takes_codes("attention", code)  # before they have run on a GPU

@@ -12,8 +12,15 @@ import pytest
 from onnx import ModelProto, NodeProto, helper
 
 from onnxbolt import archs
+from onnxbolt.canonicalize import canonicalize
 from onnxbolt.dtypes import DType
 from onnxbolt.families import named
+from onnxbolt.graph.importer import import_model
+from onnxbolt.graph.shapes import infer
+from onnxbolt.graph.stages import Stages
+from onnxbolt.match import preparation, quantized
+from onnxbolt.match.matcher import match
+from onnxbolt.precision import convert
 from onnxbolt.problems import QuantizedConvProblem, QuantizedGemmProblem
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CPU
@@ -108,6 +115,51 @@ def test_stored_graphs(name: str, precision: str, tmp_path: Path) -> None:
     assert _both(fused).op_type == f"FusedQuantizedConv_{steps}_{code.lower()}"
     result = verify(model, fused, providers=[CPU])
     assert result.passed, result.text()
+
+
+def _residuals() -> ModelProto:
+    """Two linear layers with residuals, as transformers have them."""
+    net = Net({"x": (6, 32)}, opset=19, seed=5)
+    numbers = net.const(0.031), net.const(0, np.int8)
+    y = net.node("Tanh", "x")
+    for _ in range(2):
+        q = net.node("QuantizeLinear", net.node("Tanh", y), *numbers)
+        codes = net.const(net.rng.integers(-127, 128, (32, 32)), np.int8)
+        weight = net.node("DequantizeLinear", codes, net.const(0.0011))
+        z = net.node("MatMul", net.node("DequantizeLinear", q, *numbers), weight)
+        y = net.node("Add", net.node("Add", z, net.normal(32)), y)
+    return net.model(net.node("Tanh", y))
+
+
+@pytest.mark.parametrize("precision", ["keep", "fp16", "bf16"])
+def test_residuals_have_the_type_of_the_model(precision: str, tmp_path: Path) -> None:
+    """They are added in fp32."""
+    model, name = _residuals(), {"keep": "F32"}.get(precision, precision.upper().replace("P", ""))
+    fused = fusing.fused(model, tmp_path, precision)
+    types = fusing.types(fused)
+    assert types[f"FusedQuantizedGemm_Dequantize_Bias_Add{name}_Cast{name}_i8"] >= 1
+    assert sum(count for op, count in types.items() if f"_Add{name}" in op) == 2
+    result = verify(model, fused, providers=[CPU])
+    assert result.passed, result.text()
+
+
+def test_a_cast_stays_with_a_product_whose_residual_another_kernel_adds() -> None:
+    graph = import_model(_residuals())
+    infer(graph)
+    canonicalize(graph, Stages())
+    preparation.prepare(graph)
+    convert(graph, "fp16", between=quantized.between_codes(graph))
+    found = [c for c in match(graph).candidates if "AddF16" in c.steps]
+    assert len(found) == 2
+    for candidate in found:
+        at = candidate.steps.index("AddF16")
+        cast, add = candidate.links[at].nodes
+        assert (cast.op, add.op) == ("Cast", "Add")
+        shorter, alone = candidate.before(add), candidate.before(cast)
+        assert shorter is not None
+        assert alone is not None
+        assert shorter.steps == (*candidate.steps[:at], "CastF16")
+        assert alone.steps == candidate.steps[:at]
 
 
 def test_sums_are_written_as_values_where_no_kernel_moves_both(

@@ -26,7 +26,7 @@ class QuantizedGemmSm90(Family[QuantizedGemmSm90Config]):
     number, name, config = 34, "quantized_gemm_sm90", QuantizedGemmSm90Config
     problems, kinds = (QuantizedGemmProblem,), frozenset({"quantized_gemm"})
     needs = frozenset({Capability.CLUSTERS, Capability.TMA, Capability.WGMMA})
-    moves_values = False  # residuals of transformers would become fp32
+    moves_values = True
 
     def candidates(
         self, problem: QuantizedGemmProblem, arch: Arch

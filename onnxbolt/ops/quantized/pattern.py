@@ -9,8 +9,8 @@ else reads the codes, it is a step that rounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -172,6 +172,14 @@ def stored_and_quantized(anchor: Anchor, tensor: gs.Tensor) -> tuple[Link, ...]:
             if isinstance(found, Link):
                 return (Link(Step(STORE_VALUES[dtype]), None, (), tensor), found.last or found)
     return ()
+
+
+def in_fp32(links: Sequence[Link]) -> int:
+    """How many links stay in fp32: those in front of an addition of values that others write, where
+    no codes are behind it, else all."""
+    adds = [i for i, link in enumerate(links) if link.step.name in ADD_VALUES.values()]
+    rounds = any(is_quantize(node) for link in links[min(adds, default=0) :] for node in link.nodes)
+    return adds[0] if adds and not rounds else len(links)
 
 
 def _moves_values(anchor: Anchor) -> bool:
@@ -338,11 +346,20 @@ def _add_values(node: gs.Node, tensor: gs.Tensor, other: gs.Tensor, anchor: Anch
 
 
 def _cast(op: FusedOp, node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> Link | None:
-    """Cast of values to 16 bits."""
-    made = DType.of(node.outputs[0].dtype)
+    """Cast of values to 16 bits, and the addition of such values, which the kernel does in fp32."""
+    result = node.outputs[0]
+    made = DType.of(result.dtype)
     if anchor.op is not op or made in (None, DType.F32) or tensor.dtype != np.float32:
         return None
-    return Link(Step(CASTS[made]), None, (node,), node.outputs[0])
+    end = Link(Step(CASTS[made]), None, (node,), result)
+    add = result.outputs[0] if len(result.outputs) == 1 else None
+    if add is None or add.op != "Add" or add.domain or add.inputs[0] is add.inputs[1]:
+        return end
+    (other,) = (each for each in add.inputs if each is not result)
+    if isinstance(other, gs.Constant) or decoded(other) is not None:
+        return end
+    found = _add_values(add, result, other, anchor)
+    return end if isinstance(found, str) else replace(found, nodes=(node, add), without=end)
 
 
 def own_pairs(graph: gs.Graph, operator: str) -> None:
