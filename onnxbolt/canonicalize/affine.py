@@ -102,7 +102,7 @@ def _into_conv(
     if shifted.any() or given is not None:
         bias = add_constant(graph, f"{(weight if given is None else given).name}_shifted", shifted)
         conv.inputs = [*conv.inputs[:2], bias]
-    _take_over(graph, conv, node)
+    take_over(graph, conv, node)
     return True
 
 
@@ -135,12 +135,12 @@ def _into_product(
         product.outputs = [inner]
     if given is not None:
         maker.inputs = [inner, add_constant(graph, f"{given.name}_shifted", shifted)]
-        _take_over(graph, maker, node)
+        take_over(graph, maker, node)
     elif shifted.any():
         node.op, node.attrs, node.origin = "Add", {}, None
         node.inputs = [inner, add_constant(graph, f"{weight.name}_shift", shifted)]
     else:
-        _take_over(graph, product, node)
+        take_over(graph, product, node)
     return True
 
 
@@ -187,7 +187,7 @@ def rounded(weight: gs.Constant, values: np.ndarray) -> np.ndarray | None:
     return rounded if np.isfinite(rounded.astype(np.float64)).all() else None
 
 
-def _take_over(graph: gs.Graph, maker: gs.Node, node: gs.Node) -> None:
+def take_over(graph: gs.Graph, maker: gs.Node, node: gs.Node) -> None:
     """Make `maker` write the output of `node`, under its name."""
     y = node.outputs[0]
     remove(graph, [node])

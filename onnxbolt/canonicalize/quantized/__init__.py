@@ -14,7 +14,15 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt import families
 from onnxbolt.canonicalize import constant_fold
-from onnxbolt.canonicalize.quantized import clips, constants, gemms, merges, moves, operators
+from onnxbolt.canonicalize.quantized import (
+    batchnorms,
+    clips,
+    constants,
+    gemms,
+    merges,
+    moves,
+    operators,
+)
 from onnxbolt.canonicalize.quantized.scaling import DEQUANTIZE, QUANTIZE
 from onnxbolt.domains import CONTRIB
 from onnxbolt.graph import promises
@@ -25,6 +33,7 @@ from onnxbolt.graph.shapes import infer
 PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (operators.run, "operators on codes written between DequantizeLinear and QuantizeLinear"),
     (constants.run, "quantized constants computed"),
+    (batchnorms.run, "BatchNormalization folded into scales of codes"),
     (gemms.run, "Gemm of constant codes written as MatMul and Add"),
     # codes behind a DequantizeLinear that moved, and Clips of codes
     (constant_fold.run, "constant expressions computed"),
