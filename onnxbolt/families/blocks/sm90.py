@@ -107,9 +107,10 @@ _CODE_OPERATIONS = 14.0  # further ones of products of codes: conversions, and p
 # pixels that a warp stores at once in each of eight channels of NCHW output; clocks of an SM per
 # value
 _PLANE_PIXELS, _PLANE_VALUE = 8, 0.25
-# sums of k-blocks that an SM adds in fp32 in a clock, where kernels of codes do, by the sets of
-# registers for them; with one they wait for the products of each k-block
-_ADDITIONS = {1: 32.0, 2: 256.0}
+# sums of k-blocks that an SM adds in fp32 in a clock, where kernels of codes do: with two sets of
+# registers for them, and with one by the warpgroups that share a tile, which wait for the products
+# of each k-block while others multiply
+_ADDITIONS_OF_TWO, _ADDITIONS_OF_ONE = 256.0, {1: 32.0, 2: 48.0, 3: 128.0}
 _SPLIT_US = 0.7  # for the barriers of a cluster
 _REMOTE = 8.6  # bytes per clock that one SM receives from others
 # the part of cooperative epilogues that is not hidden when a block has several tiles
@@ -573,7 +574,8 @@ def block_clocks(problem: Product, config: ProductConfig, arch: Arch) -> float:
     size = dtype.bytes
     products = 2 * rows * columns * k / (_PRODUCTS * 2 / size)
     if config.partial_sums:
-        products += rows * columns / _ADDITIONS[config.partial_sums]
+        one = _ADDITIONS_OF_ONE[config.tile_groups]
+        products += rows * columns / (_ADDITIONS_OF_TWO if config.partial_sums > 1 else one)
     a, b = rows * k * size, 0 if config.resident else columns * k * size
     product_rows, product_columns = config.product
     shared = (product_rows // 64 * (64 + product_columns) * k * size + a + b) / _SHARED
