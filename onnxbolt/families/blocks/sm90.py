@@ -68,6 +68,8 @@ _SPLITS = (2, 4, 8)
 # beside resident weights: bytes of a ring that hide the memory's latency, and the least number of
 # stages
 _RING_BYTES, _RESIDENT_STAGES = 65536, 4
+# the stages of a kernel of codes whose resident weights leave no room for the first number of them
+_FEWER_STAGES = {8: 6}
 
 _WIDE = 16  # the least bytes that TMA moves
 _MAX_STAGES, _MIN_STAGES = 16, 3
@@ -282,7 +284,8 @@ def candidates(kind: type[S], problem: Product, arch: Arch, swizzle: int) -> tup
         for tile in TILES
     ]
     found += (config for k in depths for config in _swapped(kind, k, problem, arch, swizzle))
-    feasible = (config for config in dict.fromkeys(found) if fits(config, problem, arch))
+    shrunk = (_beside_weights(config, problem, arch) for config in dict.fromkeys(found))
+    feasible = (config for config in shrunk if fits(config, problem, arch))
     return tuple(
         variant for config in feasible for variant in (config, *_splits(config, problem, arch))
     )
@@ -323,6 +326,14 @@ def _config(
         consumers=tile.consumers,
         resident=tile.resident,
     )
+
+
+def _beside_weights(config: S, problem: Product, arch: Arch) -> S:
+    """The configuration with fewer stages if resident weights take the room of some. Values of 16
+    bits have not been measured with fewer."""
+    if not config.resident or not problem.dtype.is_code or fits(config, problem, arch):
+        return config
+    return replace(config, stages=_FEWER_STAGES.get(config.stages, config.stages))
 
 
 def _swapped(kind: type[S], k: int, problem: Product, arch: Arch, swizzle: int) -> Iterator[S]:
