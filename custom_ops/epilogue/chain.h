@@ -161,11 +161,12 @@ struct Chain {
     const float* own = params + kParams - Last::kParams;
 #if __CUDA_ARCH__ >= 890
     if constexpr (N % 4 == 0) {
+      const Packer packer(own);
       cutlass::AlignedArray<Output, N, 4> codes;
       CUTLASS_PRAGMA_UNROLL
       for (int i = 0; i < N; i += 4)
         reinterpret_cast<uint32_t*>(&codes)[i / 4] =
-            Last::pack(x[i], x[i + 1], x[i + 2], x[i + 3], own);
+            packer.pack(x[i], x[i + 1], x[i + 2], x[i + 3]);
       return codes;
     }
 #endif
@@ -183,24 +184,35 @@ struct Chain {
     return x;
   }
 
+  // Makes the codes of `pack`.
+  using Packer = typename LastOf<Step<Operand::kNone>, Steps...>::Type::Packer;
+  __device__ static Packer packer(const float* params) {
+    return Packer(params + kParams - Last::kParams);
+  }
+
   // The codes of 8 bits that the last step makes of `x`: of values 8 i, 8 i + 1, 8 i + 4 and 8 i +
   // 5, then of 8 i + 2, 8 i + 3, 8 i + 6 and 8 i + 7, four in each word (sm90/codes.h has this
   // order).
   template <int N>
   __device__ static cutlass::Array<uint32_t, N / 4> pack(const cutlass::Array<float, N>& x,
-                                                         const float* params) {
-    cutlass::Array<uint32_t, N / 4> words;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N / 4; ++i) {
-      const int at = i / 2 * 8 + i % 2 * 2;
-      words[i] =
-          Last::pack(x[at], x[at + 1], x[at + 4], x[at + 5], params + kParams - Last::kParams);
-    }
-    return words;
+                                                         const Packer& packer) {
+    return packer.is_centred() ? words<true>(x, packer) : words<false>(x, packer);
   }
 
  private:
   using Last = typename LastOf<Step<Operand::kNone>, Steps...>::Type;
+
+  template <bool Centred, int N>
+  __device__ static cutlass::Array<uint32_t, N / 4> words(const cutlass::Array<float, N>& x,
+                                                          const Packer& packer) {
+    cutlass::Array<uint32_t, N / 4> words;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N / 4; ++i) {
+      const int at = i / 2 * 8 + i % 2 * 2;
+      words[i] = packer.template pack<Centred>(x[at], x[at + 1], x[at + 4], x[at + 5]);
+    }
+    return words;
+  }
 
   // Vector, Tensor and Param count the operands of earlier steps, so that every index is a
   // constant.

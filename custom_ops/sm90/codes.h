@@ -77,10 +77,13 @@ template <class Shape>
 class CodesEpilogue : public Epilogue<Shape> {
  public:
   using Base = Epilogue<Shape>;
-  using Base::Base;
   using typename Base::Chain;
   using typename Base::Element;
   using typename Base::Output;
+
+  CUTLASS_DEVICE CodesEpilogue(const EpilogueMemory<Shape>& memory,
+                               const EpilogueArguments& operands, int barrier)
+      : Base(memory, operands, barrier), packer_(Chain::packer(operands.params)) {}
 
   template <class Sum, int Size, class Destination>
   CUTLASS_DEVICE void finish_unit(const Sum (&sums)[Size], int unit_row, int unit_column,
@@ -148,7 +151,7 @@ class CodesEpilogue : public Epilogue<Shape> {
     if constexpr (kPairs) {
       const auto y = Chain::apply_but_last(x, operands, params);
       if constexpr (Chain::kStores) write_values(y, unit_row, tile_column, column_end, to);
-      write_codes<kColumns>(buffer, Column, Chain::pack(y, params));
+      write_codes<kColumns>(buffer, Column, Chain::pack(y, packer_));
     } else {
       this->template write_staged<kColumns>(buffer, Column,
                                             Chain::template finish<Output>(x, operands, params));
@@ -252,9 +255,8 @@ class CodesEpilogue : public Epilogue<Shape> {
                    : "r"(codes_row(buffer, column)));
 #pragma unroll
     for (int i = 0; i < Columns / 2; ++i) {
-      const uint32_t word = words[i / 8 * 2 + row_of(i)];
-      const uint8_t byte = static_cast<uint8_t>(word >> 8 * place_of(i));
-      values[i] = float(reinterpret_cast<const Element&>(byte));
+      const epilogue::CodesOfWord<Element> codes(words[i / 8 * 2 + row_of(i)]);
+      values[i] = codes[place_of(i)];
     }
   }
 
@@ -275,6 +277,8 @@ class CodesEpilogue : public Epilogue<Shape> {
                        codes_row(buffer, column)),
                    "r"(words[0]), "r"(words[1]));
   }
+
+  typename Chain::Packer packer_;
 };
 
 }  // namespace sm90
