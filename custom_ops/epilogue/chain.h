@@ -70,6 +70,14 @@ struct Chain {
       (false || ... ||
        (Steps::kOperand == Operand::kTensor && !std::is_void_v<typename Steps::Value>));
 
+  // The place of the first tensor's parameters: of codes their scale, then their zero point.
+  static constexpr int kTensorParam = [] {
+    int at = 0, found = -1;
+    ((found = found < 0 && Steps::kOperand == Operand::kTensor ? at : found, at += Steps::kParams),
+     ...);
+    return found;
+  }();
+
   static_assert(kVectors <= kMaxVectors,
                 "a chain has at most kMaxVectors vectors along the channels");
   static_assert(kTensors <= kMaxTensors, "a chain has at most kMaxTensors tensor operands");

@@ -67,7 +67,9 @@ class HostSteps:
         self._library = ctypes.CDLL(str(path))
         self._library.host_step.restype = self._library.host_reference.restype = ctypes.c_bool
         self._library.host_bounded.restype = ctypes.c_bool
-        self._library.host_codes.argtypes = [ctypes.c_char, ctypes.c_uint32, ctypes.c_void_p]
+        self._library.host_codes.argtypes = [
+            *(ctypes.c_char, ctypes.c_uint32, ctypes.c_float, ctypes.c_void_p)
+        ]
 
     def has(self, step: str, form: Form) -> bool:
         """True if the step has that form."""
@@ -110,11 +112,12 @@ class HostSteps:
         )
         return y
 
-    def codes(self, dtype: DType, word: int) -> np.ndarray:
-        """The codes of a word, as kernels read them, in the order of its bytes."""
+    def codes(self, dtype: DType, word: int, zero: float) -> np.ndarray:
+        """The codes of a word minus their zero point, as kernels read them, in the order of its
+        bytes."""
         y = np.empty(4, np.float32)
         letter = {DType.I8: b"b", DType.U8: b"B", DType.E4M3: b"f"}[dtype]
-        self._library.host_codes(letter, word, y.ctypes.data)
+        self._library.host_codes(letter, word, zero, y.ctypes.data)
         return y
 
     def bounded(

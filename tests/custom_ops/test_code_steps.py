@@ -103,9 +103,12 @@ def test_packed_codes_are_those_of_the_reference(
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_codes_are_read_from_words(steps: HostSteps, dtype: DType) -> None:
-    bytes_ = np.arange(256, dtype=np.uint8)
-    found = np.concatenate([steps.codes(dtype, int(word)) for word in bytes_.view("<u4")])
-    assert np.array_equal(found, bytes_.view(dtype.numpy).astype(np.float32), equal_nan=True)
+    """Minus their zero point, of which those of floating point have none."""
+    codes = np.arange(256, dtype=np.uint8)
+    numbers = codes.view(dtype.numpy).astype(np.float32)
+    for zero in (0.0,) if dtype is DType.E4M3 else (0.0, 5.0, 127.0):
+        found = [steps.codes(dtype, int(word), zero) for word in codes.view("<u4")]
+        assert np.array_equal(np.concatenate(found), numbers - zero, equal_nan=True)
 
 
 @pytest.mark.parametrize("step", ROUNDING)

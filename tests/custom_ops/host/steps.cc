@@ -70,14 +70,14 @@ EXPORT bool host_pack(const char* name, const float* x, const float* params, boo
   return false;
 }
 
-// The numbers that are the codes of a word, in the order of its bytes.
-EXPORT void host_codes(char type, uint32_t word, float* y) {
+// The codes of a word minus their zero point, in the order of its bytes.
+EXPORT void host_codes(char type, uint32_t word, float zero, float* y) {
   const auto read = [&](const auto& codes) {
     for (int place = 0; place < 4; ++place) y[place] = codes[place];
   };
-  if (type == 'b') read(onnxbolt::epilogue::CodesOfWord<int8_t>(word));
-  if (type == 'B') read(onnxbolt::epilogue::CodesOfWord<uint8_t>(word));
-  if (type == 'f') read(onnxbolt::epilogue::CodesOfWord<cutlass::float_e4m3_t>(word));
+  if (type == 'b') read(onnxbolt::epilogue::CodesOfWord<int8_t>(word, zero));
+  if (type == 'B') read(onnxbolt::epilogue::CodesOfWord<uint8_t>(word, zero));
+  if (type == 'f') read(onnxbolt::epilogue::CodesOfWord<cutlass::float_e4m3_t>(word, zero));
 }
 
 // 0: none, 1: a vector, 2: a tensor; -1: no such step.
