@@ -2,12 +2,14 @@
 // (docs/decisions/quantized.md): value = (code - zero point) * scale. Parameters: the scale, then
 // the zero point, if there is one.
 //
-// `Packer`: a chain's last step, for four values: their codes, the first one in the lowest byte. It
-// multiplies by the reciprocal of the scale, which is as near as the quotient; a kernel makes it
-// once. `Centred`: the zero point is known to be 0, which takes fewer instructions.
+// Values are multiplied by the reciprocal of the scale, which is as near as the quotient.
+//
+// `Packer`: a chain's last step, for four values: their codes, the first one in the lowest byte. A
+// kernel makes it once. `Centred`: the zero point is known to be 0, which takes fewer instructions.
 #pragma once
 #include <cstdint>
 
+#include "cutlass/array.h"
 #include "cutlass/numeric_types.h"
 #include "epilogue/steps.h"
 
@@ -140,11 +142,32 @@ struct CodesOfWord<uint8_t> : IntegersOfWord<0> {
   using IntegersOfWord<0>::IntegersOfWord;
 };
 
+// Neighbouring values in fp32, codes of integers minus their zero point.
+template <class Element, int N>
+__device__ cutlass::Array<float, N> widened(const cutlass::Array<Element, N>& values, float zero) {
+  cutlass::Array<float, N> result;
+  CUTLASS_PRAGMA_UNROLL
+  for (int i = 0; i < N; ++i) {
+    if constexpr (!std::is_integral_v<Element>)
+      result[i] = float(values[i]);
+    else if constexpr (N % 4 == 0)
+      result[i] =
+          CodesOfWord<Element>(reinterpret_cast<const uint32_t*>(&values)[i / 4], zero)[i % 4];
+    else
+      result[i] = float(values[i]) - zero;
+  }
+  return result;
+}
+
+// The nearest integer, of two the even one, without the conversion unit: 3 * 2^22 and a number of
+// less than 2^22 have no room for a fraction. Larger ones stay large.
+__device__ inline float rounded(float x) { return x + 12582912.f - 12582912.f; }
+
 // Codes of integers from Low to High.
 template <int Low, int High>
 struct IntegerCodes : Step<Operand::kNone, 2> {
   __device__ static float code(float x, const float* params) {
-    return clamp(rintf(x / params[0]) + params[1], float(Low), float(High));
+    return clamp(rounded(x * (1.f / params[0])) + params[1], float(Low), float(High));
   }
 
   // An integer between the limits of int8 or uint8, after the zero point is added. Large values
@@ -240,7 +263,7 @@ struct RequantizeU8 : RequantizeIntegers<0, 255> {};
 
 struct RequantizeE4M3 : Step<Operand::kNone, 2> {
   __device__ static float apply(float x, float, const float* params) {
-    return round_e4m3(x / params[0]) * params[0];
+    return round_e4m3(x * (1.f / params[0])) * params[0];
   }
 };
 

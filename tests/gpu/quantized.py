@@ -202,8 +202,9 @@ def by_channel(library: Library, instance: Instance) -> list[Coded]:
     """Depthwise convolutions whose filter the kernel serves."""
     assert isinstance(instance.config, QuantizedDepthwiseConfig)
     return [
-        depthwise(library, instance, shape)
+        depthwise(library, instance, shape, centred)
         for shape in DEPTHWISES
+        for centred in (False, True)
         if _filter(shape) == instance.config.filter
     ]
 
@@ -215,7 +216,9 @@ def _filter(shape: ConvShape) -> tuple[int, int, int]:
     return (size, size, stride) if known and size > 1 else (0, 0, 0)
 
 
-def depthwise(library: Library, instance: Instance, shape: ConvShape) -> Coded:
+def depthwise(
+    library: Library, instance: Instance, shape: ConvShape, centred: bool = False
+) -> Coded:
     """A convolution of each channel by itself."""
     rng, dtype = random_of(instance, shape), instance.dtype
     c, (p, q) = shape.c * UNIT, output_extent(shape)
@@ -232,7 +235,9 @@ def depthwise(library: Library, instance: Instance, shape: ConvShape) -> Coded:
     sums = convolved(values, weight)
     magnitudes = convolved(np.abs(values), np.abs(weight.astype(np.float64)))
     depth = shape.r * shape.s
-    operands = _Operands(library, instance, (shape.n, p, q, c), depth, shape.gap, rng)
+    operands = _Operands(
+        library, instance, (shape.n, p, q, c), depth, shape.gap, rng, centred=centred
+    )
     source, filters = Tensor(library, x, shape.gap * UNIT), Tensor(library, weight)
     answer = np.zeros((shape.n, p, q, c), instance.out.numpy)
     output = Tensor(library, answer, shape.gap * UNIT, empty=True)
