@@ -18,7 +18,7 @@ namespace onnxbolt {
 namespace depthwise {
 
 // Sums of a thread's tile where the filter's extents and stride are known to the compiler: each
-// input is loaded once.
+// input is loaded once. Those of codes are integers below 2^24, which fp32 has.
 template <class Element, class Shape>
 struct FixedSums {
   using Row = Values<Shape::kWidth>[Shape::kWindowColumns];
@@ -64,7 +64,7 @@ struct FixedSums {
       access.clear();
       const bool read = inside >> i & 1;
       if (read) access = *reinterpret_cast<const Loaded*>(x);
-      row[i] = centered<Element, Shape::kWidth>(access, read ? zero : 0.f);
+      row[i] = epilogue::widened<Element, Shape::kWidth>(access, read ? zero : 0.f);
     }
   }
 
@@ -114,7 +114,7 @@ struct AnySums {
     for (int q = 0; q < Shape::kColumns; ++q) {
       const int w = left + q * conv.stride_w;
       if (w < 0 || w >= conv.w) continue;
-      const Values<Shape::kWidth> values = centered<Element, Shape::kWidth>(
+      const Values<Shape::kWidth> values = epilogue::widened<Element, Shape::kWidth>(
           *reinterpret_cast<const Loaded*>(image + int64_t(h * conv.w + w) * conv.x_pitch),
           conv.zero);
       CUTLASS_PRAGMA_UNROLL

@@ -6,6 +6,7 @@
 #include "cutlass/array.h"
 #include "cutlass/fast_math.h"
 #include "epilogue/chain.h"
+#include "epilogue/codes.h"
 #include "ops/conv/arguments.h"
 #include "runtime/instance.h"
 
@@ -40,28 +41,9 @@ using Values = cutlass::Array<float, Width>;
 template <class T, int N>
 using Access = cutlass::AlignedArray<T, N, (N * sizeof(T) < 16 ? N * sizeof(T) : 16)>;
 
-template <class T, int N>
-__device__ Values<N> widened(const Access<T, N>& access) {
-  Values<N> values;
-  CUTLASS_PRAGMA_UNROLL
-  for (int i = 0; i < N; ++i) values[i] = float(access[i]);
-  return values;
-}
-
 // The type of the weights of an element: those of codes of integers are signed.
 template <class Element>
 using WeightOf = std::conditional_t<std::is_same_v<Element, uint8_t>, int8_t, Element>;
-
-// Codes less their zero point. Sums of their products are integers below 2^24, which fp32 has.
-template <class Element, int N>
-__device__ Values<N> centered(const Access<Element, N>& access, float zero) {
-  Values<N> values = widened<Element, N>(access);
-  if constexpr (std::is_integral_v<Element>) {
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N; ++i) values[i] -= zero;
-  }
-  return values;
-}
 
 struct Params : ConvArguments {
   float zero = 0.f;                             // the zero point of x, where x are codes
@@ -165,8 +147,10 @@ struct Epilogue {
   static constexpr int kWidth = Shape::kWidth;
   using Sums = Values<kWidth>[Shape::kColumns];
   typename Chain::template Operands<kWidth> operands;
+  typename Chain::Packer packer;
 
-  __device__ Epilogue(const ConvArguments& conv, int channel) {
+  __device__ Epilogue(const ConvArguments& conv, int channel)
+      : packer(Chain::packer(conv.epilogue.params)) {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < Chain::kVectors; ++i)
       operands.vectors[i] =
@@ -186,7 +170,7 @@ struct Epilogue {
       load_tensors(conv, pixel + q, place.channel);
       Access<Output, kWidth> result;
       static_cast<cutlass::Array<Output, kWidth>&>(result) =
-          Chain::template finish<Output>(sums[q], operands, conv.epilogue.params);
+          Chain::template finish_packed<Output>(sums[q], operands, conv.epilogue.params, packer);
       *reinterpret_cast<Access<Output, kWidth>*>(y) = result;
     }
   }
@@ -197,8 +181,8 @@ struct Epilogue {
     for (int i = 0; i < Chain::kTensors; ++i) {
       auto tensor = static_cast<const Element*>(conv.epilogue.tensors[i]) +
                     pixel * conv.epilogue.tensor_pitch[i] + channel;
-      operands.tensors[i] =
-          widened<Element, kWidth>(*reinterpret_cast<const Access<Element, kWidth>*>(tensor));
+      operands.tensors[i] = epilogue::widened<Element, kWidth>(
+          *reinterpret_cast<const Access<Element, kWidth>*>(tensor), 0.f);
     }
   }
 };

@@ -70,6 +70,14 @@ struct Chain {
       (false || ... ||
        (Steps::kOperand == Operand::kTensor && !std::is_void_v<typename Steps::Value>));
 
+  // The place of the first tensor's parameters: of codes their scale, then their zero point.
+  static constexpr int kTensorParam = [] {
+    int at = 0, found = -1;
+    ((found = found < 0 && Steps::kOperand == Operand::kTensor ? at : found, at += Steps::kParams),
+     ...);
+    return found;
+  }();
+
   static_assert(kVectors <= kMaxVectors,
                 "a chain has at most kMaxVectors vectors along the channels");
   static_assert(kTensors <= kMaxTensors, "a chain has at most kMaxTensors tensor operands");
@@ -142,35 +150,37 @@ struct Chain {
     return cutlass::NumericArrayConverter<Output, float, N>{}(apply<Output>(x, operands, params));
   }
 
-  // The same; where the last step makes codes, it packs them (`encode`).
+  // Makes the codes of `pack` and `encode`.
+  using Packer = typename LastOf<Step<Operand::kNone>, Steps...>::Type::Packer;
+  __device__ static Packer packer(const float* params) {
+    return Packer(params + kParams - Last::kParams);
+  }
+
+  // The result, rounded; where the last step makes codes, `packer` packs them.
   template <class Output, int N>
   __device__ static cutlass::Array<Output, N> finish_packed(cutlass::Array<float, N> x,
                                                             const Operands<N>& operands,
-                                                            const float* params) {
-    if constexpr (Last::kPacks) {
-      return encode<Output>(apply_but_last(x, operands, params), params);
-    } else {
-      return finish<Output>(x, operands, params);
+                                                            const float* params,
+                                                            const Packer& packer) {
+#if __CUDA_ARCH__ >= 890
+    if constexpr (Last::kPacks && N % 4 == 0) {
+      const auto values = apply_but_last(x, operands, params);
+      return as_codes<Output>(packer.is_centred() ? words<true, 2>(values, packer)
+                                                  : words<false, 2>(values, packer));
     }
+#endif
+    return finish<Output>(x, operands, params);
   }
 
   // Codes of 8 bits, in their order, of values behind all steps but the last, which makes them.
   template <class Output, int N>
   __device__ static cutlass::Array<Output, N> encode(cutlass::Array<float, N> x,
                                                      const float* params) {
-    const float* own = params + kParams - Last::kParams;
 #if __CUDA_ARCH__ >= 890
-    if constexpr (N % 4 == 0) {
-      cutlass::AlignedArray<Output, N, 4> codes;
-      CUTLASS_PRAGMA_UNROLL
-      for (int i = 0; i < N; i += 4)
-        reinterpret_cast<uint32_t*>(&codes)[i / 4] =
-            Last::pack(x[i], x[i + 1], x[i + 2], x[i + 3], own);
-      return codes;
-    }
+    if constexpr (N % 4 == 0) return as_codes<Output>(words<false, 2>(x, packer(params)));
 #endif
     CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N; ++i) x[i] = Last::apply(x[i], 0.f, own);
+    for (int i = 0; i < N; ++i) x[i] = Last::apply(x[i], 0.f, params + kParams - Last::kParams);
     return cutlass::NumericArrayConverter<Output, float, N>{}(x);
   }
 
@@ -188,19 +198,34 @@ struct Chain {
   // order).
   template <int N>
   __device__ static cutlass::Array<uint32_t, N / 4> pack(const cutlass::Array<float, N>& x,
-                                                         const float* params) {
-    cutlass::Array<uint32_t, N / 4> words;
-    CUTLASS_PRAGMA_UNROLL
-    for (int i = 0; i < N / 4; ++i) {
-      const int at = i / 2 * 8 + i % 2 * 2;
-      words[i] =
-          Last::pack(x[at], x[at + 1], x[at + 4], x[at + 5], params + kParams - Last::kParams);
-    }
-    return words;
+                                                         const Packer& packer) {
+    return packer.is_centred() ? words<true, 4>(x, packer) : words<false, 4>(x, packer);
   }
 
  private:
   using Last = typename LastOf<Step<Operand::kNone>, Steps...>::Type;
+
+  // Words of four codes: of two neighbours, and of the two that lie `Apart` values behind these.
+  template <bool Centred, int Apart, int N>
+  __device__ static cutlass::Array<uint32_t, N / 4> words(const cutlass::Array<float, N>& x,
+                                                          const Packer& packer) {
+    cutlass::Array<uint32_t, N / 4> words;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < N / 4; ++i) {
+      const int at = Apart == 2 ? 4 * i : i / 2 * 8 + i % 2 * 2;
+      words[i] = packer.template pack<Centred>(x[at], x[at + 1], x[at + Apart], x[at + Apart + 1]);
+    }
+    return words;
+  }
+
+  template <class Output, int Words>
+  __device__ static cutlass::Array<Output, 4 * Words> as_codes(
+      const cutlass::Array<uint32_t, Words>& words) {
+    cutlass::AlignedArray<Output, 4 * Words, 4> codes;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < Words; ++i) reinterpret_cast<uint32_t*>(&codes)[i] = words[i];
+    return codes;
+  }
 
   // Vector, Tensor and Param count the operands of earlier steps, so that every index is a
   // constant.

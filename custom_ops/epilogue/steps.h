@@ -22,13 +22,16 @@ enum class Operand { kNone, kVector, kTensor, kRotation };
 // A step's operand and number of parameters; kHeavy marks long code, for which an epilogue's outer
 // loop is better not unrolled, kGates a step that gets the product's other half with its operand.
 // A step with kRotates has `rotate` for the values of a pair of columns in the place of `apply`;
-// one with kPacks makes codes of 8 bits, by `pack` four at a time (epilogue/codes.h).
+// one with kPacks makes codes of 8 bits, by its `Packer` four at a time (epilogue/codes.h).
 template <Operand Kind, int Params = 0, bool Heavy = false>
 struct Step {
   static constexpr Operand kOperand = Kind;
   static constexpr int kParams = Params;
   static constexpr bool kHeavy = Heavy, kApproximable = false, kGates = false, kRotates = false;
   static constexpr bool kStores = false, kPacks = false;
+  struct Packer {
+    __device__ explicit Packer(const float*) {}
+  };
   // The type of values that a kernel of codes reads or writes beside them, or void.
   using Value = void;
   template <class Output>

@@ -26,18 +26,33 @@ namespace sm90 {
 
 constexpr int kPairedColumns = 16;
 
-// A chain as kernels of codes compute it. Behind results of 8 bits, GELU is in few instructions;
-// other kernels keep erff until they have run without it on a GPU.
-template <class Output, class Whole>
-struct ChainOfCodes {
-  using Type = Whole;
+// A step that reads codes, as kernels compute it that subtract zero points as they read.
+template <class Step>
+using Centred = std::conditional_t<
+    std::is_base_of_v<epilogue::AddCodes, Step>, epilogue::AddCentred,
+    std::conditional_t<std::is_base_of_v<epilogue::MulCodes, Step>, epilogue::MulCentred, Step>>;
+
+// A step as kernels of codes compute it (epilogue/codes.h); Narrow: behind it are results of 8
+// bits. These have GELU in few instructions; other kernels keep erff until they have run without it
+// on a GPU.
+template <class Step, bool Narrow>
+struct StepOfCodes {
+  using Type = std::conditional_t<Narrow, Centred<Step>, Step>;
 };
+template <bool Narrow>
+struct StepOfCodes<epilogue::Dequantize, Narrow> {
+  using Type = epilogue::DequantizeColumns;
+};
+template <>
+struct StepOfCodes<epilogue::GeluErf, true> {
+  using Type = epilogue::GeluErfOfCodes;
+};
+
+template <class Output, class Whole>
+struct ChainOfCodes;
 template <class Output, class... Steps>
 struct ChainOfCodes<Output, epilogue::Chain<Steps...>> {
-  template <class Step>
-  using OfCodes = std::conditional_t<sizeof(Output) == 1 && std::is_same_v<Step, epilogue::GeluErf>,
-                                     epilogue::GeluErfOfCodes, Step>;
-  using Type = epilogue::Chain<OfCodes<Steps>...>;
+  using Type = epilogue::Chain<typename StepOfCodes<Steps, sizeof(Output) == 1>::Type...>;
 };
 
 // A matrix's rows, with the offsets that a sum of each row and column gets.
@@ -77,10 +92,26 @@ template <class Shape>
 class CodesEpilogue : public Epilogue<Shape> {
  public:
   using Base = Epilogue<Shape>;
-  using Base::Base;
   using typename Base::Chain;
   using typename Base::Element;
   using typename Base::Output;
+
+  CUTLASS_DEVICE CodesEpilogue(const EpilogueMemory<Shape>& memory,
+                               const EpilogueArguments& operands, int barrier)
+      : Base(memory, operands, barrier), packer_(Chain::packer(operands.params)) {
+    if constexpr (kPairs && Shape::kResidual) zero_ = operands.params[Chain::kTensorParam + 1];
+  }
+
+  // Has scales of the weights multiplied by that of x, which chains begin with.
+  CUTLASS_DEVICE void keep_vectors() {
+    if (this->fetched_) {
+#pragma unroll
+      for (int i = 0; i < Base::kFetches; ++i)
+        if (i * 128 + this->thread_ < Shape::kColumns)
+          this->fetches_[i] *= this->operands_.params[0];
+    }
+    Base::keep_vectors();
+  }
 
   template <class Sum, int Size, class Destination>
   CUTLASS_DEVICE void finish_unit(const Sum (&sums)[Size], int unit_row, int unit_column,
@@ -148,7 +179,7 @@ class CodesEpilogue : public Epilogue<Shape> {
     if constexpr (kPairs) {
       const auto y = Chain::apply_but_last(x, operands, params);
       if constexpr (Chain::kStores) write_values(y, unit_row, tile_column, column_end, to);
-      write_codes<kColumns>(buffer, Column, Chain::pack(y, params));
+      write_codes<kColumns>(buffer, Column, Chain::pack(y, packer_));
     } else {
       this->template write_staged<kColumns>(buffer, Column,
                                             Chain::template finish<Output>(x, operands, params));
@@ -252,9 +283,8 @@ class CodesEpilogue : public Epilogue<Shape> {
                    : "r"(codes_row(buffer, column)));
 #pragma unroll
     for (int i = 0; i < Columns / 2; ++i) {
-      const uint32_t word = words[i / 8 * 2 + row_of(i)];
-      const uint8_t byte = static_cast<uint8_t>(word >> 8 * place_of(i));
-      values[i] = float(reinterpret_cast<const Element&>(byte));
+      const epilogue::CodesOfWord<Element> codes(words[i / 8 * 2 + row_of(i)], zero_);
+      values[i] = codes[place_of(i)];
     }
   }
 
@@ -275,6 +305,9 @@ class CodesEpilogue : public Epilogue<Shape> {
                        codes_row(buffer, column)),
                    "r"(words[0]), "r"(words[1]));
   }
+
+  typename Chain::Packer packer_;
+  float zero_ = 0.f;  // the zero point of a residual
 };
 
 }  // namespace sm90

@@ -224,9 +224,11 @@ class Consumer {
     release(previous);
   }
 
-  // The main loop that adds up each k-block's sums apart. Meanwhile other warpgroups multiply.
+  // The main loop that adds up each k-block's sums apart. Meanwhile other warpgroups multiply. Sums
+  // begin at 0, since telling the first k-block apart takes as many instructions as adding it.
   CUTLASS_DEVICE void multiply_promoting(Sums& sums) {
     Sums parts;
+    clear(sums);
     for (int block = range_.first; block < range_.end; ++block, stage_.advance()) {
       barriers_.full[stage_.stage].wait(stage_.parity);
       pin(parts);
@@ -238,12 +240,7 @@ class Consumer {
       WaitForProducts<0>();
       pin(parts);
       release(stage_.stage);
-#pragma unroll
-      for (int m = 0; m < K::kBlocks; ++m) {
-#pragma unroll
-        for (int i = 0; i < K::kProductColumns / 2; ++i)
-          sums[m][i] = block > range_.first ? sums[m][i] + parts[m][i] : parts[m][i];
-      }
+      add(sums, parts);
     }
     end_.keep();
   }
@@ -300,6 +297,14 @@ class Consumer {
     WaitForProducts<Groups>();
     pin(part);
     release(stage);
+  }
+
+  CUTLASS_DEVICE static void clear(Sums& sums) {
+#pragma unroll
+    for (int m = 0; m < K::kBlocks; ++m) {
+#pragma unroll
+      for (int i = 0; i < K::kProductColumns / 2; ++i) sums[m][i] = 0;
+    }
   }
 
   CUTLASS_DEVICE static void add(Sums& sums, const Sums& part) {

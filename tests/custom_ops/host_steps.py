@@ -20,6 +20,7 @@ import numpy as np
 from onnxbolt.codegen.artifacts import Unit, compile_units
 from onnxbolt.codegen.nvcc import find_toolchain
 from onnxbolt.codegen.resources import resource_dir
+from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import EPILOGUES, MEAN, ROTATE, codes
 
 HOST = Path(__file__).with_name("host")
@@ -66,6 +67,9 @@ class HostSteps:
         self._library = ctypes.CDLL(str(path))
         self._library.host_step.restype = self._library.host_reference.restype = ctypes.c_bool
         self._library.host_bounded.restype = ctypes.c_bool
+        self._library.host_codes.argtypes = [
+            *(ctypes.c_char, ctypes.c_uint32, ctypes.c_float, ctypes.c_void_p)
+        ]
 
     def has(self, step: str, form: Form) -> bool:
         """True if the step has that form."""
@@ -95,14 +99,25 @@ class HostSteps:
         ), f"no reference for {step}"
         return y
 
-    def packed(self, step: str, x: np.ndarray) -> np.ndarray:
-        """The codes that a chain's last step makes of values, four at a time."""
+    def packed(self, step: str, x: np.ndarray, centred: bool = False) -> np.ndarray:
+        """The codes that a chain's last step makes of values, four at a time; `centred`: those
+        for a zero point of 0, as kernels make them that have found it."""
         y, params = np.empty(len(x), np.uint8), np.array(PARAMS[step], np.float32)
+        if centred:
+            params[1] = 0
         arrays = (x.astype(np.float32), params)
         pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays]
         assert self._library.host_pack(
-            step.encode(), *pointers, len(x), ctypes.c_void_p(y.ctypes.data)
+            step.encode(), *pointers, centred, len(x), ctypes.c_void_p(y.ctypes.data)
         )
+        return y
+
+    def codes(self, dtype: DType, word: int, zero: float) -> np.ndarray:
+        """The codes of a word minus their zero point, as kernels read them, in the order of its
+        bytes."""
+        y = np.empty(4, np.float32)
+        letter = {DType.I8: b"b", DType.U8: b"B", DType.E4M3: b"f"}[dtype]
+        self._library.host_codes(letter, word, zero, y.ctypes.data)
         return y
 
     def bounded(

@@ -76,22 +76,39 @@ def test_apply_is_exact_where_no_quotient_lies_in_the_middle(steps: HostSteps, s
     assert not wrong.any()
 
 
+@pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize("dtype", TYPES)
-def test_packed_codes_are_those_of_the_reference(steps: HostSteps, dtype: DType) -> None:
-    """They saturate; NaN has the zero point of integers, and stays NaN among floats."""
+def test_packed_codes_are_those_of_the_reference(
+    steps: HostSteps, dtype: DType, centred: bool
+) -> None:
+    """They saturate; NaN has the zero point of integers, and stays NaN among floats. Where the
+    zero point is 0, other instructions make the same codes."""
     step = QUANTIZE[dtype]
+    scale, zero = _params(step)
+    zero *= not centred
     x = np.concatenate([FINITE, np.array([np.inf, -np.inf, 3e38, -3e38], np.float32)])
     with np.errstate(over="ignore"):
-        expected = EPILOGUES[step].reference(x.astype(np.float64), None, *_params(step))
-    found = steps.packed(step, x).view(dtype.numpy).astype(np.float64)
+        expected = EPILOGUES[step].reference(x.astype(np.float64), None, scale, zero)
+    found = steps.packed(step, x, centred).view(dtype.numpy).astype(np.float64)
     middle = _near_the_middle(step, x.astype(np.float64))
     assert np.array_equal(found[~middle], expected[~middle])
     assert middle.mean() < 0.01
-    nan = steps.packed(step, np.full(4, np.nan, np.float32)).view(dtype.numpy).astype(np.float64)
+    nan = np.full(4, np.nan, np.float32)
+    codes_of_nan = steps.packed(step, nan, centred).view(dtype.numpy).astype(np.float64)
     if dtype is DType.E4M3:
-        assert np.isnan(nan).all()
+        assert np.isnan(codes_of_nan).all()
     else:
-        assert (nan == _params(step)[1]).all()
+        assert (codes_of_nan == zero).all()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_codes_are_read_from_words(steps: HostSteps, dtype: DType) -> None:
+    """Minus their zero point, of which those of floating point have none."""
+    codes = np.arange(256, dtype=np.uint8)
+    numbers = codes.view(dtype.numpy).astype(np.float32)
+    for zero in (0.0,) if dtype is DType.E4M3 else (0.0, 5.0, 127.0):
+        found = [steps.codes(dtype, int(word), zero) for word in codes.view("<u4")]
+        assert np.array_equal(np.concatenate(found), numbers - zero, equal_nan=True)
 
 
 @pytest.mark.parametrize("step", ROUNDING)

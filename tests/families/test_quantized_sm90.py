@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from onnxbolt.epilogues import QUANTIZE
 from onnxbolt.families import config_from, named
 from onnxbolt.families.blocks import sm90
 from onnxbolt.families.blocks.codes import CodesConfig, Offsets, PartialSums
+from onnxbolt.families.blocks.sm90 import Sm90Config
 from onnxbolt.families.blocks.staging import loads_residual
 from onnxbolt.problems import GemmProblem, QuantizedConvProblem, QuantizedGemmProblem
 
@@ -181,6 +183,22 @@ def test_predictions_of_two_sets_of_partial_sums_are_near_an_h200s(
     found = GEMM.candidates(problem, arch)
     predicted = min(GEMM.predicted_us(problem, config, arch) for config in found)
     assert predicted == pytest.approx(measured, rel=0.2)
+
+
+def test_large_resident_weights_leave_fewer_stages() -> None:
+    """Those of K = 1024 leave two warpgroups six stages, and three have no room for them. Tiles
+    that hold a whole ring keep it, and values of 16 bits, which have not been measured, too."""
+    floats = {"dtype": DType.E4M3, "out": DType.E4M3, "m": 16384, "n": 4096}
+
+    def rings(configs: Iterable[Sm90Config]) -> set[tuple[int, int, int]]:
+        return {(each.rows, each.consumers, each.stages) for each in configs if each.resident}
+
+    assert {(64, 2, 8), (64, 3, 8)} <= rings(_gemms(**floats, k=768))
+    assert rings(each for each in _gemms(**floats, k=1024) if each.columns == 128) == {(64, 2, 6)}
+    assert not any(stages == 6 for _, _, stages in rings(_gemms(**floats, k=768)))
+    half = GemmProblem(16384, 4096, 512, DType.F16, DType.F16, ("Bias", "Relu"))
+    values = named("gemm_sm90").candidates(half, get(90))
+    assert not any(stages == 6 for _, _, stages in rings(values))
 
 
 def test_codes_are_predicted_to_be_faster_than_values_of_16_bits() -> None:

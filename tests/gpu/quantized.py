@@ -126,16 +126,19 @@ class Coded(Problem):
 
 
 def problems(library: Library, instance: Instance) -> list[Coded]:
-    """Those that the kernel's offsets are for."""
+    """Those that the kernel's offsets are for. Every other one is centred: zero points behind the
+    sums are 0, for which kernels have other instructions."""
     if instance.config.family is named("quantized_gemm_sm90"):
-        return [gemm(library, instance, shape) for shape in GEMMS]
+        return [gemm(library, instance, shape, centred=i % 2 > 0) for i, shape in enumerate(GEMMS)]
     offsets = _config(instance).offsets
     suited = {
         Offsets.NONE: CONVS,
         Offsets.BY_COLUMN: [shape for shape in CONVS if not any(shape.pads)],
         Offsets.BY_PIXEL: [shape for shape in CONVS if any(shape.pads)],
     }
-    return [conv(library, instance, shape) for shape in suited[offsets]]
+    return [
+        conv(library, instance, shape, centred=i % 2 > 0) for i, shape in enumerate(suited[offsets])
+    ]
 
 
 def gemm(
@@ -145,6 +148,7 @@ def gemm(
     scales: Sequence[float] = (),
     bias: np.ndarray | None = None,
     one_scale: bool = False,
+    centred: bool = False,
 ) -> Coded:
     """A GEMM; `scales` replaces those of x and of the result, `bias` the random one. `one_scale`:
     the weights have that of their first channel."""
@@ -158,7 +162,7 @@ def gemm(
     left, right = a.astype(np.float64) - zero, b.astype(np.float64)
     sums, magnitudes = left @ right.T, np.abs(left) @ np.abs(right).T
     operands = _Operands(
-        library, instance, (m, n), shape.k, shape.gap, rng, scales, bias, one_scale
+        library, instance, (m, n), shape.k, shape.gap, rng, scales, bias, one_scale, centred
     )
     rows = Tensor(library, a, shape.gap * UNIT), Tensor(library, b, shape.gap * UNIT)
     output = _output(library, instance, (m, n), shape.gap)
@@ -167,7 +171,7 @@ def gemm(
     return operands.problem(arguments, output, sums, magnitudes, kept)
 
 
-def conv(library: Library, instance: Instance, shape: ConvShape) -> Coded:
+def conv(library: Library, instance: Instance, shape: ConvShape, centred: bool = False) -> Coded:
     """A convolution."""
     rng, dtype = random_of(instance, shape), instance.dtype
     c, k, (p, q) = shape.c * UNIT, columns_of(instance, shape.k), output_extent(shape)
@@ -178,7 +182,9 @@ def conv(library: Library, instance: Instance, shape: ConvShape) -> Coded:
     sums = convolve(values, weight, shape)
     magnitudes = convolve(np.abs(values), np.abs(weight.astype(np.float64)), shape)
     depth = shape.r * shape.s * c
-    operands = _Operands(library, instance, (shape.n, p, q, k), depth, shape.gap, rng)
+    operands = _Operands(
+        library, instance, (shape.n, p, q, k), depth, shape.gap, rng, centred=centred
+    )
     source, filters = Tensor(library, x, shape.gap * UNIT), Tensor(library, weight)
     output = _output(library, instance, (shape.n, p, q, k), shape.gap)
     arguments = QuantizedConv(
@@ -196,8 +202,9 @@ def by_channel(library: Library, instance: Instance) -> list[Coded]:
     """Depthwise convolutions whose filter the kernel serves."""
     assert isinstance(instance.config, QuantizedDepthwiseConfig)
     return [
-        depthwise(library, instance, shape)
+        depthwise(library, instance, shape, centred)
         for shape in DEPTHWISES
+        for centred in (False, True)
         if _filter(shape) == instance.config.filter
     ]
 
@@ -209,7 +216,9 @@ def _filter(shape: ConvShape) -> tuple[int, int, int]:
     return (size, size, stride) if known and size > 1 else (0, 0, 0)
 
 
-def depthwise(library: Library, instance: Instance, shape: ConvShape) -> Coded:
+def depthwise(
+    library: Library, instance: Instance, shape: ConvShape, centred: bool = False
+) -> Coded:
     """A convolution of each channel by itself."""
     rng, dtype = random_of(instance, shape), instance.dtype
     c, (p, q) = shape.c * UNIT, output_extent(shape)
@@ -226,7 +235,9 @@ def depthwise(library: Library, instance: Instance, shape: ConvShape) -> Coded:
     sums = convolved(values, weight)
     magnitudes = convolved(np.abs(values), np.abs(weight.astype(np.float64)))
     depth = shape.r * shape.s
-    operands = _Operands(library, instance, (shape.n, p, q, c), depth, shape.gap, rng)
+    operands = _Operands(
+        library, instance, (shape.n, p, q, c), depth, shape.gap, rng, centred=centred
+    )
     source, filters = Tensor(library, x, shape.gap * UNIT), Tensor(library, weight)
     answer = np.zeros((shape.n, p, q, c), instance.out.numpy)
     output = Tensor(library, answer, shape.gap * UNIT, empty=True)
@@ -284,6 +295,7 @@ class _Operands:
         scales: Sequence[float] = (),
         bias: np.ndarray | None = None,
         one_scale: bool = False,
+        centred: bool = False,
     ) -> None:
         self.library, self.instance = library, instance
         kinds = [EPILOGUES[step].operand for step in instance.chain]
@@ -311,7 +323,7 @@ class _Operands:
             else None
         )
         self.bounds = (np.zeros(0), np.zeros(0))  # those of the values beside codes
-        self.params = [_numbers(instance, step, scales) for step in instance.chain]
+        self.params = [_numbers(instance, step, scales, centred) for step in instance.chain]
         device = [Tensor(library, vector) for vector in self.vectors]
         residuals = [Tensor(library, tensor, gap * UNIT) for tensor in self.tensors]
         self.arguments = Epilogue()
@@ -381,12 +393,14 @@ class _Operands:
         return ends[0], ends[1]
 
 
-def _numbers(instance: Instance, step: str, scales: Sequence[float]) -> tuple[float, ...]:
+def _numbers(
+    instance: Instance, step: str, scales: Sequence[float], centred: bool
+) -> tuple[float, ...]:
     """A step's parameters."""
     if step == DEQUANTIZE:
         found: tuple[float, ...] = (scales[0] if scales else _X_SCALE,)
     elif step in _CODES_OF:
-        _, residual, result = _ZEROS[_CODES_OF[step]]
+        _, residual, result = (0, 0, 0) if centred else _ZEROS[_CODES_OF[step]]
         ends = step == instance.chain[-1]
         scale = scales[1] if scales and ends else _SCALE * (1.0 if ends else 1.7)
         found = (scale, float(residual if step in ADD_CODES.values() else result))

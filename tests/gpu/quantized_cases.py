@@ -11,7 +11,7 @@ from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import ADD_CODES, DEQUANTIZE, QUANTIZE, REQUANTIZE
 from onnxbolt.families import named
-from onnxbolt.families.blocks.codes import CodesConfig, PartialSums, takes_turns
+from onnxbolt.families.blocks.codes import CodesConfig, PartialSums
 from onnxbolt.problems import QuantizedConvProblem, QuantizedGemmProblem
 
 FAMILIES = (named("quantized_gemm_sm90"), named("quantized_conv_sm90"))
@@ -79,15 +79,13 @@ def instances(arch: int) -> Iterator[Instance]:
 
 
 def _in_turns(arch: int) -> Iterator[Instance]:
-    """Two sets of partial sums, which the planner does not offer yet: each chain, tiles in turn."""
+    """Two sets of partial sums: each chain, tiles in turn."""
     turns = itertools.count()
     for is_conv, steps in itertools.product((False, True), _CHAINS):
         turn = next(turns)
         problem = _problem(is_conv, turn, _E4M3, _E4M3, chain_of(_E4M3, _E4M3, steps))
         configs = [
-            replace(config, partial_sums=PartialSums.TWO)
-            for config in _configs(problem, arch)
-            if config.partial_sums is PartialSums.ONE and takes_turns(config, problem)
+            config for config in _configs(problem, arch) if config.partial_sums is PartialSums.TWO
         ]
         if configs:
             yield _instance(problem, configs[5 * turn % len(configs)])

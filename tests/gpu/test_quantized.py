@@ -93,11 +93,12 @@ def test_results_are_the_same_bits_on_every_run(library: Library, instance: Inst
     assert len(answers) == 1
 
 
+@pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize("out", [DType.I8, DType.U8, DType.E4M3])
-def test_codes_saturate(library: Library, out: DType) -> None:
+def test_codes_saturate(library: Library, out: DType, centred: bool) -> None:
     """A scale of the result so small that most values lie beyond the last codes."""
     instance = _with(out, ("Bias",))
-    problem = quantized.gemm(library, instance, SHAPE, scales=(0.03, 1e-4))
+    problem = quantized.gemm(library, instance, SHAPE, scales=(0.03, 1e-4), centred=centred)
     library.kernel(instance).launch(problem.arguments)
     _right(instance, problem)
     answer, (last,) = problem.output.read().astype(np.float64), {problem.high.max()}
@@ -105,14 +106,15 @@ def test_codes_saturate(library: Library, out: DType) -> None:
     assert np.mean(answer == last) > 0.3
 
 
+@pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize("out", [DType.I8, DType.U8, DType.E4M3, DType.F16])
-def test_values_that_are_not_finite(library: Library, out: DType) -> None:
+def test_values_that_are_not_finite(library: Library, out: DType, centred: bool) -> None:
     """Behind a bias that is not finite: codes of integers saturate, and NaN is the zero point;
     E4M3FN saturates and keeps NaN."""
     instance = _with(out, ("Bias", "Relu") if out is not DType.F16 else ("Bias",))
     bias = np.zeros(quantized.columns_of(instance, SHAPE.n), np.float32)
     bias[3], bias[17], bias[30] = np.inf, -np.inf, np.nan
-    problem = quantized.gemm(library, instance, SHAPE, bias=bias)
+    problem = quantized.gemm(library, instance, SHAPE, bias=bias, centred=centred)
     library.kernel(instance).launch(problem.arguments)
     answer = problem.output.read().astype(np.float64)
     zero, last = {
@@ -121,6 +123,7 @@ def test_values_that_are_not_finite(library: Library, out: DType) -> None:
         DType.E4M3: (0.0, 448.0),
         DType.F16: (0.0, np.inf),
     }[out]
+    zero *= not centred
     assert (answer[:, 3] == last).all()
     if "Relu" in instance.chain:
         assert (answer[:, 17] == zero).all()

@@ -70,20 +70,18 @@ struct Batch {
 
   // `operands` holds the vectors.
   __device__ void store(const Params& params, int64_t row, int channel,
-                        typename Chain::template Operands<Width>& operands) const {
+                        typename Chain::template Operands<Width>& operands,
+                        const typename Chain::Packer& packer) const {
     CUTLASS_PRAGMA_UNROLL
     for (int i = 0; i < Count; ++i, row += params.step) {
       if (row >= params.rows) return;
       CUTLASS_PRAGMA_UNROLL
-      for (int t = 0; t < Chain::kTensors; ++t) operands.tensors[t] = widened(tensors[i][t]);
+      for (int t = 0; t < Chain::kTensors; ++t)
+        operands.tensors[t] = epilogue::widened<Element, Width>(tensors[i][t], 0.f);
       using Result = Aligned<Output, Width>;
       Result y;
-      auto& result = static_cast<cutlass::Array<Output, Width>&>(y);
-      const auto values = widened(x[i]);
-      if constexpr (sizeof(Element) == 1)
-        result = Chain::template finish<Output>(values, operands, params.epilogue.params);
-      else
-        result = Chain::template finish_packed<Output>(values, operands, params.epilogue.params);
+      static_cast<cutlass::Array<Output, Width>&>(y) = Chain::template finish_packed<Output>(
+          epilogue::widened<Element, Width>(x[i], 0.f), operands, params.epilogue.params, packer);
       *reinterpret_cast<Result*>(static_cast<Output*>(params.y) + row * params.y_pitch + channel) =
           y;
     }
@@ -92,13 +90,6 @@ struct Batch {
  private:
   __device__ static Access at(const void* values, int64_t place) {
     return *reinterpret_cast<const Access*>(static_cast<const Element*>(values) + place);
-  }
-
-  __device__ static cutlass::Array<float, Width> widened(const Access& values) {
-    cutlass::Array<float, Width> result;
-    CUTLASS_PRAGMA_UNROLL
-    for (int j = 0; j < Width; ++j) result[j] = float(values[j]);
-    return result;
   }
 };
 
@@ -119,11 +110,12 @@ static __global__ void __launch_bounds__(kThreads) apply(const __grid_constant__
     for (int j = 0; j < Width; ++j)
       operands.vectors[v][j] = params.epilogue.vectors[v][channel + j];
   }
+  const auto packer = Chain::packer(params.epilogue.params);
   WaitForPredecessors();
   for (int64_t row = first; row < params.rows; row += int64_t(kBatch) * params.step) {
     Batch<Element, Output, Chain, Width, kBatch> batch;
     batch.load(params, row, channel);
-    batch.store(params, row, channel, operands);
+    batch.store(params, row, channel, operands, packer);
   }
 }
 

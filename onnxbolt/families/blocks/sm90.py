@@ -68,6 +68,8 @@ _SPLITS = (2, 4, 8)
 # beside resident weights: bytes of a ring that hide the memory's latency, and the least number of
 # stages
 _RING_BYTES, _RESIDENT_STAGES = 65536, 4
+# the stages of a kernel of codes whose resident weights leave no room for the first number of them
+_FEWER_STAGES = {8: 6}
 
 _WIDE = 16  # the least bytes that TMA moves
 _MAX_STAGES, _MIN_STAGES = 16, 3
@@ -107,9 +109,10 @@ _CODE_OPERATIONS = 14.0  # further ones of products of codes: conversions, and p
 # pixels that a warp stores at once in each of eight channels of NCHW output; clocks of an SM per
 # value
 _PLANE_PIXELS, _PLANE_VALUE = 8, 0.25
-# sums of k-blocks that an SM adds in fp32 in a clock, where kernels of codes do, by the sets of
-# registers for them; with one they wait for the products of each k-block
-_ADDITIONS = {1: 32.0, 2: 256.0}
+# sums of k-blocks that an SM adds in fp32 in a clock, where kernels of codes do: with two sets of
+# registers for them, and with one by the warpgroups that share a tile, which wait for the products
+# of each k-block while others multiply
+_ADDITIONS_OF_TWO, _ADDITIONS_OF_ONE = 256.0, {1: 32.0, 2: 48.0, 3: 128.0}
 _SPLIT_US = 0.7  # for the barriers of a cluster
 _REMOTE = 8.6  # bytes per clock that one SM receives from others
 # the part of cooperative epilogues that is not hidden when a block has several tiles
@@ -281,7 +284,8 @@ def candidates(kind: type[S], problem: Product, arch: Arch, swizzle: int) -> tup
         for tile in TILES
     ]
     found += (config for k in depths for config in _swapped(kind, k, problem, arch, swizzle))
-    feasible = (config for config in dict.fromkeys(found) if fits(config, problem, arch))
+    shrunk = (_beside_weights(config, problem, arch) for config in dict.fromkeys(found))
+    feasible = (config for config in shrunk if fits(config, problem, arch))
     return tuple(
         variant for config in feasible for variant in (config, *_splits(config, problem, arch))
     )
@@ -322,6 +326,14 @@ def _config(
         consumers=tile.consumers,
         resident=tile.resident,
     )
+
+
+def _beside_weights(config: S, problem: Product, arch: Arch) -> S:
+    """The configuration with fewer stages if resident weights take the room of some. Values of 16
+    bits have not been measured with fewer."""
+    if not config.resident or not problem.dtype.is_code or fits(config, problem, arch):
+        return config
+    return replace(config, stages=_FEWER_STAGES.get(config.stages, config.stages))
 
 
 def _swapped(kind: type[S], k: int, problem: Product, arch: Arch, swizzle: int) -> Iterator[S]:
@@ -573,7 +585,8 @@ def block_clocks(problem: Product, config: ProductConfig, arch: Arch) -> float:
     size = dtype.bytes
     products = 2 * rows * columns * k / (_PRODUCTS * 2 / size)
     if config.partial_sums:
-        products += rows * columns / _ADDITIONS[config.partial_sums]
+        one = _ADDITIONS_OF_ONE[config.tile_groups]
+        products += rows * columns / (_ADDITIONS_OF_TWO if config.partial_sums > 1 else one)
     a, b = rows * k * size, 0 if config.resident else columns * k * size
     product_rows, product_columns = config.product
     shared = (product_rows // 64 * (64 + product_columns) * k * size + a + b) / _SHARED

@@ -77,6 +77,10 @@ inline void ptx_cvt_rn_satfinite_f16x2_f32(uint32_t& pair, float upper, float lo
 inline void ptx_cvt_rni_s16_f32(int16_t& y, float x) {
   y = std::isnan(x) ? 0 : static_cast<int16_t>(std::rint(std::clamp(x, -32768.f, 32767.f)));
 }
+inline void ptx_cvt_rni_s32_f32(int& y, float x) {
+  const double rounded = std::rint(double(x));
+  y = std::isnan(x) ? 0 : static_cast<int>(std::clamp(rounded, -2147483648., 2147483647.));
+}
 // The first operand is the upper byte of two, in front of which are the lower two of `above`.
 template <int Low, int High>
 inline uint32_t packed_bytes(int upper, int lower, uint32_t above) {
@@ -92,6 +96,21 @@ inline void ptx_cvt_pack_sat_u8_s32_b32(uint32_t& y, int upper, int lower, uint3
 inline void ptx_cvt_rn_satfinite_e4m3x2_f32(uint16_t& pair, float upper, float lower) {
   const auto code = [](float x) { return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3); };
   pair = static_cast<uint16_t>(code(upper) << 8 | code(lower));
+}
+
+inline float __uint_as_float(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+// The bytes of two words that the selector's digits number, the last one lowest.
+inline uint32_t __byte_perm(uint32_t lower, uint32_t upper, uint32_t selector) {
+  uint32_t y = 0;
+  for (int i = 0; i < 4; ++i) {
+    const int place = selector >> 4 * i & 7;
+    y |= ((place < 4 ? lower >> 8 * place : upper >> 8 * (place - 4)) & 0xff) << 8 * i;
+  }
+  return y;
 }
 
 inline __half fma_of_halves(__half a, __half b, __half c) {

@@ -52,19 +52,32 @@ EXPORT bool host_step(const char* name, int form, const float* x, const float* o
   return false;
 }
 
-// The codes of values, four in each word; false if the step does not end a chain.
-EXPORT bool host_pack(const char* name, const float* x, const float* params, int count,
-                      uint32_t* y) {
-#define PACK(Name)                                                                           \
-  if (!std::strcmp(name, #Name)) {                                                           \
-    for (int i = 0; i + 3 < count; i += 4)                                                   \
-      y[i / 4] = onnxbolt::epilogue::Name::pack(x[i], x[i + 1], x[i + 2], x[i + 3], params); \
-    return true;                                                                             \
+// The codes of values, four in each word, `centred`: where the zero point is known to be 0; false
+// if the step does not end a chain.
+EXPORT bool host_pack(const char* name, const float* x, const float* params, bool centred,
+                      int count, uint32_t* y) {
+#define PACK(Name)                                                                 \
+  if (!std::strcmp(name, #Name)) {                                                 \
+    const onnxbolt::epilogue::Name::Packer packer(params);                         \
+    for (int i = 0; i + 3 < count; i += 4)                                         \
+      y[i / 4] = centred ? packer.pack<true>(x[i], x[i + 1], x[i + 2], x[i + 3])   \
+                         : packer.pack<false>(x[i], x[i + 1], x[i + 2], x[i + 3]); \
+    return packer.is_centred() || !centred;                                        \
   }
   PACK(QuantizeI8)
   PACK(QuantizeU8)
   PACK(QuantizeE4M3)
   return false;
+}
+
+// The codes of a word minus their zero point, in the order of its bytes.
+EXPORT void host_codes(char type, uint32_t word, float zero, float* y) {
+  const auto read = [&](const auto& codes) {
+    for (int place = 0; place < 4; ++place) y[place] = codes[place];
+  };
+  if (type == 'b') read(onnxbolt::epilogue::CodesOfWord<int8_t>(word, zero));
+  if (type == 'B') read(onnxbolt::epilogue::CodesOfWord<uint8_t>(word, zero));
+  if (type == 'f') read(onnxbolt::epilogue::CodesOfWord<cutlass::float_e4m3_t>(word, zero));
 }
 
 // 0: none, 1: a vector, 2: a tensor; -1: no such step.
