@@ -175,7 +175,7 @@ class AttentionSm90(Family[AttentionSm90Config]):
     problems, kinds = (AttentionProblem,), frozenset({"attention"})
     needs = frozenset({Capability.TMA, Capability.WGMMA})
     compile_seconds = 3.0
-    codes, codes_measured = CODES, False
+    codes = CODES
 
     def candidates(self, problem: AttentionProblem, arch: Arch) -> tuple[AttentionSm90Config, ...]:
         """The fastest predicted ones; none for heads whose rows TMA cannot copy, windows of images,

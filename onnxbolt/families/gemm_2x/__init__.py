@@ -25,7 +25,6 @@ class Gemm2x(Family[Gemm2xConfig]):
 
     number, name, config = 1, "gemm_2x", Gemm2xConfig
     problems = (BatchedGemmProblem, GemmProblem, MatmulProblem, RotaryProblem)
-    unmeasured = (BatchedGemmProblem,)
     kinds = frozenset({"batched_gemm", "gemm", "rotary"})
     needs = frozenset({Capability.MMA_SYNC})
     heuristics_target = "CUTLASS"

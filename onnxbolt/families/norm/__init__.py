@@ -120,7 +120,6 @@ class Norm(Family[NormConfig]):
     number, name, config = 24, "norm", NormConfig
     takes = ("element", "output", "epilogue", "stores")
     problems = (NormProblem, TokenNormProblem, EmbeddingNormProblem, HeadNormProblem)
-    unmeasured = (HeadNormProblem,)
     kinds = frozenset(
         f"{source}{norm}"
         for source in ("", "token_", "embedding_", "head_")
@@ -128,7 +127,7 @@ class Norm(Family[NormConfig]):
     )
     tensor_cores = False
     codes = CODES
-    moves_values = False  # until kernels that write values beside codes have run on a GPU
+    moves_values = True
 
     def candidates(self, problem: NormProblem, arch: Arch) -> tuple[NormConfig, ...]:
         """None for rows of more than 16,384 values, and for pairs that no access has whole."""
