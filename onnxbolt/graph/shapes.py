@@ -227,8 +227,8 @@ def _opaque_sources(graph: gs.Graph) -> Iterator[gs.Variable]:
 
 
 def _stand_ins(node: gs.Node) -> Sequence[NodeProto]:
-    """The node itself; for a recognized node, for an operator of ONNX Runtime and for a Range, nodes
-    with outputs of the same types and shapes."""
+    """The node itself; for a recognized node, an operator of ONNX Runtime and a Range, nodes with
+    outputs of the same types and shapes."""
     if node.domain == INTERNAL_DOMAIN:
         if attention := contrib.attention(node):
             return attention
@@ -237,8 +237,8 @@ def _stand_ins(node: gs.Node) -> Sequence[NodeProto]:
 
 
 def _count(node: gs.Node) -> Sequence[NodeProto]:
-    """For the Range from 0 to before n, a tensor of n numbers, whose size inference knows where n is
-    that of a tensor's axis."""
+    """For the Range from 0 to before n, a tensor of n numbers, whose size inference knows where n
+    is that of a tensor's axis."""
     if node.op != "Range" or node.domain or scalar(node.inputs[0]) != 0:
         return []
     if scalar(node.inputs[2]) != 1 or node.inputs[0].dtype != np.int64:

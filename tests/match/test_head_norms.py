@@ -149,6 +149,28 @@ def of_packed(rotated: bool = False) -> onnx.ModelProto:
     return layer.model(layer.attended(q, k, v))
 
 
+def of_each_head(by_heads: bool = False) -> onnx.ModelProto:
+    """Each head has factors of its own, and no others (Cohere)."""
+    layer = Normalized()
+    net = layer.net
+    q, k, v = (layer.by_rows(layer.projected(H * D, False)) for _ in "qkv")
+    if by_heads:
+        q, k = layer.exchanged(q), layer.exchanged(k)
+    shape = (H, 1, D) if by_heads else (H, D)
+    parts = []
+    for each in (q, k):
+        deviation = net.node("Sub", each, net.node("ReduceMean", each, axes=[-1], keepdims=1))
+        squares = net.node("Mul", deviation, deviation)
+        variance = net.node("ReduceMean", squares, axes=[-1], keepdims=1)
+        root = net.node("Sqrt", net.node("Add", variance, net.const(1e-5)))
+        parts.append(net.node("Mul", net.node("Div", deviation, root), net.normal(*shape)))
+    if not by_heads:
+        parts = [layer.exchanged(each) for each in parts]
+    tables = layer.tables(interleaved=True)
+    q, k = (layer.rotated(each, *tables, turn="neighbours") for each in parts)
+    return layer.model(layer.attended(q, k, layer.exchanged(v)))
+
+
 def of_all_heads() -> onnx.ModelProto:
     """All heads are one row (OLMo 2)."""
     layer = Normalized()
@@ -166,6 +188,8 @@ FORMS: dict[str, Callable[[], onnx.ModelProto]] = {
     "of any length": of_any_length,
     "packed": of_packed,
     "packed, rotated": lambda: of_packed(rotated=True),
+    "factors of each head": of_each_head,
+    "factors of each head behind the Transpose": lambda: of_each_head(by_heads=True),
     "all heads": of_all_heads,
 }
 KERNELS = {
@@ -174,6 +198,8 @@ KERNELS = {
     "of any length": "head_rms_norm+Scale+Rotate",
     "packed": "head_layer_norm+Scale+Bias",
     "packed, rotated": "head_layer_norm+Scale+Bias+Rotate",
+    "factors of each head": "head_layer_norm+Scale+Rotate",
+    "factors of each head behind the Transpose": "head_layer_norm+Scale+Rotate",
     "all heads": "head_rms_norm+Scale+Rotate",
 }
 
