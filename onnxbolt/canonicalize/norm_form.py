@@ -289,7 +289,8 @@ def written(
 ) -> list[Node]:
     """Operators that compute a normalization in the type of its inputs: LayerNormalization where
     the opset has it, else the statistics in fp32 and the factors in that type."""
-    if node.op == LAYER and len(inputs) > 1 and graph.opset >= LAYER_OPSET:
+    plain = all(len(factor.shape) == 1 for factor in inputs[1:])
+    if node.op == LAYER and len(inputs) > 1 and plain and graph.opset >= LAYER_OPSET:
         attrs = {"axis": -1, "epsilon": node.attrs["epsilon"]}
         return [Node(LAYER, node.name, attrs, inputs, [y], "", node.provenance)]
     made = _Written(graph, node)

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, numpy_helper
 
 from onnxbolt.errors import InputError
 from onnxbolt.graph import contrib
+from onnxbolt.graph.edit import scalar
 from onnxbolt.graph.exporter import (
     INTERNAL_DOMAIN,
     node_proto,
@@ -226,10 +227,26 @@ def _opaque_sources(graph: gs.Graph) -> Iterator[gs.Variable]:
 
 
 def _stand_ins(node: gs.Node) -> Sequence[NodeProto]:
-    """The node itself; for a recognized node and for an operator of ONNX Runtime, nodes with
+    """The node itself; for a recognized node, an operator of ONNX Runtime and a Range, nodes with
     outputs of the same types and shapes."""
     if node.domain == INTERNAL_DOMAIN:
         if attention := contrib.attention(node):
             return attention
         return [onnx.helper.make_node("Identity", [node.inputs[0].name], [node.outputs[0].name])]
-    return contrib.stand_ins(node) or [node_proto(node)]
+    return contrib.stand_ins(node) or _count(node) or [node_proto(node)]
+
+
+def _count(node: gs.Node) -> Sequence[NodeProto]:
+    """For the Range from 0 to before n, a tensor of n numbers, whose size inference knows where n
+    is that of a tensor's axis."""
+    if node.op != "Range" or node.domain or scalar(node.inputs[0]) != 0:
+        return []
+    if scalar(node.inputs[2]) != 1 or node.inputs[0].dtype != np.int64:
+        return []
+    axis, shape = (f"{node.outputs[0].name}/{name}" for name in ("axis", "shape"))
+    zero = numpy_helper.from_array(np.zeros(1, np.int64))
+    return [
+        onnx.helper.make_node("Constant", [], [axis], value=zero),
+        onnx.helper.make_node("Unsqueeze", [node.inputs[1].name, axis], [shape]),
+        onnx.helper.make_node("ConstantOfShape", [shape], [node.outputs[0].name], value=zero),
+    ]

@@ -17,6 +17,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt import families
+from onnxbolt.domains import INTERNAL
 from onnxbolt.graph import promises
 from onnxbolt.graph.edit import add_constant, insert, pinned, producer, prune, remove, stand_alone
 from onnxbolt.graph.names import fresh
@@ -29,18 +30,25 @@ from onnxbolt.ops.attention.found import AttentionAnchor
 from onnxbolt.ops.attention.rotary import behind
 from onnxbolt.ops.attention.scales import before
 from onnxbolt.ops.attention.views import View
-from onnxbolt.ops.norm.heads import followed, own
-from onnxbolt.ops.norm.pattern import normalizes
+from onnxbolt.ops.norm.heads import followed, own, scale_behind
+from onnxbolt.ops.norm.pattern import epsilon, normalizes
 from onnxbolt.problems import HeadNormProblem
 
 
 @dataclass(frozen=True, eq=False)
 class _Norm:
-    """A normalization of heads that are a view of rows; `by_heads`: [B, H, S, D]."""
+    """A normalization of heads that are a view of rows; `by_heads`: [B, H, S, D]. `scale` is the
+    Mul behind it by a constant of all heads, if there is one."""
 
     node: gs.Node
     view: View
     by_heads: bool
+    scale: gs.Node | None = None
+
+    @property
+    def nodes(self) -> list[gs.Node]:
+        """The normalization and the Mul."""
+        return [self.node] if self.scale is None else [self.node, self.scale]
 
 
 @stage(requires=promises.SOUND, ensures=promises.KEPT)
@@ -67,7 +75,8 @@ def _moved(node: gs.Node) -> _Norm | None:
         if found is not None:
             shared = found.nodes[: len(found.nodes) - len(own(found.nodes, node))]
             apart = all(each.op == "Split" for each in shared)
-            return None if apart and not by_heads else _Norm(node, found.view, by_heads)
+            norm = _Norm(node, found.view, by_heads, scale_behind(node, found.view, by_heads))
+            return None if apart and not by_heads and norm.scale is None else norm
     return None
 
 
@@ -81,9 +90,9 @@ def _of_attention(graph: gs.Graph) -> Iterator[_Norm]:
             rotation = behind(view.tensor)
             node = _norm_before(view.tensor if rotation is None else rotation[0].x)
             found = None if node is None else _moved(node)
-            if node is None or found is None:
+            if found is None or is_skipped(graph, *found.nodes):
                 continue
-            if not pinned(graph, node.outputs[0]) and not is_skipped(graph, node):
+            if not any(pinned(graph, each.outputs[0]) for each in found.nodes):
                 yield found
 
 
@@ -92,20 +101,36 @@ def _norm_before(tensor: gs.Tensor) -> gs.Node | None:
     while (node := producer(tensor)) is not None and not normalizes(node):
         source = node.inputs[0] if views.rearranges(node) else before(node)
         if source is None:
-            return None
+            normalized = (each for each in node.inputs if isinstance(each, gs.Variable))
+            norm = producer(next(normalized, node.inputs[0]))
+            found = None if norm is None or node.op != "Mul" else _moved(norm)
+            return norm if found is not None and found.scale is node else None
         tensor = source
     return node
 
 
 def _move(graph: gs.Graph, norm: _Norm) -> None:
-    node, y = norm.node, norm.node.outputs[0]
-    inputs = [_heads(graph, norm.view, node), *node.inputs[1:]]
+    node, last = norm.node, norm.nodes[-1]
+    y, domain, factors = last.outputs[0], node.domain, node.inputs[1:]
+    if norm.scale is not None:  # a scale for each head, which ONNX's operators do not have
+        domain = INTERNAL
+        factors = [
+            _of_heads(graph, t, norm.view) for t in last.inputs if isinstance(t, gs.Constant)
+        ]
+    inputs = [_heads(graph, norm.view, node), *factors]
+    attributes = {"epsilon": epsilon(node)} if domain == INTERNAL else node.attrs
     result = y if not norm.by_heads else _variable(graph, y, [y.shape[i] for i in (0, 2, 1, 3)])
-    node.outputs.clear()
-    insert(graph, node.op, inputs, [result], [node], node.attrs, node.domain, at=node)
+    last.outputs.clear()
+    insert(graph, node.op, inputs, [result], norm.nodes, attributes, domain, at=node)
     if norm.by_heads:
         insert(graph, "Transpose", [result], [y], (), {"perm": [0, 2, 1, 3]}, at=node)
-    remove(graph, [node])
+    remove(graph, norm.nodes)
+
+
+def _of_heads(graph: gs.Graph, factor: gs.Constant, view: View) -> gs.Constant:
+    """A factor as [H, D]."""
+    values = factor.values.reshape(view.heads, view.size)
+    return add_constant(graph, f"{factor.name}_heads", values)
 
 
 def _heads(graph: gs.Graph, view: View, at: gs.Node) -> gs.Variable:

@@ -8,7 +8,8 @@ One product reads x once and is launched once. Its result holds the projections'
 side; a Split gives them their names. An op that finds its operands behind the Split reads the
 result itself (Anchor.strided), and nothing is left to read the Split. That merges Q, K and V of an
 attention, or those two of them that have one input, and K and V that all layers of a decoder
-compute of one encoder's result.
+compute of one encoder's result. Products of codes of 8 bits are merged likewise, weights with their
+scales, each with the Cast to 16 bits behind it.
 
 No merged product is predicted to be slower than its parts, on any architecture: tests hold that,
 so no plan has to compare the two.
@@ -25,21 +26,31 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Candidate, Strided
+from onnxbolt.canonicalize.quantized.scaling import DEQUANTIZE, new_tensor
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import ADD, BIAS, CASTS
 from onnxbolt.graph import promises, weights
-from onnxbolt.graph.edit import Derived, add_constant, insert, pinned, remove
+from onnxbolt.graph.edit import (
+    Derived,
+    add_constant,
+    add_variable,
+    insert,
+    pinned,
+    remove,
+    stand_in,
+)
 from onnxbolt.graph.names import fresh
 from onnxbolt.graph.promises import stage
 from onnxbolt.match import rotations
 from onnxbolt.match.matcher import match
 from onnxbolt.match.partition import partition
+from onnxbolt.ops.quantized.pattern import QuantizedAnchor, scales_of
 
 
 @dataclass(frozen=True, eq=False)
 class _Projection:
     """A product of x and a constant [K, N], plus a bias [N] or rows [.., N] of the result's shape
-    if there are any, and how its result is read."""
+    if there are any, and how its result is read. `codes`: the anchor where both are codes."""
 
     product: gs.Node
     x: gs.Tensor
@@ -49,6 +60,24 @@ class _Projection:
     nodes: tuple[gs.Node, ...]
     dtype: DType
     reads: tuple[Strided, ...]
+    codes: QuantizedAnchor | None = None
+
+    @property
+    def reader(self) -> gs.Node:
+        """The node that reads the weight."""
+        return self.product if self.codes is None else self.codes.nodes[1]
+
+    @property
+    def alignment(self) -> int:
+        """Columns that its width is a multiple of."""
+        return self.dtype.alignment if self.codes is None else self.codes.dtype.alignment
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for projections of one input that may be merged."""
+        scaling = None if self.codes is None else self.codes.scaling
+        numbers = () if scaling is None else (float(scaling.scale), float(scaling.zero))
+        return self.x.name, self.dtype, numbers
 
     @property
     def width(self) -> int:
@@ -63,9 +92,9 @@ def merge(graph: gs.Graph) -> list[str]:
         alike[tuple(each.weight.name for each in group)].append(group)
     count = 0
     for groups in alike.values():
-        products = {each.product for group in groups for each in group}
+        readers = {each.reader for group in groups for each in group}
         parts = [each.weight for each in groups[0]]
-        if all(_is_small(part) or products.issuperset(part.outputs) for part in parts):
+        if all(_is_small(part) or readers.issuperset(part.outputs) for part in parts):
             weight = add_constant(graph, f"{parts[0].name}_merged", _side_by_side(parts))
             for group in groups:
                 _replace(graph, group, weight)
@@ -90,12 +119,15 @@ def _groups(graph: gs.Graph) -> Iterator[list[_Projection]]:
             and moved.left_over.issuperset(found.result.outputs)
             and not pinned(graph, found.result)
         ):
-            groups[found.x.name, found.dtype].append(found)
+            groups[found.key].append(found)
     return (group for group in groups.values() if len(group) > 1 and _can_be_read(group))
 
 
 def _without_cast(candidate: Candidate) -> Candidate | None:
-    """The candidate up to a conversion at its end: a rotation may be computed in another type."""
+    """The candidate up to a conversion at its end: a rotation may be computed in another type. A
+    product of codes ends with its conversion to 16 bits."""
+    if isinstance(candidate.anchor, QuantizedAnchor):
+        return candidate
     cast = candidate.steps[-1:] and candidate.steps[-1] in CASTS.values()
     return candidate.prefix(len(candidate.links) - 1) if cast else candidate
 
@@ -103,10 +135,15 @@ def _without_cast(candidate: Candidate) -> Candidate | None:
 def _projection(candidate: Candidate | None, reads: Sequence[Strided]) -> _Projection | None:
     """The candidate as a projection; None unless it is a product of matrices, with at most a bias,
     whose result is a tensor of the source."""
-    if candidate is None or candidate.anchor.node.op != "MatMul" or candidate.steps not in _STEPS:
+    if candidate is None or candidate.anchor.node.op != "MatMul":
         return None
-    anchor = candidate.anchor
-    bias = candidate.links[0].operand if candidate.links else None
+    anchor, links, ends = candidate.anchor, candidate.links, _STEPS
+    codes = anchor if isinstance(anchor, QuantizedAnchor) else None
+    if codes is not None:  # behind the step that scales its sums
+        links, ends = links[1:], _STEPS_OF_CODES
+    if tuple(link.step.name for link in links) not in ends:
+        return None
+    bias = links[0].operand if links else None
     if bias is not None and not isinstance(bias, gs.Constant):
         return None
     return _Projection(
@@ -116,12 +153,18 @@ def _projection(candidate: Candidate | None, reads: Sequence[Strided]) -> _Proje
         bias,
         candidate.output,
         candidate.nodes,
-        anchor.dtype,
+        candidate.out,
         tuple(reads),
+        codes,
     )
 
 
-_STEPS = ((), (BIAS,), (ADD,))
+_STEPS: tuple[tuple[str, ...], ...] = ((), (BIAS,), (ADD,))
+_STEPS_OF_CODES: tuple[tuple[str, ...], ...] = tuple(
+    (*bias, *cast)
+    for bias in ((), (BIAS,))
+    for cast in ((), *((CASTS[dtype],) for dtype in (DType.F16, DType.BF16)))
+)
 
 
 def _can_be_read(group: Sequence[_Projection]) -> bool:
@@ -129,8 +172,7 @@ def _can_be_read(group: Sequence[_Projection]) -> bool:
     bytes."""
     *begins, width = itertools.accumulate((each.width for each in group), initial=0)
     return all(
-        each.width % each.dtype.alignment == 0
-        and all(read.fits(begin, width) for read in each.reads)
+        each.width % each.alignment == 0 and all(read.fits(begin, width) for read in each.reads)
         for each, begin in zip(group, begins, strict=True)
     )
 
@@ -160,16 +202,25 @@ def _replace(graph: gs.Graph, group: Sequence[_Projection], weight: gs.Constant)
     axis = len(results[0].shape) - 1
     shape = [*results[0].shape[:axis], weight.shape[1]]
 
-    def add(op: str, inputs: list[gs.Tensor], sources: Sequence[gs.Node]) -> gs.Variable:
+    anchors = [each.codes for each in group if each.codes is not None]
+    made = group[0].product.outputs[0].dtype  # in front of a Cast
+
+    def add(
+        op: str, inputs: list[gs.Tensor], sources: Sequence[gs.Node], **attrs: object
+    ) -> gs.Variable:
         name = fresh(graph, f"{results[0].name}_merged")
-        result = gs.Variable(name, results[0].dtype, shape)
-        insert(graph, op, inputs, [result], sources, at=first)
+        result = gs.Variable(name, results[0].dtype if op == "Cast" else made, shape)
+        insert(graph, op, inputs, [result], sources, attrs, at=first)
         return result
 
-    merged = add("MatMul", [group[0].x, weight], [each.product for each in group])
+    factors = _values(graph, anchors, weight, first) if anchors else [group[0].x, weight]
+    merged = add("MatMul", factors, [each.product for each in group])
+    behind = [node for each in group for node in each.nodes if node is not each.product]
     if any(each.bias is not None for each in group):
-        bias = add_constant(graph, f"{weight.name}_bias", _biases(group))
-        merged = add("Add", [merged, bias], [node for each in group for node in each.nodes[1:]])
+        bias = add_constant(graph, f"{weight.name}_bias", _biases(group, made))
+        merged = add("Add", [merged, bias], behind)
+    if results[0].dtype != made:
+        merged = add("Cast", [merged], behind, to=group[0].dtype.onnx)
     merged.joined = tuple(results)
     widths = np.array([each.width for each in group], np.int64)
     parts = add_constant(graph, f"{merged.name}_parts", widths)
@@ -177,7 +228,24 @@ def _replace(graph: gs.Graph, group: Sequence[_Projection], weight: gs.Constant)
     remove(graph, replaced)
 
 
-def _biases(group: Sequence[_Projection]) -> np.ndarray:
+def _values(
+    graph: gs.Graph, anchors: Sequence[QuantizedAnchor], weight: gs.Constant, at: gs.Node
+) -> list[gs.Tensor]:
+    """The values of the codes x, and of the weight, whose columns have their scales side by
+    side."""
+    reads = anchors[0].reader
+    x = add_variable(graph, f"{reads.outputs[0].name}_merged", reads.outputs[0])
+    stand_in(x, reads.outputs[0])
+    insert(graph, DEQUANTIZE, list(reads.inputs), [x], [each.reader for each in anchors], at=at)
+    scales = np.concatenate([scales_of(each).values for each in anchors]).astype(x.dtype)
+    given = add_constant(graph, f"{weight.name}_scales", scales)
+    values = new_tensor(graph, f"{weight.name}_values", given.dtype, weight.shape)
+    sources = [each.nodes[1] for each in anchors]
+    insert(graph, DEQUANTIZE, [weight, given], [values], sources, {"axis": 1}, at=at)
+    return [x, values]
+
+
+def _biases(group: Sequence[_Projection], dtype: np.dtype) -> np.ndarray:
     """The biases side by side, zeros where there is none; rows of one for each row if some have
     these."""
     values = [np.zeros(each.width) if each.bias is None else each.bias.values for each in group]
@@ -186,4 +254,4 @@ def _biases(group: Sequence[_Projection]) -> np.ndarray:
         value if value.size > value.shape[-1] else np.broadcast_to(value.reshape(-1), (*rows, n))
         for value, n in zip(values, (each.width for each in group), strict=True)
     ]
-    return np.concatenate(parts, axis=-1).astype(group[0].dtype.numpy)
+    return np.concatenate(parts, axis=-1).astype(dtype)

@@ -48,9 +48,14 @@ class Angles:
 
 
 def _key(tensor: gs.Tensor) -> object:
-    """Equal for constants of equal values, of which TorchScript writes one for each use."""
-    values = constant_values(tensor)
-    return tensor.name if values is None else (str(values.dtype), values.shape, values.tobytes())
+    """Equal for constants of equal values, of which TorchScript writes one for each use, and for
+    equal operators of equal tensors, which dynamo writes so."""
+    values, node = constant_values(tensor), producer(tensor)
+    if values is not None:
+        return str(values.dtype), values.shape, values.tobytes()
+    if node is None or node.domain or node.op not in _ELEMENTWISE:
+        return tensor.name
+    return node.op, tuple(sorted(node.attrs.items())), _key(node.inputs[0])
 
 
 def angles(found: Rotation, by_heads: bool) -> Angles | str:

@@ -398,7 +398,8 @@ def _norm(rotated: gs.Tensor, order: np.ndarray) -> _Norm | str | None:
     if not np.array_equal(each, np.broadcast_to(each[0], each.shape)):
         return "its heads are normalized alike, and rotated otherwise"
     constant = all(isinstance(factor, gs.Constant) for factor in node.inputs[1:])
-    if not constant or any(math.prod(factor.shape) != size for factor in node.inputs[1:]):
+    sizes = (size, len(order))
+    if not constant or any(math.prod(f.shape) not in sizes for f in node.inputs[1:]):
         return "its input is normalized by no constants of a head"
     return _Norm(node, found, each[0])
 

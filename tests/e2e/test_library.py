@@ -28,7 +28,7 @@ ARCHS = ("sm_80", "sm_90a")
 @pytest.fixture(scope="module")
 def original() -> onnx.ModelProto:
     """A convolution, a pooling and a product: the smallest model with every family."""
-    net = Net({"image": ["batch", 8, 12, 12], "tokens": ["batch", 512, 128]})
+    net = Net({"image": ["batch", 8, 10, 10], "tokens": ["batch", 64, 128]})
     features = net.node("Relu", net.conv("image", 8, 16, 3, pads=[1, 1, 1, 1]))
     pooled = net.node("MaxPool", features, kernel_shape=[2, 2], strides=[2, 2])
     return net.model(pooled, net.node("Relu", net.linear("tokens", 128, 256)))

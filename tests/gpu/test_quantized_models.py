@@ -28,6 +28,7 @@ if local_arch() not in (None, "sm_90a"):
 
 U8, I8, E4M3 = np.uint8, np.int8, ml_dtypes.float8_e4m3fn
 SAME = [1, 1, 1, 1]
+_PRODUCTS = 4  # products of a transformer's block; that of queries, keys and values is one
 
 
 @pytest.fixture(autouse=True)
@@ -193,7 +194,7 @@ def _moving_values() -> Iterator[None]:
 @pytest.mark.parametrize("precision", ["keep", "fp16"])
 def test_a_transformer_s_layers_in_fp8(precision: str, tmp_path: Path) -> None:
     found = _verified(_transformer(), tmp_path, precision)
-    assert sum(name.startswith("FusedQuantized") for name in found) == 6
+    assert sum(name.startswith("FusedQuantized") for name in found) == _PRODUCTS
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -209,7 +210,7 @@ def test_codes_of_norms_and_of_values(
     attentions = sum(name.startswith("FusedAttention") for name in found)
     alone = sum(name.startswith("FusedQuantize_") for name in found)
     assert alone + attentions + len(norms) == 3
-    assert sum(name.startswith("FusedQuantized") for name in found) == 6
+    assert sum(name.startswith("FusedQuantized") for name in found) == _PRODUCTS
 
 
 @pytest.mark.parametrize("code", [I8, E4M3], ids=lambda code: code.__name__)
@@ -226,7 +227,7 @@ def test_attention_and_norms_make_codes(
     assert ("_Store" in norm.removeprefix("LayerNorm_Add_Store")) == after
     assert sum(name.startswith("FusedAttention_Quantize") for name in found) == 1
     assert sum(name.startswith("FusedQuantize_") for name in found) == 1
-    assert sum(name.startswith("FusedQuantized") for name in found) == 6
+    assert sum(name.startswith("FusedQuantized") for name in found) == _PRODUCTS
 
 
 @pytest.mark.parametrize("name", [n for n in stored.names() if "u8u8" not in n])

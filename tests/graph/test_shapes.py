@@ -35,6 +35,25 @@ def test_symbolic_shapes_pass_through_shape_arithmetic() -> None:
     assert by_name["z"].dtype == np.float32
 
 
+@pytest.mark.parametrize(("start", "step", "known"), [(0, 1, True), (1, 1, False), (0, 2, False)])
+def test_positions_have_the_size_of_the_axis_that_they_count(
+    start: int, step: int, known: bool
+) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "axis"], ["length"]),
+        helper.make_node("Range", ["start", "length", "step"], ["y"]),
+        helper.make_node("Neg", ["y"], ["z"]),
+    ]
+    numbers = {"axis": 1, "start": start, "step": step}
+    constants = {name: np.array(number, np.int64) for name, number in numbers.items()}
+    z = value("z", TensorProto.INT64, ("k",))
+    graph = import_model(model(nodes, [value("x", shape=("n", "s"))], [z], constants))
+    infer(graph)
+    (count,) = (node for node in graph.nodes if node.op == "Range")
+    assert (count.outputs[0].shape == ["s"]) is known
+
+
 def test_a_filter_tells_its_images_channels() -> None:
     """Pads that the model computes hide them; they reach what reads the image as well."""
     nodes = [

@@ -40,7 +40,11 @@ class Normalized(Layer):
     def rms(self, x: str, width: int = D) -> str:
         """As Hugging Face's models are exported."""
         net = self.net
-        mean = net.node("ReduceMean", net.node("Mul", x, x), axes=[-1], keepdims=1)
+        squares = net.node("Mul", x, x)
+        if net.opset < 18:
+            mean = net.node("ReduceMean", squares, axes=[-1], keepdims=1)
+        else:
+            mean = net.node("ReduceMean", squares, self.ints(-1), keepdims=1)
         root = net.node("Sqrt", net.node("Add", mean, net.const(1e-6)))
         return net.node("Mul", net.node("Div", x, root), self.factors(width))
 
@@ -85,6 +89,38 @@ def of_rows() -> onnx.ModelProto:
     return layer.model(layer.attended(q, *copies))
 
 
+def of_any_length() -> onnx.ModelProto:
+    """As TorchScript writes sizes: positions up to the length of x, and copies of keys by a shape
+    of several nodes. Queries and keys have cos and sin of their own, as dynamo writes them."""
+    layer = Normalized("batch", "length", opset=18)
+    net, shared = layer.net, H // 2
+    batch, length = (
+        net.node("Gather", net.node("Shape", "x"), net.const(axis, np.int64)) for axis in (0, 1)
+    )
+    positions = net.node("Range", net.const(0, np.int64), length, net.const(1, np.int64))
+    angles = net.node("Cast", net.node("Unsqueeze", positions, layer.ints(1)), to=1)
+    angles = net.node("Mul", angles, net.const(10.0 ** -np.arange(D // 2)))
+    angles = net.node("Concat", angles, angles, axis=-1)
+    sizes = [net.node("Unsqueeze", each, layer.ints(0)) for each in (batch, length)]
+    target = net.node(
+        "Concat", sizes[0], layer.ints(shared, H // shared), sizes[1], layer.ints(D), axis=0
+    )
+    whole = net.node("Equal", target, layer.ints(-1))
+    target = net.node("Where", whole, layer.ints(1, 1, 1, 1, 1), target)
+
+    def copied(x: str) -> str:
+        x = net.node("Expand", net.node("Unsqueeze", x, layer.ints(2)), target)
+        heads = net.node("Concat", sizes[0], layer.ints(H), sizes[1], layer.ints(D), axis=0)
+        return net.node("Reshape", x, heads)
+
+    q, k, v = (layer.by_heads(layer.projected(n * D, False), n) for n in (H, shared, shared))
+    q, k = (
+        layer.rotated(layer.rms(each), net.node("Cos", angles), net.node("Sin", angles))
+        for each in (q, k)
+    )
+    return layer.model(layer.attended(q, copied(k), copied(v)))
+
+
 def of_heads() -> onnx.ModelProto:
     """Behind the Transpose (Gemma 3)."""
     layer = Normalized()
@@ -113,6 +149,28 @@ def of_packed(rotated: bool = False) -> onnx.ModelProto:
     return layer.model(layer.attended(q, k, v))
 
 
+def of_each_head(by_heads: bool = False) -> onnx.ModelProto:
+    """Each head has factors of its own, and no others (Cohere)."""
+    layer = Normalized()
+    net = layer.net
+    q, k, v = (layer.by_rows(layer.projected(H * D, False)) for _ in "qkv")
+    if by_heads:
+        q, k = layer.exchanged(q), layer.exchanged(k)
+    shape = (H, 1, D) if by_heads else (H, D)
+    parts = []
+    for each in (q, k):
+        deviation = net.node("Sub", each, net.node("ReduceMean", each, axes=[-1], keepdims=1))
+        squares = net.node("Mul", deviation, deviation)
+        variance = net.node("ReduceMean", squares, axes=[-1], keepdims=1)
+        root = net.node("Sqrt", net.node("Add", variance, net.const(1e-5)))
+        parts.append(net.node("Mul", net.node("Div", deviation, root), net.normal(*shape)))
+    if not by_heads:
+        parts = [layer.exchanged(each) for each in parts]
+    tables = layer.tables(interleaved=True)
+    q, k = (layer.rotated(each, *tables, turn="neighbours") for each in parts)
+    return layer.model(layer.attended(q, k, layer.exchanged(v)))
+
+
 def of_all_heads() -> onnx.ModelProto:
     """All heads are one row (OLMo 2)."""
     layer = Normalized()
@@ -127,15 +185,21 @@ def of_all_heads() -> onnx.ModelProto:
 FORMS: dict[str, Callable[[], onnx.ModelProto]] = {
     "in front of the Transpose": of_rows,
     "behind the Transpose": of_heads,
+    "of any length": of_any_length,
     "packed": of_packed,
     "packed, rotated": lambda: of_packed(rotated=True),
+    "factors of each head": of_each_head,
+    "factors of each head behind the Transpose": lambda: of_each_head(by_heads=True),
     "all heads": of_all_heads,
 }
 KERNELS = {
     "in front of the Transpose": "head_rms_norm+Scale+Rotate",
     "behind the Transpose": "head_rms_norm+Scale+Rotate",
+    "of any length": "head_rms_norm+Scale+Rotate",
     "packed": "head_layer_norm+Scale+Bias",
     "packed, rotated": "head_layer_norm+Scale+Bias+Rotate",
+    "factors of each head": "head_layer_norm+Scale+Rotate",
+    "factors of each head behind the Transpose": "head_layer_norm+Scale+Rotate",
     "all heads": "head_rms_norm+Scale+Rotate",
 }
 
@@ -173,8 +237,11 @@ def test_no_node_moves_heads(form: str, tmp_path: Path) -> None:
     onnxbolt.optimize(
         model, out, precision="fp16", fuse="all", library=False, opt_shapes=sizes_of(model)
     )
-    others = {node.op_type for node in onnx.load(out).graph.node if not node.domain}
-    assert others <= {"Cast"}
+    nodes = onnx.load(out).graph.node
+    others = {node.op_type for node in nodes if not node.domain}
+    assert not others & {"Transpose", "Neg", "Expand"}
+    # tables are computed of positions
+    assert others <= {"Cast"} or form == "of any length"
 
 
 @pytest.mark.parametrize("form", FORMS)

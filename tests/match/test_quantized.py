@@ -32,7 +32,7 @@ def _none() -> Iterator[None]:
 
 
 def reported(model: onnx.ModelProto, **options: Any) -> Report:
-    return optimize(model, None, archs=ARCH, verify=False, **options)
+    return optimize(model, None, archs=ARCH, library=False, verify=False, **options)
 
 
 def refusals(model: onnx.ModelProto, **options: Any) -> dict[str, Refusal]:

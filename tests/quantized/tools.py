@@ -2,7 +2,7 @@
 
 Those of onnxruntime.quantization are written by it, which Olive calls as well. ModelOpt and
 Brevitas need PyTorch, and are written here as they document it; their scales are the largest
-magnitudes of the same random inputs.
+magnitudes of the same random inputs. What these tools and others write themselves is in `exports`.
 
 - ModelOpt, int8: Q and DQ in front of each product, symmetric, weights of fp32 through Q and DQ for
   each channel, biases of fp32.

@@ -75,16 +75,17 @@ class Scaling:
         with np.errstate(over="ignore"):
             steps = values.astype(np.float32) / scale.astype(np.float32)
         if self.code not in INTEGERS:
-            return np.clip(steps, -_LARGEST_E4M3, _LARGEST_E4M3).astype(self.code)
+            return np.asarray(np.clip(steps, -_LARGEST_E4M3, _LARGEST_E4M3)).astype(self.code)
         limits = np.iinfo(self.code)
         rounded = np.rint(steps).astype(np.float64)
-        return np.clip(rounded + zero, limits.min, limits.max).astype(self.code)
+        # numpy makes numbers of arrays without axes
+        return np.asarray(np.clip(rounded + zero, limits.min, limits.max)).astype(self.code)
 
     def dequantized(self, codes: np.ndarray) -> np.ndarray:
         """The values of codes, as DequantizeLinear computes them for integers and fp32 scales."""
         scale, zero = (self._spread(numbers, codes.ndim) for numbers in (self.scale, self.zero))
         steps = (codes.astype(np.int64) - zero.astype(np.int64)).astype(np.float32)
-        return steps * scale
+        return np.asarray(steps * scale)
 
     def _spread(self, numbers: np.ndarray, rank: int) -> np.ndarray:
         if self.axis is None:

@@ -210,8 +210,9 @@ def _expand(node: gs.Node, layout: Layout, output: gs.Tensor) -> Layout | None:
     axes = list[Axis]()
     wanted = zip([1] * new + before, ((),) * new + layout.axes, after, target, strict=True)
     for size, axis, result, number in wanted:
-        if size == 1 and isinstance(result, int):
-            axes.append((Atom(result, Stride(0)),) if result > 1 else ())
+        copies = result if isinstance(result, int) else number
+        if size == 1 and isinstance(copies, int):
+            axes.append((Atom(copies, Stride(0)),) if copies > 1 else ())
         elif size != 1 and (size in (result, number) or number == 1):
             axes.append(axis)
         else:

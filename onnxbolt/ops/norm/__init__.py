@@ -343,7 +343,7 @@ class _HeadNorm(_Norm):
             assert link.operand is not None  # each of these steps has one
             if link.step.row.operand == "vector":
                 values = link.operand.values.astype(np.float32).reshape(-1)
-                repeated = np.tile(values, anchor.heads)
+                repeated = np.tile(values, self.channels(anchor) // len(values))
                 inputs.append(tensors.constant(f"{link.operand.name}_heads", repeated))
             else:
                 inputs.append(tensors.get(link.operand, PLAIN))

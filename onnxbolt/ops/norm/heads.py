@@ -4,7 +4,8 @@
     x [B, S, N] -> heads [B, S, H, D] -> LayerNormalization(..) -> [B, S, H x D] -> Rotate
     x [B, S, N] -> LayerNormalization(..) -> Rotate
 
-and the same of RMSNormalization. The heads are a view of x, of which they may be a part: Q, K and V
+and the same of RMSNormalization. gamma may have values of its own for each head, also as a Mul
+behind the normalization. The heads are a view of x, of which they may be a part: Q, K and V
 in one product. Rotate is that of canonicalize/rotary_form.py. match/head_norms.py and
 match/rotations.py write normalizations of queries and keys so.
 """
@@ -86,10 +87,15 @@ def _match(op: FusedOp, node: gs.Node) -> Match:
     """None where the heads are rows as they lie, or where no kernel serves: then it is a
     normalization of rows."""
     found = followed(node.inputs[0]) if families.plans(HeadNormProblem) else None
-    match = None if found is None else pattern.normalization(op, node)
+    match = None if found is None else pattern.normalization(op, node, _count(found))
     if found is None or match is None or isinstance(match, Refusal):
         return None
-    (plain, links), view, rotation = match, found.view, _rotation(node)
+    (plain, links), view = match, found.view
+    scale = scale_behind(node, view)
+    if scale is not None:
+        factor = next(each for each in scale.inputs if isinstance(each, gs.Constant))
+        links = (Link(Step("Scale"), factor, (scale,), scale.outputs[0]),)
+    rotation = _rotation(node if scale is None else scale)
     if rotation is None and (view.heads == 1 or len(node.inputs[0].shape) == 3):
         return None
     reshape, rotate = rotation or ((), None)
@@ -101,6 +107,24 @@ def _match(op: FusedOp, node: gs.Node) -> Match:
     anchor = replace(anchor, table=table, rotated=int(rotate.attrs["rotated_columns"]))
     rows = tuple(replace(link, output=columns) for link in links)
     return anchor, (*rows, Link(Step(ROTATE), table, (rotate,), rotate.outputs[0]))
+
+
+def scale_behind(node: gs.Node, view: View, by_heads: bool = False) -> gs.Node | None:
+    """The Mul that alone reads a normalization without factors, and multiplies by a constant of all
+    heads' elements."""
+    reader = _only_reader(node.outputs[0])
+    if len(node.inputs) > 1 or reader is None or reader.op != "Mul" or reader.domain:
+        return None
+    sizes = [view.heads, 1, view.size] if by_heads else [view.heads, view.size]
+    factors = [t for t in reader.inputs if isinstance(t, gs.Constant)]
+    whole = [1] * (4 - len(sizes)) + sizes
+    fits = len(factors) == 1 and list(factors[0].shape) == whole[-len(factors[0].shape) :]
+    return reader if fits and len(factors[0].shape) >= len(sizes) else None
+
+
+def _count(found: Followed) -> int:
+    assert isinstance(found.view.heads, int)  # `followed` has looked
+    return found.view.heads
 
 
 def own(nodes: Sequence[gs.Node], norm: gs.Node) -> list[gs.Node]:

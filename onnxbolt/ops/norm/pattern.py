@@ -72,9 +72,10 @@ def epsilon(node: gs.Node) -> float:
     return float(node.attrs.get("epsilon", _EPSILON))
 
 
-def normalization(op: FusedOp, node: gs.Node) -> Match:
-    """The normalization that a node is which only normalizes."""
-    return _matched(op, node, node.inputs[0], node.inputs[1:], None)
+def normalization(op: FusedOp, node: gs.Node, heads: int = 1) -> Match:
+    """The normalization that a node is which only normalizes; gamma and beta may have values of
+    their own for each of `heads` heads."""
+    return _matched(op, node, node.inputs[0], node.inputs[1:], None, heads)
 
 
 def _addition(op: FusedOp, centered: bool, node: gs.Node) -> Match:
@@ -104,11 +105,16 @@ def _kept(node: gs.Node) -> Refusal:
 
 
 def _matched(
-    op: FusedOp, node: gs.Node, x: gs.Tensor, factors: list[gs.Tensor], before: Sum | None
+    op: FusedOp,
+    node: gs.Node,
+    x: gs.Tensor,
+    factors: list[gs.Tensor],
+    before: Sum | None,
+    heads: int = 1,
 ) -> Match:
     """The anchor with the links that the class of `op` names; `factors` are gamma and beta."""
     given = [tensor for tensor in factors if tensor.name]
-    if reason := _reason(node, x, given):
+    if reason := _reason(node, x, given, heads):
         return Refusal(node.name, node.op, reason, x.name)
     dtype = DType.of(x.dtype)
     assert dtype is not None  # _reason has looked
@@ -147,7 +153,7 @@ def _codes(op: FusedOp, y: gs.Tensor, stores: bool) -> tuple[Link, ...]:
     return Link(Step(STORE_VALUES[dtype]), None, (), y), end
 
 
-def _reason(node: gs.Node, x: gs.Tensor, factors: list[gs.Tensor]) -> str:
+def _reason(node: gs.Node, x: gs.Tensor, factors: list[gs.Tensor], heads: int) -> str:
     """Why no kernel serves; "" where one does."""
     if DType.of(x.dtype) is None:
         return f"no kernel for its element type: {x.dtype}"
@@ -156,7 +162,8 @@ def _reason(node: gs.Node, x: gs.Tensor, factors: list[gs.Tensor]) -> str:
     if node.attrs.get("axis", -1) not in (-1, len(x.shape) - 1):
         return "it is not over the last axis alone"
     constant = all(isinstance(tensor, gs.Constant) for tensor in factors)
-    if not constant or any(math.prod(tensor.shape) != x.shape[-1] for tensor in factors):
+    sizes = (x.shape[-1], heads * x.shape[-1])
+    if not constant or any(math.prod(tensor.shape) not in sizes for tensor in factors):
         return "its scale or bias is no constant with a value for each column"
     if any(tensor.name and tensor.outputs for tensor in node.outputs[1:]):
         return _STATISTICS

@@ -27,6 +27,7 @@ from onnxbolt.canonicalize.quantized.scaling import (
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import QUANTIZE as ENDS
 from onnxbolt.epilogues import Step
+from onnxbolt.graph.edit import producer
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import AnchorPattern, Match
 
@@ -75,12 +76,17 @@ def _behind(cast: gs.Node) -> gs.Node | None:
 
 
 def _of_rows(codes: gs.Tensor) -> bool:
-    """True if products of rows read the values of `codes`, which others may move before, and nobody
-    else."""
+    """True if products of rows of codes read the values of `codes`, which others may move before,
+    and nobody else."""
     readers = [reader for each in codes.outputs for reader in _readers(each)]
-    return bool(readers) and all(
-        reader.op in ("MatMul", "Gemm") and not reader.domain for reader in readers
-    )
+    return bool(readers) and all(map(_multiplies_codes, readers))
+
+
+def _multiplies_codes(node: gs.Node) -> bool:
+    if node.op not in ("MatMul", "Gemm") or node.domain:
+        return False
+    weight = producer(node.inputs[1])
+    return weight is not None and is_dequantize(weight)
 
 
 def _readers(node: gs.Node) -> Iterator[gs.Node]:

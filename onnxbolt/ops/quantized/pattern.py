@@ -233,7 +233,7 @@ def _match(op: FusedOp, node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refu
         reason = "" if len(codes.shape) == 2 and len(q.shape) > 1 else "its weight is no matrix"
     if reason := reason or _overflow(anchor):
         return because(reason, q.name)
-    scales = _scales(anchor)
+    scales = scales_of(anchor)
     first = Link(Step(SCALE_SUMS, (float(scaling.scale),)), scales, (node,), node.outputs[0])
     bias = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2].name else None
     if bias is None:
@@ -273,7 +273,7 @@ def _overflow(anchor: QuantizedAnchor) -> str:
     return f"it adds up {terms:,} products of codes, and int32 surely holds {most:,} of them"
 
 
-def _scales(anchor: QuantizedAnchor) -> gs.Constant:
+def scales_of(anchor: QuantizedAnchor) -> gs.Constant:
     """The scales of the weight, one for each channel."""
     assert anchor.weighs is not None  # the pattern has set both
     assert anchor.weight_scaling is not None

@@ -130,3 +130,15 @@ def test_values_that_are_no_numbers_stay() -> None:
     nodes = [("QuantizeLinear", "w s z", "q"), ("DequantizeLinear", "q s z", "v")]
     x = values(0, 1, 2)
     unchanged(model([*nodes, ("Add", "x v", "y")], {"x": x}, ["y"], constants), run)
+
+
+def test_a_number_becomes_its_code() -> None:
+    """As ONNX Runtime quantizes the factor of a Mul."""
+    x = values(0, 0.1, 2, 3)
+    nodes = [
+        ("QuantizeLinear", "w s z", "q"),
+        ("DequantizeLinear", "q s z", "v"),
+        ("Mul", "x v", "y"),
+    ]
+    constants = {"w": np.float32(0.7), "s": np.float32(0.01), "z": np.uint8(3)}
+    assert rewritten(model(nodes, {"x": x}, ["y"], constants), run, {"x": x}) == ["Mul"]

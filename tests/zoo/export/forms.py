@@ -58,6 +58,12 @@ def two(mask: bool = False) -> Iterator[Form]:
     yield Form("dynamo", 18, "sdpa", mask=mask)
 
 
+def decoders() -> Iterator[Form]:
+    """`some`, and TorchScript's of a symbolic length, which computes sizes in many nodes."""
+    yield from some(mask=True)
+    yield Form("ts", 17, "sdpa", mask=True, dynamic=True)
+
+
 def sized(attention: str = "sdpa") -> tuple[Form, ...]:
     """The two exporters' forms of a model with symbolic sizes."""
     return Form("ts", 17, attention, dynamic=True), Form("dynamo", 18, attention, dynamic=True)

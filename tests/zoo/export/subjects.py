@@ -13,7 +13,7 @@ import transformers as hf
 from torch import Tensor, nn
 
 from tests.zoo.export.detr import PIXELS, QUERIES, Attention, inputs
-from tests.zoo.export.forms import Form, convolutional, every, resizable, sized, some, two
+from tests.zoo.export.forms import Form, convolutional, decoders, every, resizable, sized, some, two
 from tests.zoo.export.setr import IMAGE, Setr, naive, pup
 from tests.zoo.export.speech import Stem, Vocoder
 from tests.zoo.export.vision import (
@@ -213,6 +213,22 @@ LLAMA_1B: dict[
     "vocab_size": 8192,
     "use_cache": False,
 }
+QWEN3: dict[str, Any] = {  # small layers; heads have a size of their own
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 512,
+    "use_cache": False,
+}
+GEMMA3: dict[str, Any] = {  # a layer of sliding windows, and one of all tokens
+    **QWEN3,
+    "sliding_window": 8,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "query_pre_attn_scalar": 64,
+}
 WHISPER_SMALL: dict[str, Any] = {
     "d_model": 768,
     "encoder_layers": 12,
@@ -329,6 +345,8 @@ SUBJECTS: Mapping[str, Subject] = {
     "t5_encoder": _texts(_hf(hf.T5EncoderModel, hf.T5Config), some(mask=True), vocabulary=32128),
     "gpt2": _texts(_hf(hf.GPT2Model, hf.GPT2Config, use_cache=False), some(mask=True), 128, 50257),
     "llama_1b": _texts(_hf(hf.LlamaModel, hf.LlamaConfig, **LLAMA_1B), some(mask=True), 64, 8192),
+    "qwen3": _texts(_hf(hf.Qwen3Model, hf.Qwen3Config, **QWEN3), decoders(), 24, 512),
+    "gemma3": _texts(_hf(hf.Gemma3TextModel, hf.Gemma3TextConfig, **GEMMA3), decoders(), 24, 512),
     "fasterrcnn_r50": _detector("fasterrcnn_resnet50_fpn", **SMALL, **REGIONS),
     "keypointrcnn_r50": _detector("keypointrcnn_resnet50_fpn", **SMALL, **REGIONS),
     "retinanet_r50": _detector("retinanet_resnet50_fpn", **SMALL, **SCORES),
