@@ -69,11 +69,14 @@ def _by_gpus(what: str, field: str) -> Cell:
 
 
 def _course(side: str, field: str) -> Cell:
-    """A value of a course of tuning; of a moment the trials and, in brackets, the seconds."""
+    """A value of a course of tuning; of a moment the trials and, in brackets, the seconds, or that
+    it never came."""
 
     def cell(row: dict[str, Any]) -> str:
         found = row["values"].get(side, {}).get(field)
-        return f"{found[0]} ({found[1]:.1f} s)" if isinstance(found, list) else text(found, "")
+        if field in ("reached", "formulas"):
+            return f"{found[0]} ({found[1]:.1f} s)" if found else "never"
+        return text(found, "")
 
     return cell
 
