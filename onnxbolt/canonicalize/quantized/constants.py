@@ -1,6 +1,7 @@
 """Compute quantized constants:
 
-    Q(w) = its codes;   DQ(b) = its values for a vector b;   DQ(w, s, z) = DQ(w ^ 0x80, s, z - 128)
+    Q(w) = its codes;   Q(DQ(w)) = other codes;   DQ(b) = its values for a vector b;
+    DQ(w, s, z) = DQ(w ^ 0x80, s, z - 128)
 
 for weights w of uint8, which are int8 then. Weights stay codes behind DequantizeLinear: these take
 a byte. Biases, of 32 bits or of 8, are vectors of fp32 to a kernel.
@@ -30,6 +31,8 @@ from onnxbolt.graph.edit import (
     disconnect,
     insert,
     pinned,
+    producer,
+    prune,
     remove,
     replace_uses,
     together,
@@ -46,12 +49,44 @@ def run(graph: gs.Graph) -> int:
         replaced = [
             node
             for node in list(graph.nodes)
-            if node.inputs
-            and isinstance(node.inputs[0], gs.Constant)
-            and (_quantize(graph, node) or _vector(graph, node) or _signed(graph, node))
+            if node.inputs and (_of_constant(graph, node) or _again(graph, node))
         ]
         remove(graph, replaced)
+    if replaced:
+        prune(graph)  # DequantizeLinears that nobody reads any more
     return len(replaced)
+
+
+def _of_constant(graph: gs.Graph, node: gs.Node) -> bool:
+    if not isinstance(node.inputs[0], gs.Constant):
+        return False
+    return _quantize(graph, node) or _vector(graph, node) or _signed(graph, node)
+
+
+def _again(graph: gs.Graph, node: gs.Node) -> bool:
+    """Q(DQ(w)) of constant codes: a weight that is read transposed, with its own numbers for each
+    reader. ONNX Runtime takes both for one pair where numbers are equal, and axes are not."""
+    scaling = scaling_of(node) if is_quantize(node) else None
+    before = producer(node.inputs[0]) if scaling is not None else None
+    down = scaling_of(before) if before is not None and is_dequantize(before) else None
+    if scaling is None or before is None or down is None or pinned(graph, node.outputs[0]):
+        return False
+    codes = before.inputs[0]
+    if not isinstance(codes, gs.Constant) or down.code not in INTEGERS:
+        return False
+    if scaling.code not in EIGHT_BITS or not all(map(_divides, (scaling, down))):
+        return False
+
+    def again(values: np.ndarray) -> np.ndarray:
+        return scaling.quantized(down.dequantized(values))
+
+    return _becomes(node, derived(codes, again, scaling.code, codes.shape))
+
+
+def _divides(scaling: Scaling) -> bool:
+    """True for scales of fp32 that are numbers other than 0."""
+    scale = scaling.scale
+    return scale.dtype == np.float32 and bool(np.all(np.isfinite(scale)) and np.all(scale))
 
 
 def _quantize(graph: gs.Graph, node: gs.Node) -> bool:

@@ -142,3 +142,18 @@ def test_a_number_becomes_its_code() -> None:
     ]
     constants = {"w": np.float32(0.7), "s": np.float32(0.01), "z": np.uint8(3)}
     assert rewritten(model(nodes, {"x": x}, ["y"], constants), run, {"x": x}) == ["Mul"]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_codes_of_constant_codes(axis: int) -> None:
+    """As onnxruntime.quantization quantizes a weight that is read transposed, too."""
+    x, scale = values(0, 0.1, 2, 5), np.linspace(0.01, 0.05, 5, dtype=np.float32)
+    nodes = [
+        ("DequantizeLinear", "w s z", "v", {"axis": axis}),
+        ("QuantizeLinear", "v s z", "q", {"axis": 1}),
+        ("DequantizeLinear", "q s z", "d", {"axis": 1}),
+        ("MatMul", "x d", "y"),
+    ]
+    constants = {"w": codes(np.int8, 0, 5, 5), "s": scale, "z": codes(np.int8, 1, 5)}
+    source = model(nodes, {"x": x}, ["y"], constants)
+    assert rewritten(source, run, {"x": x}) == ["DequantizeLinear", "MatMul"]
