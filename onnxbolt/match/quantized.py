@@ -142,7 +142,7 @@ def _products(graph: gs.Graph) -> tuple[list[_Product], list[Refusal]]:
         if weight is None or not is_dequantize(weight):
             continue  # a product of values, which planning knows
         scaling = scaling_of(weight)
-        if (problem := pattern.refusal(node, weight)) or scaling is None:
+        if (problem := pattern.refusal(node, x, weight)) or scaling is None:
             refused.append(Refusal(_source(node), node.op, problem))
         else:
             sources[node] = x, _Weight(weight, scaling)

@@ -12,6 +12,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxbolt import optimize
 from onnxbolt.candidates import Refusal
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
@@ -233,3 +234,25 @@ def test_sums_that_int32_does_not_hold_are_refused(code: str, zero: int, terms: 
 
 def _conv_op() -> FusedOp:
     return OPS["quantized_conv"]
+
+
+@pytest.mark.parametrize("precision", ["keep", "fp16"])
+def test_the_reason_is_that_of_codes_whatever_the_precision(precision: str) -> None:
+    """Products that stay are computed in 16 bits, between Casts."""
+    model = stored.graph("mlp.ort.qdq.u8u8.tensor")
+    report = optimize(
+        model, library=False, verify=False, archs=("sm_90a",), fuse="all", precision=precision
+    )
+    reasons = {each.reason for each in report.refusals if each.op in _PRODUCTS}
+    assert reasons == {"its quantized weight has zero points, for which inputs have to be added up"}
+
+
+def test_values_of_codes_that_a_model_converts_are_refused() -> None:
+    net = Net({"x": (4, 16)}, types={"x": TensorProto.INT8})
+    values = net.node("DequantizeLinear", "x", net.const(0.1))
+    weight = net.node("DequantizeLinear", net.const(np.ones((16, 16)), np.int8), net.const(0.1))
+    halves = (net.node("Cast", each, to=TensorProto.FLOAT16) for each in (values, weight))
+    model = net.model(net.node("MatMul", *halves))
+    report = optimize(model, library=False, archs=("sm_90a",), fuse="all", precision="keep")
+    (reason,) = (each.reason for each in report.refusals if each.op == "MatMul")
+    assert reason == "values of its codes are converted to another type"

@@ -91,10 +91,9 @@ def serves(op: FusedOp) -> bool:
     return op.problem_type is not None and op.problem_type.__name__ in families.problem_types()
 
 
-def refusal(node: gs.Node, weight: gs.Node) -> str:
+def refusal(node: gs.Node, x: gs.Node | None, weight: gs.Node) -> str:
     """The reason for which a product's operands are no codes that a kernel could multiply; empty if
-    they are. `weight` is the DequantizeLinear of its weight."""
-    x = producer(node.inputs[0])
+    they are. `x` makes its input, and `weight` is the DequantizeLinear of its weight."""
     if x is None or not is_dequantize(x):
         return "only its weight is quantized"
     read, scaling = scaling_of(x), scaling_of(weight)
@@ -209,10 +208,10 @@ def _match(op: FusedOp, node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refu
     def because(reason: str, tensor: str = "", remedy: str = "") -> Refusal:
         return Refusal(node.name, node.op, reason, tensor, remedy)
 
-    x, weight = producer(node.inputs[0]), producer(node.inputs[1])
+    x, weight = map(_maker, node.inputs[:2])
     if weight is None or not is_dequantize(weight) or not serves(op):
         return None
-    if reason := refusal(node, weight):
+    if reason := refusal(node, x, weight):
         return because(reason, node.inputs[0].name)
     assert x is not None  # `refusal` has looked
     codes, q = weight.inputs[0], x.inputs[0]
@@ -231,7 +230,7 @@ def _match(op: FusedOp, node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refu
         reason = _window(node, anchor)
     else:
         reason = "" if len(codes.shape) == 2 and len(q.shape) > 1 else "its weight is no matrix"
-    if reason := reason or _overflow(anchor):
+    if reason := reason or _overflow(anchor) or _converted(node):
         return because(reason, q.name)
     scales = scales_of(anchor)
     first = Link(Step(SCALE_SUMS, (float(scaling.scale),)), scales, (node,), node.outputs[0])
@@ -239,6 +238,21 @@ def _match(op: FusedOp, node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refu
     if bias is None:
         return anchor, (first,)
     return anchor, (first, Link(Step(BIAS), bias, (node,), node.outputs[0]))
+
+
+def _maker(tensor: gs.Tensor) -> gs.Node | None:
+    """What makes a tensor; of one that was converted to 16 bits, since no kernel takes its product,
+    what makes it before."""
+    node = producer(tensor)
+    return producer(node.inputs[0]) if node is not None and node.op == "Cast" else node
+
+
+def _converted(node: gs.Node) -> str:
+    """The reason for which values of codes that a model converts are none that kernels read."""
+    casts = (producer(tensor) for tensor in node.inputs[:2])
+    if any(cast is not None and cast.op == "Cast" for cast in casts):
+        return "values of its codes are converted to another type"
+    return ""
 
 
 def _window(node: gs.Node, anchor: QuantizedAnchor) -> str:
