@@ -29,7 +29,7 @@ from tests.gpu.cases import PARAMS, ConvShape
 from tests.gpu.device import Epilogue, Library, QuantizedConv, QuantizedGemm, Tensor
 from tests.gpu.device import Offsets as Table
 from tests.gpu.operands import Problem, random_of
-from tests.gpu.reference import convolve, output_extent
+from tests.gpu.reference import convolve, output_extent, relative_error
 
 UNIT = 16  # codes of an access
 _ROUNDING = 2.0**-21  # an upper bound of the error of a step in fp32
@@ -123,6 +123,15 @@ class Coded(Problem):
         either = np.isnan(found) | np.isnan(self.low)
         outside = (found < self.low) | (found > self.high)
         return int(np.where(either, np.isnan(found) != np.isnan(self.low), outside).sum())
+
+    def error(self, answer: np.ndarray) -> float:
+        """The error of all values together. Codes of integers have bounds of a rounding each: where
+        a value lies in the middle of two, the one that was found counts as expected. A pair whose
+        scale is 1.7 times the result's makes many such values, 110.5 of 65."""
+        assert self.expected is not None
+        exact = np.issubdtype(answer.dtype, np.integer)
+        expected = np.clip(answer, self.low, self.high) if exact else self.expected
+        return relative_error(answer, expected)
 
 
 def problems(library: Library, instance: Instance) -> list[Coded]:

@@ -10,7 +10,6 @@ from tests.gpu.cases import ALL, ConvShape
 from tests.gpu.device import KernelError, Library
 from tests.gpu.problems import limit
 from tests.gpu.quantized_cases import DEPTHWISE
-from tests.gpu.reference import relative_error
 
 pytestmark = pytest.mark.gpu
 
@@ -25,10 +24,9 @@ def test_every_instance(library: Library, instance: Instance) -> None:
         kernel.check(problem.arguments)
         kernel.launch(problem.arguments)
         answer = problem.output.read()
-        assert problem.expected is not None
         if instance.out.is_code:
             assert problem.wrong(answer) == 0, problem.output.shape
-        assert relative_error(answer, problem.expected) <= limit(instance), problem.output.shape
+        assert problem.error(answer) <= limit(instance), problem.output.shape
 
 
 def test_results_are_the_same_bits_on_every_run(library: Library) -> None:
