@@ -106,11 +106,14 @@ class Calibration:
     def _graph(self) -> gs.Graph:
         return _prepared(self._raised, self.precision, self._balanced)
 
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        products = Placement(self._graph, CODES[self.precision]).products
+        return frozenset(product.node.name for product in products)
+
     def only(self, name: str) -> Placement:
         """The placement where one product alone is quantized; its graph is not to be changed."""
-        every = Placement(self._graph, CODES[self.precision]).products
-        others = frozenset(product.node.name for product in every) - {name}
-        return Placement(self._graph, CODES[self.precision], others)
+        return Placement(self._graph, CODES[self.precision], self._names - {name})
 
     def scales(self, placement: Placement) -> dict[str, float]:
         """The scale of each tensor that is stored as codes."""

@@ -80,8 +80,6 @@ class Quantization:
     @property
     def beyond(self) -> tuple[str, ...]:
         """The outputs whose error is above the limit that was asked for."""
-        if self.scales.chosen is not None:  # the search has kept the limit
-            return ()
         limit, errors = self.max_error, self.scales.errors
         # NaN is above any limit
         return () if limit is None else tuple(n for n in errors if not errors[n] <= limit)

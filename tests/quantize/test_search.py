@@ -14,7 +14,7 @@ from onnx import ModelProto
 
 from onnxbolt import optimize
 from onnxbolt.cli import main
-from onnxbolt.errors import InputError
+from onnxbolt.errors import AccuracyError, InputError
 from onnxbolt.graph.importer import load_model
 from onnxbolt.options import Options
 from onnxbolt.quantize.data import Data
@@ -237,3 +237,12 @@ def test_what_is_not_tried_is_told(calibration: Write, caplog: pytest.LogCapture
     found = searched(model, Data(calibration(model), model), "minmax", 0.5, _timed).scales
     assert {point.precision for point in found.points} == {"fp16", "int8"}
     assert "not tried: precision='fp8': the model has no product" in caplog.text
+
+
+def test_a_lock_file_beyond_a_smaller_limit(calibration: Write, tmp_path: Path) -> None:
+    model, out = SUBJECTS["cnn"](), tmp_path / "o.onnx"
+    options = {**OPTIONS, "lock": tmp_path / "lock"}
+    optimize(model, out, calibration=calibration(model), max_error=0.05, **options)
+    assert optimize(model, out, frozen=True, max_error=0.05, **options).passed
+    with pytest.raises(AccuracyError, match="more than max_error=1e-05"):
+        optimize(model, out, frozen=True, max_error=1e-5, **options)
