@@ -3,8 +3,6 @@ sizes in one session. The tests switch on what no plan has yet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -12,23 +10,12 @@ import onnxruntime as ort
 import pytest
 
 import onnxbolt
-from onnxbolt.families import named
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CUDA
 from tests.gpu.image_models import MODELS, feeds, op_types
 from tests.gpu.prepared import ARCH
-from tests.support import planned
 
 pytestmark = pytest.mark.gpu
-NEW = ("gemm_2x", "resize", "squeeze_excite", "pixel_shuffle", "grid_sample")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _switched_on() -> Iterator[None]:
-    with ExitStack() as stack:
-        for name in NEW:
-            stack.enter_context(planned(named(name)))
-        yield
 
 
 @pytest.mark.parametrize("precision", ["keep", "fp16", "bf16"])

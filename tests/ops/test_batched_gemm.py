@@ -3,8 +3,6 @@ and which kernels serve them; no plan has them before they have run on a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import onnx
 import pytest
@@ -13,7 +11,6 @@ from onnxbolt import families
 from onnxbolt.archs import get
 from onnxbolt.canonicalize import canonicalize
 from onnxbolt.dtypes import DType
-from onnxbolt.families import named
 from onnxbolt.graph.importer import import_model
 from onnxbolt.graph.shapes import infer
 from onnxbolt.match import preparation
@@ -22,16 +19,10 @@ from onnxbolt.ops.base import Signature
 from onnxbolt.opspec import OpSpec
 from onnxbolt.plan.problems import problem_of
 from onnxbolt.problems import BatchedGemmProblem, GemmProblem
-from tests.support import Net, assert_same, fused, matched, ops, planned, run
+from tests.support import Net, assert_same, fused, matched, ops, run
 
 LIMITS = {"keep": 1e-5, "fp16": 3e-3, "bf16": 2e-2}
 PROBLEM = BatchedGemmProblem(4, 100, 4096, 256, DType.F16, DType.F16, (), 4096, 256)
-
-
-@pytest.fixture
-def switched_on() -> Iterator[None]:
-    with planned(named("gemm_2x")):
-        yield
 
 
 def masks(batch: int | str = "batch", equation: str = "bqc, bchw -> bqhw") -> onnx.ModelProto:
@@ -46,7 +37,6 @@ def products(first: int | str, second: int | str) -> onnx.ModelProto:
     return net.model(net.node("MatMul", "x", net.node("Transpose", "u", perm=[0, 2, 1])))
 
 
-@pytest.mark.usefixtures("switched_on")
 @pytest.mark.parametrize("precision", LIMITS)
 @pytest.mark.parametrize("batch", ["batch", 3])
 def test_masks_are_a_product_for_each_image(batch: int | str, precision: str) -> None:
@@ -56,7 +46,6 @@ def test_masks_are_a_product_for_each_image(batch: int | str, precision: str) ->
     assert not {"Einsum", "MatMul", "Transpose"} & set(found)  # features are read as NHWC
 
 
-@pytest.mark.usefixtures("switched_on")
 @pytest.mark.parametrize(
     ("first", "second", "given"),
     [("a", "b", (3, 3)), ("a", "b", (1, 3)), ("a", "b", (3, 1)), (2, 2, (2, 2)), (1, 2, (1, 2))],
@@ -76,19 +65,12 @@ def test_either_side_may_serve_all_batches(
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.usefixtures("switched_on")
 def test_steps_follow() -> None:
     net = Net({"x": ("n", 9, 16), "u": ("n", 5, 16), "residual": ("n", 9, 5)})
     y = net.node("MatMul", "x", net.node("Transpose", "u", perm=[0, 2, 1]))
     y = net.node("Relu", net.node("Add", net.node("Mul", y, net.const(0.25)), net.normal(5)))
     optimized = assert_same(net.model(net.node("Add", y, "residual")), arch=90)
     assert ops(optimized) == ["FusedBatchedGemm_Scale_Bias_Relu_Add_f32"]
-
-
-def test_no_plan_has_it_yet() -> None:
-    assert families.is_unmeasured(PROBLEM)
-    optimized = fused(masks(), arch=90)
-    assert not any(name.startswith("FusedBatchedGemm") for name in ops(optimized))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +112,6 @@ def test_attention_is_left_to_its_op() -> None:
     assert [each.anchor.op.name for each in candidates] == ["attention"]
 
 
-@pytest.mark.usefixtures("switched_on")
 def test_the_problem_has_the_batches() -> None:
     ((found,), _) = matched(products(6, 6))
     problem = problem_of(found, None)
@@ -140,8 +121,7 @@ def test_the_problem_has_the_batches() -> None:
 
 
 def test_kernels_wait_for_the_tensors_that_they_read() -> None:
-    with planned(named("gemm_2x")):
-        found = families.candidates(PROBLEM, get(90))
+    found = families.candidates(PROBLEM, get(90))
     assert found
     assert not any(config.family.waits for config in found)
 
