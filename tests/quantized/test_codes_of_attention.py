@@ -101,6 +101,19 @@ def test_kernels_that_have_not_run_are_not_chosen(tmp_path: Path) -> None:
     assert not any(name.startswith("FusedAttention_Quantize") for name in types)
 
 
+@pytest.mark.parametrize("code", [I8, E4M3], ids=["i8", "e4m3"])
+def test_a_wrong_scale_is_found(code: Any, tmp_path: Path) -> None:
+    model = _model(code)
+    with kernels.making():
+        fused = fusing.fused(model, tmp_path, "fp16")
+    (node,) = (n for n in fused.graph.node if n.op_type.startswith("FusedAttention"))
+    (numbers,) = (a for a in node.attribute if a.name == "epilogue_params")
+    numbers.floats[0] *= 1.1
+    result = verify(model, fused, providers=[CPU])
+    assert not result.passed
+    assert any(row.failed for row in result.rows if row.level == "segment")
+
+
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.value)
 def test_onnx_runtime_makes_codes_in_kernels_of_their_own(code: DType) -> None:
     values = AttentionProblem(32, 12, 12, 197, 197, 64, 64, DType.F16, DType.F16)
