@@ -79,16 +79,3 @@ def unmoved() -> Iterator[None]:
     finally:
         for family in able:
             family.codes_measured = True
-
-
-@contextmanager
-def making() -> Iterator[None]:
-    """As if attention that makes codes, and norms that write values beside these, had run on a
-    GPU."""
-    attention, norm = named("attention_sm90"), named("norm")
-    before = attention.codes_measured, norm.moves_values
-    attention.codes_measured = norm.moves_values = True
-    try:
-        yield
-    finally:
-        attention.codes_measured, norm.moves_values = before

@@ -51,8 +51,7 @@ def _model(code: Any = I8, zero: int = 0, size: int = 32, later: bool = False) -
 
 def _fused(model: ModelProto, folder: Path, precision: str = "fp16") -> list[str]:
     """The types of nodes in front of the product, of a model whose verification passed."""
-    with kernels.making():
-        fused = fusing.fused(model, folder, precision)
+    fused = fusing.fused(model, folder, precision)
     result = verify(model, fused, providers=[CPU])
     assert result.passed, result.text()
     found = [node.op_type for node in fused.graph.node]
@@ -104,8 +103,7 @@ def test_kernels_that_have_not_run_are_not_chosen(tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", [I8, E4M3], ids=["i8", "e4m3"])
 def test_a_wrong_scale_is_found(code: Any, tmp_path: Path) -> None:
     model = _model(code)
-    with kernels.making():
-        fused = fusing.fused(model, tmp_path, "fp16")
+    fused = fusing.fused(model, tmp_path, "fp16")
     (node,) = (n for n in fused.graph.node if n.op_type.startswith("FusedAttention"))
     (numbers,) = (a for a in node.attribute if a.name == "epilogue_params")
     numbers.floats[0] *= 1.1

@@ -104,8 +104,7 @@ def test_a_norm_writes_values_beside_codes(code: Any, precision: str, tmp_path: 
     """As in transformers whose residuals are normalized values."""
     dtype, name = DType.of_codes(np.dtype(code)), "F32" if precision == "keep" else "F16"
     assert dtype is not None
-    with kernels.making():
-        (found,) = _fused(_model(_of_a_sum, code, later=True), tmp_path, precision)
+    (found,) = _fused(_model(_of_a_sum, code, later=True), tmp_path, precision)
     assert found.startswith(f"LayerNorm_Add_Scale_Bias_Store{name}_Quantize{dtype.name}_")
 
 
@@ -114,8 +113,7 @@ def test_values_beside_codes_may_not_be_an_output(build: Build, tmp_path: Path) 
     model = _model(build, later=True)
     (name,) = (n.input[0] for n in model.graph.node if n.op_type == "QuantizeLinear")
     model.graph.output.append(onnx.helper.make_tensor_value_info(name, 1, SHAPE))
-    with kernels.making():
-        assert _fused(model, tmp_path, "keep") == ["FusedQuantize_QuantizeI8_f32"]
+    assert _fused(model, tmp_path, "keep") == ["FusedQuantize_QuantizeI8_f32"]
 
 
 def test_a_norm_has_two_outputs_at_most(tmp_path: Path) -> None:
@@ -126,8 +124,7 @@ def test_a_norm_has_two_outputs_at_most(tmp_path: Path) -> None:
     y = model.graph.output[0].name
     model.graph.node.append(onnx.helper.make_node("Mul", [y, total], ["z"]))
     model.graph.output[0].name = "z"
-    with kernels.making():
-        found = _fused(model, tmp_path, "keep")
+    found = _fused(model, tmp_path, "keep")
     assert found == ["FusedQuantize_QuantizeI8_f32"]
 
 
