@@ -58,9 +58,20 @@ def _run(directory: Path, *options: str) -> str:
     return result.stdout
 
 
-def test_long_tests_begin_first(tmp_path: Path) -> None:
-    output = _run(tmp_path)
-    lines = [line for line in output.splitlines() if line.endswith("%]")]
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The output of a run by one process."""
+    return _run(tmp_path_factory.mktemp("alone"))
+
+
+@pytest.fixture(scope="module")
+def with_workers(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The output of a run by two workers."""
+    return _run(tmp_path_factory.mktemp("workers"), "-n", "2")
+
+
+def test_long_tests_begin_first(alone: str) -> None:
+    lines = [line for line in alone.splitlines() if line.endswith("%]")]
     assert [line.split()[0].partition("::")[2] for line in lines] == [
         "test_compute_sanitizer_finds_nothing[pool]",
         "test_compute_sanitizer_finds_nothing[norm]",
@@ -75,24 +86,19 @@ def test_long_files_are_there() -> None:
     assert files >= set(LONG_FILES)
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["alone", "workers"])
-def test_a_failure_says_why_before_the_end(tmp_path: Path, options: tuple[str, ...]) -> None:
-    during, end, _ = _run(tmp_path, *options).partition("= FAILURES =")
+@pytest.mark.parametrize("run", ["alone", "with_workers"])
+def test_a_failure_says_why_before_the_end(run: str, request: pytest.FixtureRequest) -> None:
+    during, end, _ = request.getfixturevalue(run).partition("= FAILURES =")
     assert end
     assert during.count("test_models.py::test_wrong failed in call") == 1
     assert during.count("AssertionError: of ResNet") == 1
     assert "assert 19.5 <= 0.001" in during
 
 
-@pytest.mark.parametrize(
-    ("options", "scheduling"),
-    [((), "WorkStealingScheduling"), (("--dist", "loadfile"), "LoadFileScheduling")],
-    ids=["default", "chosen"],
-)
-def test_workers_take_tests_from_each_other(
-    tmp_path: Path, options: tuple[str, ...], scheduling: str
-) -> None:
-    assert f"scheduling tests via {scheduling}" in _run(tmp_path, "-n", "2", *options)
+def test_workers_take_tests_from_each_other(with_workers: str, tmp_path: Path) -> None:
+    assert "scheduling tests via WorkStealingScheduling" in with_workers
+    chosen = _run(tmp_path, "-n", "2", "--dist", "loadfile")
+    assert "scheduling tests via LoadFileScheduling" in chosen
 
 
 def test_large_tests_leave_memory_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
