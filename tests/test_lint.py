@@ -17,7 +17,7 @@ def test_lint_is_these_checks() -> None:
 
 def test_continuous_integration_runs_lint_and_tests() -> None:
     (command,) = re.findall(r"^exec (.*)$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
-    assert command.split() == ["make", "--keep-going", "lint", "test"]
+    assert command.split() == ["make", "--keep-going", "--jobs=2", "lint", "test"]
 
 
 def test_pre_commit_runs_the_same() -> None:
