@@ -241,8 +241,8 @@ def _match(op: FusedOp, node: gs.Node) -> tuple[Anchor, tuple[Link, ...]] | Refu
 
 
 def _maker(tensor: gs.Tensor) -> gs.Node | None:
-    """The node that makes a tensor; where this is a Cast, since no kernel takes the product, the one
-    in front of it."""
+    """The node that makes a tensor; the one in front of it where this is a Cast, since no kernel
+    takes the product."""
     node = producer(tensor)
     return producer(node.inputs[0]) if node is not None and node.op == "Cast" else node
 
