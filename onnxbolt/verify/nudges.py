@@ -19,20 +19,40 @@ from onnxbolt.verify.feeds import Feeds
 
 DRAWS = 4  # random signs: two nearly equal values change places in half of them
 _FROM = 16  # elements; sizes and scales are computed from smaller tensors
+# scales that operators on codes multiply and divide to one number, each of which is rounded
+_ROUNDED = 3
+# the input with the scale of the result of operators that make codes
+_SCALES = {
+    "QGemm": 7,
+    "QLinearAdd": 6,
+    "QLinearAveragePool": 3,
+    "QLinearConcat": 0,
+    "QLinearConv": 6,
+    "QLinearGlobalAveragePool": 3,
+    "QLinearLeakyRelu": 3,
+    "QLinearMatMul": 6,
+    "QLinearMul": 6,
+    "QLinearSigmoid": 3,
+    "QLinearWhere": 7,
+    "QuantizeLinear": 1,
+}
 
 
 def nudged(model: ModelProto, unit: float, seed: int) -> ModelProto:
     """A copy of `model` whose weights have moved by `unit` relative to their values, up or down,
-    and the scales of QuantizeLinear to the next number of fp32: a value in the middle of two codes
-    then has the other one.
+    and the scales of codes that are made to a next number of fp32: a value in the middle of two
+    codes then has the other one.
 
     Large weights in files stay, since a copy would hold them in memory. So do values that bfloat16
     has, because rounding moves no masks, steps of grids and other small integers.
     """
     copy, rng = ModelProto(), np.random.default_rng(seed)
     copy.CopyFrom(model)
-    quantizing = (node for node in with_inner(model.graph.node) if node.op_type == "QuantizeLinear")
-    scales = {node.input[1] for node in quantizing}
+    scales = {
+        node.input[_SCALES[node.op_type]]: 1 if node.op_type == "QuantizeLinear" else _ROUNDED
+        for node in with_inner(model.graph.node)
+        if len(node.input) > _SCALES.get(node.op_type, len(node.input))
+    }
     for tensor in copy.graph.initializer:
         if weights.is_apart(tensor):
             continue
@@ -40,7 +60,10 @@ def nudged(model: ModelProto, unit: float, seed: int) -> ModelProto:
         if np.prod(tensor.dims) >= _FROM:
             moved = _moved(values, unit, rng) if values.dtype.kind in "fV" else values
         elif tensor.name in scales and values.dtype == np.float32:
-            moved = np.asarray(np.nextafter(values, np.float32(rng.choice([0.0, np.inf]))))
+            end = np.float32(rng.choice([0.0, np.inf]))
+            moved = values
+            for _ in range(scales[tensor.name]):
+                moved = np.asarray(np.nextafter(moved, end))
         else:
             continue
         if moved is not values:

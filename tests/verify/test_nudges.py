@@ -198,3 +198,20 @@ def test_scales_of_codes_move_to_the_next_number() -> None:
     near = {np.nextafter(scale, np.float32(end)) for end in (0.0, 1.0)}
     assert {float(found["scale"]) for found in moved} == {float(value) for value in near}
     assert all(found["other"] == scale and found["zero"] == 3 for found in moved)
+
+
+def test_scales_of_codes_move_to_a_next_number() -> None:
+    """Of operators on codes by as many roundings as their quotient of scales has."""
+    text = "q = QuantizeLinear(x, s, z)  y = QLinearMatMul(q, s, z, w, t, v, u, z)"
+    numbers = {"s": 0.1, "t": 0.2, "u": 0.3}
+    scales: dict[str, Any] = {name: np.float32(value) for name, value in numbers.items()}
+    codes: dict[str, Any] = {"z": np.uint8(3), "v": np.int8(0), "w": np.ones((20, 20), np.int8)}
+    model = model_of("(float[2, 20] x) => (uint8[2, 20] y)", text, {**scales, **codes})
+    for seed in range(4):
+        found = weights_of(nudged(model, FP32, seed))
+        steps = {
+            name: abs(int(found[name].view(np.int32)) - int(value.view(np.int32)))
+            for name, value in scales.items()
+        }
+        assert steps == {"s": 1, "t": 0, "u": 3}
+        assert all(np.array_equal(found[name], value) for name, value in codes.items())
