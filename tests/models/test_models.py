@@ -72,7 +72,7 @@ def _run(model: onnx.ModelProto, batch: int = 2) -> list[np.ndarray]:
 
 @cache
 def _expected(name: str) -> list[np.ndarray]:
-    """What a light model computes in fp32."""
+    """The answers of a light model in fp32."""
     return _run(_light(name))
 
 
