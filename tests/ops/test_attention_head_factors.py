@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from onnxbolt.ops.attention.found import CAPPED
 from tests.ops.attention_form import (
     B,
     D,
@@ -154,7 +155,7 @@ class Capped(Form):
         (Folded, "its scores are changed by Mul"),
         (Infinite, "its scores are changed by Mul"),
         (ReadTwice, "its scores are changed by Mul"),
-        (Capped, "its scores are changed by Tanh"),
+        (Capped, CAPPED),
     ],
 )
 def test_near_misses_say_why(form: type[Form], reason: str) -> None:

@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 import onnxbolt
 from onnxbolt.ops import OPS
-from onnxbolt.ops.attention.found import AttentionAnchor, Band, Masked, Masking
+from onnxbolt.ops.attention.found import CAPPED, AttentionAnchor, Band, Masked, Masking
 from tests.ops.attention_form import (
     ALL,
     SOME,
@@ -420,7 +420,7 @@ class OtherHeads(Folded):
         (PutsScore, "its mask puts a number that scores may have: -10000"),
         (WindowsOfImages, "its masks of windows are no constants that are added"),
         (ScaledNumbers, "its mask is scaled"),
-        (Capped, "its scores are changed by Tanh"),
+        (Capped, CAPPED),
     ],
 )
 def test_near_misses_say_why(form: type[Form], reason: str) -> None:

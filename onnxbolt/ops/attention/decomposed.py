@@ -29,7 +29,7 @@ import onnx_graphsurgeon as gs
 from onnxbolt.candidates import Refusal
 from onnxbolt.graph.edit import producer, scalar
 from onnxbolt.ops.attention import masks, views
-from onnxbolt.ops.attention.found import AttentionAnchor, Mask, Parts, assembled
+from onnxbolt.ops.attention.found import CAPPED, AttentionAnchor, Mask, Parts, assembled
 from onnxbolt.ops.attention.lengths import sizes
 from onnxbolt.ops.attention.masks import REFOLDS, Masks, Operand, leads_to_product
 from onnxbolt.ops.attention.positions import Frame
@@ -346,6 +346,8 @@ def _changed(tensor: gs.Tensor) -> str | None:
         if node is None or node.domain:
             continue
         if product(node) is not None and leads_to_product(tensor):
+            if change == "Tanh":
+                return CAPPED
             return f"its scores are changed by {change}" if change else _AXES
         if node.op in _REARRANGES:
             pending.append((node.inputs[0], change))

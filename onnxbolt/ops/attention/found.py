@@ -18,6 +18,9 @@ from onnxbolt.ops.attention.views import ROWS, Arrange, Followed, View
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.problems import MAX_HEAD
 
+# a refusal's reason: Gemma 2's attn_logit_softcapping, and softcap of ONNX's operator
+CAPPED = "its scores are capped by Tanh, which no attention kernel computes"
+
 
 class Masking(enum.Enum):
     """How a mask changes scores."""

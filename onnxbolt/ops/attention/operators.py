@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 from onnxbolt.candidates import Refusal
 from onnxbolt.graph.edit import optional
 from onnxbolt.ops.attention import masks, views
-from onnxbolt.ops.attention.found import Band, Mask, Masked, Parts, assembled
+from onnxbolt.ops.attention.found import CAPPED, Band, Mask, Masked, Parts, assembled
 from onnxbolt.ops.attention.lengths import Size, sizes
 from onnxbolt.ops.attention.masks import Operand
 from onnxbolt.ops.attention.positions import Frame
@@ -43,7 +43,7 @@ def standard(op: FusedOp, node: gs.Node) -> Match:
     first query with the first key (ONNX, Attention)."""
     attrs = node.attrs
     if attrs.get("softcap", 0.0):
-        return Refusal(node.name, node.op, "its scores are capped")
+        return Refusal(node.name, node.op, CAPPED)
     heads = int(attrs.get("q_num_heads", 0)), int(attrs.get("kv_num_heads", 0))
     band = Band(last=0) if attrs.get("is_causal", 0) else Band()
     return _matched(op, node, _Given(heads, optional(node.inputs, 3), band, (4, 5, 6), zeros=True))
