@@ -23,6 +23,7 @@ from tests.zoo.stored import EXPORTS, FAILURES, SUFFIX, VERSIONS, doubled, load,
 
 QUICK = (  # in every test run
     "minilm.dynamo18.sdpa.mask.dynamic",
+    "qwen3.ts17.sdpa.mask.dynamic",
     "unet.ts17.dynamic",
     "whisper_stem.dynamo18.dynamic",
 )
@@ -90,6 +91,18 @@ def test_nothing_is_overlooked(name: str) -> None:
     found = recognition.recognized(name, "fp16")
     assert found or shapes(name), "a model without attention, norm and gated linear unit"
     assert not [part for part, reason in found if reason == OVERLOOKED]
+
+
+@pytest.mark.parametrize(
+    "name", graphs([name for name in names() if name.startswith(("gemma3.", "qwen3."))])
+)
+def test_heads_are_normalized_and_rotated_in_kernels(name: str, tmp_path: Path) -> None:
+    """No Transpose and no Neg is left in the two layers."""
+    out, at = tmp_path / "out.onnx", shapes(name)
+    onnxbolt.optimize(load(name), out, fuse="all", library=False, verify=False, opt_shapes=at)
+    types = [node.op_type.partition("_")[0] for node in onnx.load(out).graph.node]
+    assert (types.count("HeadRmsNorm"), types.count("FusedAttention")) == (4, 2)
+    assert {"Transpose", "Neg"}.isdisjoint(types)
 
 
 # --- storage of the graphs -------------------------------------------------------------------

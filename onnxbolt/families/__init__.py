@@ -198,12 +198,7 @@ def multiplies_codes(archs: Collection[int] = ()) -> bool:
 
 def makes_codes() -> bool:
     """True if planning may choose kernels that make codes of values."""
-    return plans(QuantizeProblem)
-
-
-def plans(problem: type[Problem]) -> bool:
-    """True if planning may choose kernels for problems of this class."""
-    return problem in problem_types().values()
+    return QuantizeProblem in problem_types().values()
 
 
 def convolves_by_channel() -> bool:

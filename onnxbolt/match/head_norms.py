@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt import families
 from onnxbolt.domains import INTERNAL
 from onnxbolt.graph import promises
 from onnxbolt.graph.edit import add_constant, insert, pinned, producer, prune, remove, stand_alone
@@ -32,7 +31,6 @@ from onnxbolt.ops.attention.scales import before
 from onnxbolt.ops.attention.views import View
 from onnxbolt.ops.norm.heads import followed, own, scale_behind
 from onnxbolt.ops.norm.pattern import epsilon, normalizes
-from onnxbolt.problems import HeadNormProblem
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +52,7 @@ class _Norm:
 @stage(requires=promises.SOUND, ensures=promises.KEPT)
 def move(graph: gs.Graph) -> list[str]:
     """Move in place; returns a line for the report if anything was moved."""
-    if not families.plans(HeadNormProblem) or not any(map(_moved, graph.nodes)):
+    if not any(map(_moved, graph.nodes)):
         return []
     found = {each.node: each for each in _of_attention(graph)}
     for norm in found.values():

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt import families
 from onnxbolt.candidates import Candidate, Strided
 from onnxbolt.canonicalize import rotary_form
 from onnxbolt.domains import INTERNAL
@@ -56,11 +55,9 @@ from onnxbolt.ops.attention.scales import before, scaled
 from onnxbolt.ops.attention.views import HEADS, ROWS, Followed, View
 from onnxbolt.ops.norm.heads import followed
 from onnxbolt.ops.norm.pattern import normalizes
-from onnxbolt.problems import HeadNormProblem
 
 _SHARED = "several attentions read the product"
 _COLUMNS = "the columns of its heads are not known, or no multiples of 8"
-_NORMALIZED = "its input is normalized or scaled behind the product"
 _TURN = 8  # columns in which a table may repeat, so that kernels read it 16 bytes at a time
 
 
@@ -231,7 +228,7 @@ def _between(x: gs.Tensor) -> str:
     if node is None:
         return "its input is not the result of a product"
     if "Norm" in node.op or node.op in ("Div", "Mul"):
-        return _NORMALIZED
+        return "its input is normalized or scaled behind the product"
     return f"its input is the result of {node.op}, or has no heads with elements side by side"
 
 
@@ -388,8 +385,6 @@ def _norm(rotated: gs.Tensor, order: np.ndarray) -> _Norm | str | None:
     node = producer(rotated)
     if node is None or not normalizes(node):
         return None
-    if not families.plans(HeadNormProblem):
-        return _NORMALIZED
     found = followed(node.inputs[0])
     if found is None:
         return "its input is normalized, and is no heads of a product"

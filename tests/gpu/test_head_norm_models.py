@@ -12,8 +12,7 @@ import onnxbolt
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CUDA
 from tests.gpu.prepared import ARCH
-from tests.match.test_head_norms import FAMILY, FORMS, sizes_of
-from tests.support import planned
+from tests.match.test_head_norms import FORMS, sizes_of
 
 pytestmark = pytest.mark.gpu
 
@@ -23,16 +22,15 @@ pytestmark = pytest.mark.gpu
 def test_heads_are_right(form: str, precision: str, tmp_path: Path) -> None:
     source, out = FORMS[form](), tmp_path / "out.onnx"
     sizes = sizes_of(source)
-    with planned(FAMILY):
-        onnxbolt.optimize(
-            source,
-            out,
-            archs=(ARCH,),
-            precision=precision,
-            fuse="all",
-            opt_shapes=sizes,
-            verify=False,
-        )
+    onnxbolt.optimize(
+        source,
+        out,
+        archs=(ARCH,),
+        precision=precision,
+        fuse="all",
+        opt_shapes=sizes,
+        verify=False,
+    )
     types = [node.op_type for node in onnx.load(out).graph.node if node.domain == "com.onnxbolt"]
     assert sum(name.startswith(("HeadRmsNorm_", "HeadLayerNorm_")) for name in types) == 2
     result = verify(source, out, opt_shapes=sizes, providers=[CUDA])

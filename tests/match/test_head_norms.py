@@ -3,7 +3,7 @@ strides, and rotate them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,6 @@ import pytest
 import onnxbolt
 from onnxbolt.canonicalize.restore import restore
 from onnxbolt.domains import INTERNAL
-from onnxbolt.families import named
 from onnxbolt.graph.exporter import export_model
 from onnxbolt.match import head_norms, projections, rotations
 from onnxbolt.measurements.timings import NOTHING
@@ -23,15 +22,7 @@ from onnxbolt.problems import HeadNormProblem
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.submodels import Original, fuse
 from tests.match.test_rotations import WIDTH, B, D, H, Layer, S
-from tests.support import Net, feeds_of, planned, prepare, run
-
-FAMILY = named("norm")
-
-
-@pytest.fixture(autouse=True)
-def measured() -> Iterator[None]:
-    with planned(FAMILY):
-        yield
+from tests.support import Net, feeds_of, prepare, run
 
 
 class Normalized(Layer):
@@ -277,21 +268,6 @@ def test_regions_can_be_measured(form: str) -> None:
         problems = fuse(nodes[1], 90, NOTHING, ends).problems
         assert any(isinstance(problem, HeadNormProblem) for problem in problems)
         assert set(problems) <= set(plan.problems.values())
-
-
-def test_until_kernels_have_run_on_a_gpu_rotations_stay() -> None:
-    model = of_rows()
-    with planned(FAMILY, measured=True):
-        FAMILY.unmeasured = (HeadNormProblem,)
-        report = onnxbolt.optimize(
-            model, precision="fp16", fuse="all", library=False, opt_shapes=sizes_of(model)
-        )
-    assert not [node for node in report.fused if node.rule.startswith("head_")]
-    reasons = {r.reason.partition(":")[0] for r in report.refusals if "rotary" in r.reason}
-    assert reasons == {
-        "a rotary embedding is in no kernel, because its input is normalized or scaled behind the"
-        " product"
-    }
 
 
 def _factors_of_run_time() -> onnx.ModelProto:

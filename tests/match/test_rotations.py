@@ -417,16 +417,13 @@ def _keys_alone() -> onnx.ModelProto:
     return layer.model(layer.attended(q, layer.rotated(k, *layer.tables()), v))
 
 
-def _normalized() -> onnx.ModelProto:
-    """Queries and keys are normalized by heads (Qwen3)."""
-    layer = Layer(opset=23)
+def _scaled_by_element() -> onnx.ModelProto:
+    """Queries and keys are multiplied by numbers of a head's elements."""
+    layer = Layer()
     tables = layer.tables()
     q, k, v = (layer.by_heads(layer.projected(H * D)) for _ in "qkv")
     q, k = (
-        layer.rotated(
-            layer.net.node("RMSNormalization", each, layer.net.normal(D), axis=-1), *tables
-        )
-        for each in (q, k)
+        layer.rotated(layer.net.node("Mul", each, layer.net.normal(D)), *tables) for each in (q, k)
     )
     return layer.model(layer.attended(q, k, v))
 
@@ -485,7 +482,7 @@ def _run_time_weight() -> onnx.ModelProto:
         (_product_read_elsewhere, "the product's result is read elsewhere, too"),
         (_other_tables, "queries and keys are rotated by different tables"),
         (_keys_alone, "queries or keys alone are rotated"),
-        (_normalized, "its input is normalized or scaled behind the product"),
+        (_scaled_by_element, "its input is normalized or scaled behind the product"),
         (_values_are_queries, "its columns are read elsewhere, too"),
         (_two_attentions, "several attentions read the product"),
         (_tables_of_heads, "its tables are not the same for all heads"),

@@ -18,7 +18,6 @@ from functools import partial
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt import families
 from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.canonicalize import rotary_form
 from onnxbolt.domains import INTERNAL
@@ -28,7 +27,6 @@ from onnxbolt.ops.attention.views import ROWS, Followed, View
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.ops.norm import pattern
 from onnxbolt.patterns.types import AnchorPattern, Match
-from onnxbolt.problems import HeadNormProblem
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -84,9 +82,8 @@ def followed(x: gs.Tensor, by_heads: bool = False) -> Followed | None:
 
 
 def _match(op: FusedOp, node: gs.Node) -> Match:
-    """None where the heads are rows as they lie, or where no kernel serves: then it is a
-    normalization of rows."""
-    found = followed(node.inputs[0]) if families.plans(HeadNormProblem) else None
+    """None where the heads are rows as they lie: then it is a normalization of rows."""
+    found = followed(node.inputs[0])
     match = None if found is None else pattern.normalization(op, node, _count(found))
     if found is None or match is None or isinstance(match, Refusal):
         return None
