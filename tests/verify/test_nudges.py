@@ -201,7 +201,7 @@ def test_scales_of_codes_move_to_the_next_number() -> None:
 
 
 def test_scales_of_codes_move_to_a_next_number() -> None:
-    """Of operators on codes by as many roundings as their quotient of scales has."""
+    """Those of operators on codes move by the roundings of their quotient of scales."""
     text = "q = QuantizeLinear(x, s, z)  y = QLinearMatMul(q, s, z, w, t, v, u, z)"
     numbers = {"s": 0.1, "t": 0.2, "u": 0.3}
     scales: dict[str, Any] = {name: np.float32(value) for name, value in numbers.items()}
