@@ -64,6 +64,11 @@ class NormProblem(Problem):
         return False
 
     @property
+    def of_heads(self) -> bool:
+        """True if rows are heads of tokens."""
+        return False
+
+    @property
     def tables(self) -> int:
         """Tables whose rows take the place of those of x."""
         return 0
@@ -193,6 +198,10 @@ class HeadNormProblem(NormProblem):
     rotated: int = 0
     period: int = 1
     width: int = 1
+
+    @property
+    def of_heads(self) -> bool:
+        return True
 
     @property
     def bytes_moved(self) -> int:

@@ -180,11 +180,10 @@ def _blocks_of_sm(config: NormConfig, arch: Arch) -> int:
 
 def _configs(problem: NormProblem, arch: int) -> Iterator[NormConfig]:
     width = next(n for n in (problem.dtype.alignment, 4, 2, 1) if problem.c % n == 0)
-    heads = isinstance(problem, HeadNormProblem)
-    most = _HEAD_VALUES if heads else _VALUES
+    most = _HEAD_VALUES if problem.of_heads else _VALUES
     ways = itertools.product(_lanes(problem.c // width, width, most), (1, 2), (False, True))
     for (lanes, vectors), batch, resident in ways:
-        if heads and batch * vectors * width > most:
+        if problem.of_heads and batch * vectors * width > most:
             continue
         for rows in dict.fromkeys(block // lanes for block in _blocks(lanes)):
             yield NormConfig(
@@ -197,7 +196,7 @@ def _configs(problem: NormProblem, arch: int) -> Iterator[NormConfig]:
                 resident=resident,
                 tokens=problem.of_tokens,
                 tables=problem.tables,
-                heads=heads,
+                heads=problem.of_heads,
             )
 
 
