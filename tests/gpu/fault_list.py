@@ -154,7 +154,7 @@ def _image() -> Iterator[tuple[str, tuple[Edit, ...]]]:
 
 _SUMS = "    typename Chain::template Operands<kCount> operands;\n    if constexpr (kPairs)\n"
 _READ_CODES = "    if constexpr (Chain::kReadsValues)\n"
-_WRITE_CODES = "write_codes<kColumns>(buffer, Column, Chain::pack(y, params));"
+_WRITE_CODES = "write_codes<kColumns>(buffer, Column, Chain::pack(y, packer_));"
 CODES = Store(
     "sm90/codes.h",
     _SUMS,
@@ -555,7 +555,7 @@ def _guarded(file: str, store: str, condition: str) -> Edit:
 def _depthwise() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     file, finish = (
         DEPTHWISE.file,
-        "Chain::template finish<Output>(sums[q], operands, conv.epilogue.params);",
+        "Chain::template finish_packed<Output>(sums[q], operands, conv.epilogue.params, packer);",
     )
     yield from _direct(DEPTHWISE, _guarded(file, _DEPTHWISE_STORE, "(pixel + q) / 64 != 2"))
     unbiased = (
@@ -585,7 +585,7 @@ def _pool() -> Iterator[tuple[str, tuple[Edit, ...]]]:
 def _elementwise() -> Iterator[tuple[str, tuple[Edit, ...]]]:
     file, finish = (
         ELEMENTWISE.file,
-        "Chain::template finish_packed<Output>(values, operands, params.epilogue.params);",
+        "epilogue::widened<Element, Width>(x[i], 0.f), operands, params.epilogue.params, packer);",
     )
     yield from _direct(ELEMENTWISE, _guarded(file, _ELEMENTWISE_STORE, "row / 64 != 2"))
     last = "others.vectors[Chain::kVectors - 1]"
