@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from onnxbolt.codegen import artifacts
 from onnxbolt.codegen.artifacts import Unit
 from onnxbolt.errors import BuildError
 from onnxbolt.options import Options
-from onnxbolt.tune.cluster import compilers
+from onnxbolt.tune.cluster import compilers, opening
+from onnxbolt.tune.cluster.compilers import Compilers
 from onnxbolt.tune.cluster.opening import cluster_gpus
 from onnxbolt.tune.cluster.pool import Pool
 from onnxbolt.tune.library import profiling_toolchain
@@ -26,7 +28,16 @@ def test_units_are_compiled_by_workers_and_kept(
 ) -> None:
     toolchain = profiling_toolchain()
     monkeypatch.setattr(compilers, "compile_each", lambda units, *_, **__: iter(()))
+    pools = list[Pool]()
+
+    def of(pool: Pool) -> Compilers:
+        pools.append(pool)
+        return Compilers(pool)
+
+    monkeypatch.setattr(opening, "Compilers", of)
     with cluster_gpus(UUIDS[:1], [90], Options(tune=True, gpus="all"), print) as (gpus,):
+        while pools[0].empty:  # workers join as compilers by themselves, which takes a while
+            time.sleep(0.05)
         found = dict(gpus.compile_each([GOOD, BAD], toolchain))
     good, bad = found[GOOD], found[BAD]
     assert isinstance(good, Path)
@@ -43,7 +54,7 @@ def test_without_such_workers_units_are_compiled_here(
 ) -> None:
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(Pool(_Nobody(), "CPU", compilers.admit_compiler, print))
-        found = dict(compilers.Compilers(pool).compile_each([GOOD], profiling_toolchain()))
+        found = dict(Compilers(pool).compile_each([GOOD], profiling_toolchain()))
     assert isinstance(found[GOOD], Path)
 
 
