@@ -31,7 +31,7 @@ from typing import Any
 from benchmarks import collect
 from benchmarks.common import Row
 from benchmarks.documents import write_results
-from benchmarks.predictions import FORMULA, LEARNED, read
+from benchmarks.predictions import FORMULA, LEARNED, gpu_of, read
 from benchmarks.racing import say
 from onnxbolt.archs import Arch, by_name
 from onnxbolt.codegen.render import Instance
@@ -106,14 +106,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     try:
         problems = read(chosen.measurements)
-        gpus = {measured.gpu for measured in problems}
-        if len(gpus) != 1:
-            raise InputError(f"{chosen.measurements} has times of {len(gpus)} kinds of GPU")
+        gpu = gpu_of(problems, chosen.measurements)
         rows = []
         for name, batch in MODELS:
             rows.append(row_of(name, batch, problems, Pace(chosen.cores, chosen.seconds)))
             say(f"{name}: { ({**rows[-1].values, 'curves': '..'}) }")
-        write_results("learning", rows, chosen.out, gpu=gpus.pop())
+        write_results("learning", rows, chosen.out, gpu=gpu)
     except OnnxboltError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

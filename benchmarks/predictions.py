@@ -79,16 +79,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.model:
             chosen.model.write_text(trained.text)
         found = judged(held, trained)
-        gpus = {measured.gpu for measured in problems}
-        if len(gpus) != 1:
-            raise InputError(f"{chosen.measurements} has times of {len(gpus)} kinds of GPU")
+        gpu = gpu_of(problems, chosen.measurements)
         say(f"{len(rest)} problems to learn from, {len(held)} held out")
         for family in trained.families:
             say(f"{family.name}: {LEARNED if family.kept else FORMULA}")
         rows = [*of_kinds(found), *of_models(found, models)]
         for row in rows:
             say(f"{row.name} {row.batch}: {row.values}")
-        write_results("predictions", rows, chosen.out, gpu=gpus.pop())
+        write_results("predictions", rows, chosen.out, gpu=gpu)
     except OnnxboltError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -103,6 +101,14 @@ def read(path: Path) -> list[Measured]:
     ):
         database.merge(path)
         return measured_in(database)
+
+
+def gpu_of(problems: Sequence[Measured], path: Path) -> str:
+    """The GPU that all problems of the file were measured on. Raises InputError for several."""
+    gpus = {measured.gpu for measured in problems}
+    if len(gpus) != 1:
+        raise InputError(f"{path} has times of {len(gpus)} kinds of GPU")
+    return gpus.pop()
 
 
 def of_held_models() -> dict[tuple[str, int], Counter[Problem]]:
