@@ -136,8 +136,13 @@ TASKS = (
     Task("conv3d", 90, "--append"),
     Task("quantized", 240, "--trials 14 --budget 150s --append"),
     *(
-        Task("quantized_models", 150, f"{name} --tune --budget 60s --append")
-        for name in ("resnet50-32", "mobilenet_v3_large-32", "vit_b16-32", "bert_large-32")
+        Task("quantized_models", seconds, f"{name} --tune --budget 60s --append")
+        for name, seconds in (
+            ("resnet50-32", 150),
+            ("mobilenet_v3_large-32", 250),
+            ("vit_b16-32", 150),
+            ("bert_large-32", 320),
+        )
     ),
     *(
         Task("quantized_models", 300, f"{name}-32-auto --tune --budget 120s --append")
@@ -192,7 +197,7 @@ TASKS = (
         )
     ),
     *(
-        Task("advice", 75, f"{model} --tune --budget 30s --append")
+        Task("advice", 130, f"{model} --tune --budget 30s --append")
         for model in (
             "three_channel_stem",
             "channels_46",
