@@ -222,6 +222,20 @@ TASKS = (
             "swin_tiny-32",
         )
     ),
+    *(
+        Task("untuned", 130, f"{name} --tune --budget 45s --append")
+        for name in (
+            "resnet50-32",
+            "vit_base-32",
+            "bert_base-32x40",
+            "mobilenet_v3_large-32",
+            "swin_tiny-32",
+            "convnext_tiny-32",
+            "vit_base-1",
+            "repvgg_a0_deploy-32",
+            "dlrm_mlp-2048",
+        )
+    ),
     Task("profile_kernels", 80, "resnet50 vgg16 --append"),
     *(
         Task("tuning", seconds, f"{model} --budget 200s --append")

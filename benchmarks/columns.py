@@ -298,6 +298,12 @@ _TUNING: dict[str, Cell] = {
 }
 
 
+def _tuning(row: dict[str, Any]) -> str:
+    """The seconds of a tuning, and what ended it."""
+    told = row["values"].get("tuning")
+    return f"{told['seconds']:.0f} s, {told['ended_by']}" if told else ""
+
+
 def _planned(name: str) -> Cell:
     """A number of plan/choose.py's Totals."""
     return lambda row: text(row["values"].get("planning", {}).get(name), "")
@@ -548,6 +554,24 @@ TABLES = {
             "whole model": _value("together", ".3f"),
         },
         compares=False,
+    ),
+    "untuned": Table(
+        "untuned",
+        {
+            **_MODEL,
+            "tuned, us": _field("ours_us", ".1f"),
+            "planned by the learned model, us": _field("peer_us", ".1f"),
+            "ratio": _field("ratio", ".3f"),
+            "back to back": _value("device_ratio", ".3f"),
+            "planned by the formulas, us": _value("formula_us", ".1f"),
+            "its ratio": _value("formula_ratio", ".3f"),
+            "its back to back": _value("formula_device_ratio", ".3f"),
+            "fused nodes": _value("nodes"),
+            "other nodes": _value("other_nodes"),
+            "problems left out": _value("left_out"),
+            "tuning": _tuning,
+            "spread": _percent,
+        },
     ),
     "regret": Table(
         "regret",

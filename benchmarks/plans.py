@@ -190,7 +190,7 @@ def _both(
     for label in _DECIDED:
         out = scratch / f"{label.partition(' ')[0]}.onnx"
         reports[label] = _planned(label, given, out, options)
-        sources[label] = Source(label, out.read_bytes(), _library(out) if on_gpu else None)
+        sources[label] = Source(label, out.read_bytes(), library_of(out) if on_gpu else None)
     return reports, sources
 
 
@@ -214,7 +214,7 @@ def _tune(label: str, given: ModelProto, options: Options) -> None:
         print(f"{label}: {told(tuning)}", flush=True)
 
 
-def _library(model: Path) -> Path:
+def library_of(model: Path) -> Path:
     """The library of a model, linked from what was compiled as candidates as far as possible."""
     manifest = library.manifest_of_model(onnx.load(model))
     path = get_library_path(model)

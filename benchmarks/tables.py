@@ -29,7 +29,12 @@ FIGURES = ROOT / "docs" / "figures"  # benchmarks/plots.py
 NOTHING = "Nothing has been measured yet."
 _BLOCK = re.compile(r"(<!-- begin:(\w+) -->\n).*?(<!-- end:\2 -->)", re.DOTALL)
 
-_FURTHER = {"device_ratio": "Runs back to back", "serial_ratio": "Launches not overlapping"}
+_FURTHER = {
+    "device_ratio": "Runs back to back",
+    "serial_ratio": "Launches not overlapping",
+    "formula_ratio": "Planned by the formulas",
+    "formula_device_ratio": "These back to back",
+}
 _TITLES = {
     "gemm": "GEMM against cuBLAS's bare product",
     "conv": "convolutions with epilogue against cuDNN's bare ones",
