@@ -53,9 +53,9 @@ def rewrite(
         node: Kernels(rows, (sources or {}).get(node, "predicted"))
         for node, rows in configs.items()
     }
-    rewriter = Rewriter(graph, assignment, kernels, archs, concats, around)
     ends = {last_node(run): run for run in found}
     inside = {node for run in found for node in run.nodes}
+    rewriter = Rewriter(graph, assignment, kernels, archs, concats, inside, around)
     for node in list(graph.nodes):
         candidate = assignment.fused.last.get(node)
         captured = [
@@ -97,10 +97,11 @@ class Rewriter(Writer):
         kernels: Mapping[gs.Node, Kernels],
         archs: Sequence[int],
         concats: Slices,
+        inside: Collection[gs.Node],
         around: Collection[str],
     ) -> None:
         self.graph, self.archs, self._around = graph, archs, around
-        self._assignment, self._kernels = assignment, kernels
+        self._assignment, self._kernels, self._inside = assignment, kernels, inside
         self.nodes: list[gs.Node] = []
         self.functions: dict[Signature, FunctionProto] = {}
         self.instances: set[Instance] = set()
@@ -143,6 +144,9 @@ class Rewriter(Writer):
 
     def is_read_in_place(self, tensor: gs.Tensor) -> bool:
         return tensor.name in self._excerpts
+
+    def is_replaced(self, node: gs.Node) -> bool:
+        return node in self._inside
 
     def produce(self, tensor: gs.Tensor, form: Form) -> gs.Tensor:
         stored = tensor if form == PLAIN else self.variable(tensor, form)

@@ -82,6 +82,9 @@ class Writer(Tensors, Protocol):
     def is_read_in_place(self, tensor: gs.Tensor) -> bool:
         """True if all readers of this excerpt are kernels that read it from the larger tensor."""
 
+    def is_replaced(self, node: gs.Node) -> bool:
+        """True if a run of elementwise nodes, which one kernel computes, has the node."""
+
     def produce(self, tensor: gs.Tensor, form: Form) -> gs.Tensor:
         """The variable that a new node writes for `tensor` in `form`; the original variable is
         the plain form."""

@@ -5,6 +5,9 @@ HardSwish of a quantized network is such a run: HardSigmoid of the values of cod
 and their product with the values. So is the product with the gate of squeeze-and-excitation. A run
 begins at a node that reads the values of codes, and ends with a QuantizeLinear. Its steps read past
 values of other codes, which are not computed where nobody else reads them.
+
+A QuantizeLinear of an image of values, and the Cast in front of it, are one kernel, too, which
+reads values of 16 bits: ONNX Runtime would read values of 32 bits, written for it alone.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from onnxbolt.forms import Form
 from onnxbolt.layout.assignment import Assignment
 from onnxbolt.match.matcher import links_over
 from onnxbolt.ops.base import FusedOp
+from onnxbolt.ops.quantize import pattern as quantize
 from onnxbolt.ops.quantized.pattern import decode, decoded
 
 
@@ -45,6 +49,24 @@ def code_run(
         if run is not None and len(run.links) == count and _ends(run):
             return run
     return None
+
+
+def codes_of_image(
+    node: gs.Node,
+    assignment: Assignment,
+    form_of: Callable[[gs.Node], Form | None],
+    ending: set[str],
+) -> Candidate | None:
+    """The codes of an image of values, from `node` on; None if no kernel makes them."""
+    found = quantize.of_image(ops.CODES_OF_VALUES, node)
+    if found is None or form_of(node) is None:
+        return None
+    anchor, link = found
+    if any(form_of(each) != form_of(node) for each in anchor.others):
+        return None
+    if anchor.others and node.outputs[0].name in ending:
+        return None
+    return Candidate(anchor, (link,), frozenset())
 
 
 def _begun(

@@ -19,7 +19,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import BIAS, SCALE, Step
 from onnxbolt.forms import Form
 from onnxbolt.layout.assignment import Assignment
-from onnxbolt.layout.code_runs import code_run
+from onnxbolt.layout.code_runs import code_run, codes_of_image
 from onnxbolt.layout.rules import batchnorm, elementwise, own
 from onnxbolt.match.matcher import fits, links_over
 
@@ -31,10 +31,16 @@ def elementwise_runs(graph: gs.Graph, assignment: Assignment) -> list[Candidate]
     ending = {tensor.name for tensor in graph.outputs} | set(graph.captured)
     taken: set[gs.Node] = set()
     found = []
+
+    def form_of(node: gs.Node) -> Form | None:
+        return _form(node, assignment)
+
     for node in graph.nodes:
         if node in taken:
             continue
-        run = code_run(node, graph, assignment, lambda each: _form(each, assignment), ending)
+        run = code_run(node, graph, assignment, form_of, ending)
+        if run is None:
+            run = codes_of_image(node, assignment, form_of, ending)
         if run is None:
             run = _from(node, graph, assignment, ending, taken)
         if run is not None:

@@ -24,6 +24,8 @@ from onnxbolt.epilogues import (
 from onnxbolt.families import Layers, joins
 from onnxbolt.graph.skipping import SKIPPED, is_skipped
 from onnxbolt.match.patterns import anchors, steps
+from onnxbolt.ops import CODES_OF_VALUES
+from onnxbolt.ops.quantize.pattern import of_image
 from onnxbolt.patterns.types import AnchorPattern, Match
 
 UNKNOWN = "its result is not a tensor of the original model, so it could not be verified"
@@ -159,7 +161,10 @@ def _next(
         if beside := anchor.op.beside(anchor, tensor):
             return Continuation(beside if fits([*before, *beside]) else ())
         return _past(anchor, before, tensor) if several else Continuation()
-    return _written(links_over(tensor.outputs[0], tensor, anchor, before), pinned)
+    reader = tensor.outputs[0]
+    if anchor.dtype.bytes == 2 and reader.op == "Cast" and of_image(CODES_OF_VALUES, reader):
+        return Continuation()  # the kernel that makes the codes reads values of 16 bits
+    return _written(links_over(reader, tensor, anchor, before), pinned)
 
 
 def _written(found: Continuation, pinned: set[str]) -> Continuation:

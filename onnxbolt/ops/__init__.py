@@ -50,6 +50,7 @@ __all__ = [
     "ALONE",
     "CODES_ALONE",
     "CODES_GATE",
+    "CODES_OF_VALUES",
     "OPS",
     "FusedOp",
     "conversion",
@@ -134,6 +135,7 @@ OPS: Registry[str, FusedOp] = _Ops(
 
 ALONE = OPS[Elementwise.name]  # computes an epilogue without a product before it, and copies
 CODES_ALONE = OPS[QuantizedElementwise.name]  # the same between codes
+CODES_OF_VALUES = OPS[Quantize.name]  # makes codes of values
 CODES_GATE = OPS[QuantizedGate.name]  # multiplies an image by the codes of one pixel
 
 

@@ -191,8 +191,8 @@ def test_bodies_are_the_original(tmp_path: Path) -> None:
     np.testing.assert_allclose(answer, expected, atol=2e-5)
 
 
-def test_images_keep_their_q(tmp_path: Path) -> None:
-    """The layout of convolutions decides how images are stored, and where Q of them is computed."""
+def test_inputs_keep_their_q(tmp_path: Path) -> None:
+    """That of a graph's input, which is not stored as convolutions read it."""
     net = Net({"x": (2, 16, 8, 8)}, seed=5)
     numbers = net.const(0.031), net.const(0, I8)
     q = net.node("DequantizeLinear", net.node("QuantizeLinear", "x", *numbers), *numbers)
@@ -229,3 +229,55 @@ def test_predictions() -> None:
         for p in (values, codes)
     ]
     assert best[1] < best[0]
+
+
+def _image(between: Callable[[Net, str], str], later: bool = False) -> ModelProto:
+    """A convolution of codes behind one of values, and what `between` makes of its result."""
+    net = Net({"x": (2, 3, 16, 16)}, opset=19, seed=5)
+    numbers = net.const(0.031), net.const(0, I8)
+    values = between(net, net.node("Conv", "x", net.normal(32, 3, 3, 3), pads=[1] * 4))
+    q = net.node("DequantizeLinear", net.node("QuantizeLinear", values, *numbers), *numbers)
+    weight = net.const(net.rng.integers(-127, 128, (32, 32, 1, 1)), I8)
+    y = net.node("Conv", q, net.node("DequantizeLinear", weight, net.const(0.0021)))
+    return net.model(net.node("Add", y, values) if later else net.node("Tanh", y))
+
+
+def _relu(net: Net, x: str) -> str:
+    return net.node("Relu", x)
+
+
+def _pooled(net: Net, x: str) -> str:
+    return net.node(
+        "MaxPool", net.node("Relu", x), kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4
+    )
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("between", [_relu, _pooled], ids=lambda each: each.__name__)
+def test_codes_of_an_image_are_made_of_16_bits(
+    between: Callable[[Net, str], str], precision: str, tmp_path: Path
+) -> None:
+    """The kernel in front writes no values of 32 bits."""
+    model = _image(between)
+    fused = fusing.fused(model, tmp_path, precision)
+    result = verify(model, fused, providers=[CPU])
+    assert result.passed, result.text()
+    types, short = fusing.types(fused), {"fp16": "f16", "bf16": "bf16"}[precision]
+    assert types[f"FusedQuantize_QuantizeI8_{short}"] == 1
+    assert types[f"FusedConv_Relu_{short}_nchw_f32"] == 1
+    assert not {"QuantizeLinear", "Cast"} & types.keys()
+
+
+def test_codes_of_an_image_whose_values_others_read(tmp_path: Path) -> None:
+    """They are made of the values of 32 bits that others read, too."""
+    model = _image(_relu, later=True)
+    fused = fusing.fused(model, tmp_path, "fp16")
+    result = verify(model, fused, providers=[CPU])
+    assert result.passed, result.text()
+    assert fusing.types(fused)["FusedQuantize_QuantizeI8_f16"] == 1
+
+
+def test_codes_of_images_stay_until_kernels_have_run_on_a_gpu(tmp_path: Path) -> None:
+    with kernels.unmoved():
+        types = fusing.types(fusing.fused(_image(_relu), tmp_path, "fp16"))
+    assert types["QuantizeLinear"] == 1

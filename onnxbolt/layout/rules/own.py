@@ -123,13 +123,15 @@ def _emit(writer: Writer, node: gs.Node, carry: Carry) -> None:
 
 
 def _cast_behind(writer: Writer, y: gs.Tensor, form: Form) -> gs.Node | None:
-    """The Cast that alone reads the result and keeps its form; None if there is none."""
+    """The Cast that alone reads the result and keeps its form; None if there is none, or if it
+    belongs to the codes that another kernel makes."""
     node = sole_use(writer.graph, y)
     if (
         node is None
         or node.op != "Cast"
         or DType.of(node.outputs[0].dtype) is None
         or node.outputs[0].name in writer.graph.captured
+        or writer.is_replaced(node)
     ):
         return None
     carry = writer.carries.get(node)

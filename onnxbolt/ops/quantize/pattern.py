@@ -3,8 +3,8 @@
     QuantizeLinear(x)
     QuantizeLinear(Cast(x))
 
-with one scale, and read by products of rows alone: images are stored otherwise, which the layout of
-their convolutions decides.
+with one scale. Planning has those that products of rows alone read. Images are stored otherwise,
+which the layout of their convolutions decides: there the layout has them (layout/code_runs.py).
 """
 
 from __future__ import annotations
@@ -42,14 +42,40 @@ def anchors(op: FusedOp) -> tuple[AnchorPattern, ...]:
 
 def end(node: gs.Node) -> Link | None:
     """The link of a QuantizeLinear whose codes products of rows read; None for any other node."""
-    scaling, codes = scaling_of(node), node.outputs[0]
+    return _link(node) if _of_rows(node.outputs[0]) else None
+
+
+def of_image(op: FusedOp, node: gs.Node) -> tuple[Anchor, Link] | None:
+    """The codes that a kernel of `op` makes of an image of values from `node` on, a QuantizeLinear
+    or the Cast in front of one; None for any other node, and without such a kernel."""
+    quantize = node if is_quantize(node) else behind(node)
+    link, x = None if quantize is None else _link(quantize), node.inputs[0]
+    dtype, made = DType.of(x.dtype), None if link is None else link.step.row.cast
+    if quantize is None or link is None or dtype is None or isinstance(x, gs.Constant):
+        return None
+    if made is None or len(x.shape or ()) != 4 or not families.takes_codes(op.name, made):
+        return None
+    return Anchor(op, node, x, None, dtype, (), () if node is quantize else (quantize,)), link
+
+
+def behind(cast: gs.Node) -> gs.Node | None:
+    """The QuantizeLinear that alone reads what a Cast makes; None where there is none."""
+    readers = cast.outputs[0].outputs
+    if cast.op != "Cast" or len(readers) != 1 or not is_quantize(readers[0]):
+        return None
+    return readers[0]
+
+
+def _link(quantize: gs.Node) -> Link | None:
+    """The link of a QuantizeLinear with one scale; None for any other node."""
+    scaling, codes = scaling_of(quantize), quantize.outputs[0]
     dtype = None if scaling is None else DType.of_codes(scaling.code)
     if scaling is None or dtype is None or scaling.axis is not None:
         return None
-    if node.attrs.get("saturate", 1) != 1 or not _of_rows(codes):
+    if quantize.attrs.get("saturate", 1) != 1:
         return None
     step = Step(ENDS[dtype], (float(scaling.scale), float(scaling.zero)))
-    return Link(step, None, (node,), codes)
+    return Link(step, None, (quantize,), codes)
 
 
 def codes_behind(tensor: gs.Tensor) -> Link | None:
@@ -62,17 +88,9 @@ def _codes_of(reader: gs.Node) -> Link | None:
     """The link of the codes that a QuantizeLinear, or a Cast in front of one, makes."""
     if is_quantize(reader):
         return end(reader)
-    quantize = _behind(reader)
+    quantize = behind(reader)
     link = None if quantize is None else end(quantize)
     return None if link is None else replace(link, nodes=(reader, *link.nodes))
-
-
-def _behind(cast: gs.Node) -> gs.Node | None:
-    """The QuantizeLinear that alone reads what a Cast makes; None where there is none."""
-    readers = cast.outputs[0].outputs
-    if cast.op != "Cast" or len(readers) != 1 or not is_quantize(readers[0]):
-        return None
-    return readers[0]
 
 
 def _of_rows(codes: gs.Tensor) -> bool:
@@ -102,7 +120,7 @@ def _readers(node: gs.Node) -> Iterator[gs.Node]:
 
 
 def _cast(op: FusedOp, node: gs.Node) -> Match:
-    quantize = _behind(node)
+    quantize = behind(node)
     return None if quantize is None else _matched(op, node, quantize)
 
 
