@@ -162,8 +162,8 @@ def quantized(model: ModelProto, scales: Scales) -> Quantized:
     if wanted != set(scales.scales):
         odd = sorted(wanted ^ set(scales.scales))[0]
         raise InputError(
-            f"{option('lock')}: its scales are of another version of the model: tensor {odd};"
-            f" calibrate again with {option('calibration')}"
+            f"{option('lock')}: its scales are of another version of the model, or of onnxbolt:"
+            f" tensor {odd}; calibrate again with {option('calibration')}"
         )
     return _written(placement, scales)
 

@@ -4,9 +4,9 @@ that its kernels read and write codes from end to end (docs/quantization.md).
 Products are convolutions and matrix products with constant weights. What follows a product within
 its epilogue is not stored, and so not rounded. Of images, a tensor that a product, a sum in a
 product's epilogue or the gate of squeeze-and-excitation reads is stored as codes alone, which all
-others read, too; tensors that operators only move share one scale on both sides. Of other tensors,
-such as those of transformers, products read codes, and all others values: residuals, normalizations
-and attention keep theirs.
+others read, too, and so is what a product writes for means alone; tensors that operators only move
+share one scale on both sides. Of other tensors, such as those of transformers, products read codes,
+and all others values: residuals, normalizations and attention keep theirs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from onnxbolt.domains import INTERNAL
 from onnxbolt.dtypes import INTEGERS, DType
 from onnxbolt.epilogues import EPILOGUES, steps_of
 from onnxbolt.graph.bodies import bodies_in
-from onnxbolt.graph.edit import auto_pad, is_mean, producer, sole_use
+from onnxbolt.graph.edit import auto_pad, is_mean, pinned, producer, sole_use
 from onnxbolt.graph.order import in_order
 from onnxbolt.graph.scopes import nodes_within
+from onnxbolt.ops.pool import GlobalAveragePool
 from onnxbolt.quantize.scales import Left
 
 _LEAST_CHANNELS = 16  # fewer are padded to these, the codes of one access
@@ -206,11 +207,21 @@ class Placement:
             return False
         if self._is_mover(node):
             return self._moves_codes(node) and any(map(self._is_wanted, node.outputs))
+        if is_mean(node):
+            return self._averages_codes(tensor)
         if node in self._claimed:
             return tensor.name not in self._inside
         if not self._computes(node) or not all(map(self._is_written_as_codes, node.inputs)):
             return False
         return self._is_wanted(self._end_of_run(node))
+
+    def _averages_codes(self, tensor: gs.Tensor) -> bool:
+        """True if a kernel makes the mean of the tensor's codes, which a product of codes writes
+        for means alone: a mean of many rounds little."""
+        if not families.takes_codes(GlobalAveragePool.name, self.dtype):
+            return False
+        alone = all(map(is_mean, tensor.outputs)) and not pinned(self.graph, tensor)
+        return alone and self._is_written_as_codes(tensor)
 
     def _computes(self, node: gs.Node) -> bool:
         """True if kernels between codes may compute the node."""

@@ -75,6 +75,20 @@ def test_the_gate_of_squeeze_and_excitation() -> None:
     assert [left.reason for left in floats.left] == ["no kernel convolves codes in such groups"]
 
 
+def test_what_means_alone_read_is_stored_as_codes() -> None:
+    """A product's result behind which a classifier begins: the mean reads bytes."""
+    net = _image()
+    last = net.node("Relu", net.conv("x", 16, 16))
+    flat = net.node("Flatten", net.node("GlobalAveragePool", last))
+    model = net.model(net.linear(flat, 16, 16))
+    assert _groups(_placed(model)) == [["x"], [last], [flat]]
+    # no kernel averages codes of fp8
+    assert _groups(_placed(model, DType.E4M3)) == [["x"], [flat]]
+    # others need the values
+    model.graph.output.append(helper.make_tensor_value_info(last, TensorProto.FLOAT, (2, 16, 8, 8)))
+    assert _groups(_placed(model)) == [["x"], [flat]]
+
+
 def test_of_tokens_products_alone_read_codes() -> None:
     net = Net({"x": (2, 6, 16)}, seed=1)
     inner = net.node("Relu", net.linear("x", 16, 32))

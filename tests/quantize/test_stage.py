@@ -210,7 +210,7 @@ def test_reports(saved: Path, calibration: Write, tmp_path: Path) -> None:
     assert values["quantization"]["scales"]["precision"] == "int8"
     assert values["quantization"]["model"] == str(tmp_path / "o.qdq.onnx")
     for text in (report.text(), (tmp_path / "r.md").read_text()):
-        assert "quantized to int8: 4 tensors stored as codes; calibrated, minmax of 2" in text
+        assert "quantized to int8: 5 tensors stored as codes; calibrated, minmax of 2" in text
         assert "left in floats: 2 products" in text
     assert "Error of int8" in (tmp_path / "r.html").read_text()
 
