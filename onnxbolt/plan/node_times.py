@@ -27,11 +27,14 @@ _FREE = frozenset(
 _POOLINGS = frozenset(
     {"AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool"}
 )
+_SHAPES = frozenset({"Shape", "Size"})
+_FEW = 64  # numbers; a list of sizes has as many as a tensor has axes
 
 
 def node_us(node: gs.Node, arch: Arch, at: Point) -> float:
-    """Microseconds of a node's kernel: a library's for products, else bound by memory."""
-    if node.op in _FREE:
+    """Microseconds of a node's kernel: a library's for products, else bound by memory. None for
+    calculations with sizes, which ONNX Runtime leaves to the CPU."""
+    if node.op in _FREE or _of_sizes(node, at):
         return 0.0
     moved = elementwise_us(
         sum(_bytes(tensor, at) for tensor in (*node.inputs, *node.outputs) if tensor.name), arch
@@ -46,6 +49,29 @@ def node_us(node: gs.Node, arch: Arch, at: Point) -> float:
     if product and all(at.shape(tensor) is not None for tensor in product):
         return max(moved, library_us(_Left.of(node, at), arch))
     return moved
+
+
+def _of_sizes(node: gs.Node, at: Point) -> bool:
+    """True if the node reads nothing but constants and what is computed from shapes, in tensors of
+    a few numbers."""
+    left, seen, shapes = [node], {id(node)}, False
+    while left:
+        for tensor in left.pop().inputs:
+            if isinstance(tensor, gs.Constant) or not tensor.name:
+                continue
+            if not tensor.inputs or not _is_few(tensor, at):
+                return False
+            producer = tensor.inputs[0]
+            if producer.op in _SHAPES:
+                shapes = True
+            elif id(producer) not in seen:
+                seen.add(id(producer))
+                left.append(producer)
+    return shapes and all(_is_few(tensor, at) for tensor in node.outputs)
+
+
+def _is_few(tensor: gs.Tensor, at: Point) -> bool:
+    return at.shape(tensor) is not None and math.prod(at.sizes(tensor)) <= _FEW
 
 
 @dataclass(frozen=True)

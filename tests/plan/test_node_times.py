@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import onnx_graphsurgeon as gs
 import pytest
 
@@ -88,3 +89,29 @@ def test_products_of_unknown_sizes_have_a_time(op: str) -> None:
         ]
         node = Node(op, "node", {}, inputs, [gs.Variable("y", "float16")])
         assert node_us(node, SM90, AS_IS) > 0
+
+
+def test_sizes_are_computed_on_the_cpu() -> None:
+    """ONNX Runtime runs what is computed from shapes alone there: a model of opset 11 whose eight
+    Reshapes read such targets took 97.5 us of the device where 147.7 were planned (H200)."""
+    x = gs.Variable("x", "float16", (8, 256, 512))
+    found = list[gs.Node]()
+
+    def node(op: str, *inputs: gs.Tensor, shape: tuple[int, ...] = (3,)) -> gs.Variable:
+        y = gs.Variable(f"{op}{len(found)}", "int64", shape)
+        found.append(Node(op, y.name, {}, list(inputs), [y]))
+        return y
+
+    two = gs.Constant("two", np.array([2, 2, 2]))
+    doubled = node("Mul", node("Shape", x), two)
+    node("Where", node("Equal", doubled, two), two, node("Add", doubled, doubled))
+    assert [node_us(one, SM90, AS_IS) for one in found] == [0.0] * 5
+    # the device runs what reads data, and what is larger than a list of sizes
+    data = gs.Variable("data", "int64", (3,))
+    on_the_device = [
+        node("Add", doubled, data),
+        node("Add", doubled, node("Add", data, two)),
+        node("Expand", two, doubled, shape=(2, 2, 48)),
+    ]
+    for y in on_the_device:
+        assert node_us(y.inputs[0], SM90, AS_IS) >= SM90.launch_us
