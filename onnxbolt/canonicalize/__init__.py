@@ -18,6 +18,7 @@ from onnxbolt.canonicalize import (
     bias_form,
     block_form,
     branches,
+    channel_norm_form,
     concat_form,
     constant_fold,
     contrib_group_norm,
@@ -86,6 +87,8 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     # it looks for Adds of tensors whose shapes are known without an Expand
     (embedding_form.run, "constant terms of sums of embeddings added up"),
     (split_axes.run, "axes transposed before they are divided"),
+    # the next pass recognizes what it writes
+    (channel_norm_form.run, "normalizations of channels written as those of rows"),
     # a factor behind a normalization would be folded into the next weights
     (norm_form.run, "decomposed normalizations recognized"),
     # the next pass recognizes what it writes

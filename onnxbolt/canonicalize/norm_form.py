@@ -16,6 +16,7 @@ A node that no kernel takes is restored (restore.py); in another type than befor
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -42,13 +43,14 @@ LAYER, RMS = "LayerNormalization", "RMSNormalization"
 SIMPLIFIED = "SimplifiedLayerNormalization"  # ONNX Runtime's own, in ONNX's domain
 LAYER_OPSET, AXES_OPSET = 17, 18  # that have LayerNormalization, and a mean's axes as an input
 FP32 = np.dtype(np.float32)
+LAST = -1  # the axis of a row
 _EPSILON = 1e-5  # SimplifiedLayerNormalization's default
 
 
 @dataclass
-class _Region:
-    """A normalization of `x` as far as it is read: `result` is its last tensor, `nodes` compute
-    that."""
+class Region:
+    """A normalization of `x` over an axis as far as it is read: `result` is its last tensor,
+    `nodes` compute that."""
 
     op: str
     x: gs.Tensor
@@ -56,6 +58,7 @@ class _Region:
     epsilon: float
     nodes: list[gs.Node]
     factors: list[gs.Constant] = field(default_factory=list)  # gamma, or gamma and beta
+    axis: int = LAST
 
 
 def run(graph: gs.Graph) -> int:
@@ -64,21 +67,22 @@ def run(graph: gs.Graph) -> int:
     for node in list(graph.nodes):
         found = None
         if node.op in ("Div", "Mul") and node.outputs:
-            found = _recognized(graph, node)
+            found = recognized(graph, node)
         elif node.op == SIMPLIFIED and not node.domain:
             found = _simplified(graph, node)
         if found is not None:
-            inputs = [found.x, *(_vector(graph, factor) for factor in found.factors)]
+            inputs = [found.x, *(vector(graph, factor) for factor in found.factors)]
             root = found.result.inputs[0]
             replace(graph, root, found.op, inputs, found.nodes, {"epsilon": found.epsilon})
             count += 1
     return count
 
 
-def _recognized(graph: gs.Graph, node: gs.Node) -> _Region | None:
-    """The longest normalization whose division is `node` and that only its result leaves."""
+def recognized(graph: gs.Graph, node: gs.Node, axis: int = LAST) -> Region | None:
+    """The longest normalization over an axis whose division is `node` and that only its result
+    leaves."""
     for quotient in _quotients(node):
-        core = _normalized(node, *quotient)
+        core = _normalized(node, *quotient, axis)
         if core is None:
             continue
         for begun in _beginnings(core):
@@ -88,13 +92,13 @@ def _recognized(graph: gs.Graph, node: gs.Node) -> _Region | None:
     return None
 
 
-def _simplified(graph: gs.Graph, node: gs.Node) -> _Region | None:
+def _simplified(graph: gs.Graph, node: gs.Node) -> Region | None:
     """The normalization that SimplifiedLayerNormalization is, if it is over the last axis."""
     (x, gamma), y = node.inputs, node.outputs[0]
-    region = _Region(RMS, x, y, float(node.attrs.get("epsilon", _EPSILON)), [node], [gamma])
+    region = Region(RMS, x, y, float(node.attrs.get("epsilon", _EPSILON)), [node], [gamma])
     alone = not any(tensor.name and tensor.outputs for tensor in node.outputs[1:])
     last = x.shape is not None and node.attrs.get("axis", -1) in (-1, len(x.shape) - 1)
-    fits = alone and last and _varies_along_rows(gamma, x) and _is_whole(graph, region)
+    fits = alone and last and _varies_along(LAST, gamma, x) and _is_whole(graph, region)
     return region if fits else None
 
 
@@ -127,26 +131,26 @@ def _root(tensor: gs.Tensor, inverse: bool) -> tuple[gs.Tensor, list[gs.Node]] |
 
 
 def _normalized(
-    node: gs.Node, numerator: gs.Tensor, variance: gs.Tensor, nodes: Sequence[gs.Node]
-) -> _Region | None:
+    node: gs.Node, numerator: gs.Tensor, variance: gs.Tensor, nodes: Sequence[gs.Node], axis: int
+) -> Region | None:
     """The normalization without factors, if `variance` is the mean square of the numerator,
     perhaps plus a constant: torch's exporter drops one of 1e-8."""
     shifted = _shifted(variance) or (variance, 0.0, [])
-    mean = _mean(shifted[0])
+    mean = _mean(shifted[0], axis)
     square = None if mean is None else _square(mean[0])
     if mean is None or square is None:
         return None
     result, covered = node.outputs[0], [node, *nodes, *shifted[2], *mean[1], *square[1]]
-    left, right = _deviation(numerator), _deviation(square[0])
+    left, right = _deviation(numerator, axis), _deviation(square[0], axis)
     if left is not None and right is not None:
         both = _meet(left[0], right[0])
         if both is not None:
             covered = [*covered, *left[1], *right[1], *both[1]]
-            return _Region(LAYER, both[0], result, shifted[1], covered)
+            return Region(LAYER, both[0], result, shifted[1], covered, axis=axis)
     both = _meet(numerator, square[0])
     if both is None:
         return None
-    return _Region(RMS, both[0], result, shifted[1], [*covered, *both[1]])
+    return Region(RMS, both[0], result, shifted[1], [*covered, *both[1]], axis=axis)
 
 
 def _shifted(tensor: gs.Tensor) -> tuple[gs.Tensor, float, list[gs.Node]] | None:
@@ -162,15 +166,16 @@ def _shifted(tensor: gs.Tensor) -> tuple[gs.Tensor, float, list[gs.Node]] | None
     return None
 
 
-def _mean(tensor: gs.Tensor) -> tuple[gs.Tensor, list[gs.Node]] | None:
-    """x and the nodes if `tensor` is the mean of x over the last axis, which stays."""
+def _mean(tensor: gs.Tensor, axis: int) -> tuple[gs.Tensor, list[gs.Node]] | None:
+    """x and the nodes if `tensor` is the mean of x over an axis, which stays."""
     source, nodes = _without_casts(tensor)
     node = producer(source)
     if node is None or node.domain or node.op != "ReduceMean" or not node.attrs.get("keepdims", 1):
         return None
     x, axes = node.inputs[0], reduced_axes(node)
-    last = [-1] if x.shape is None else [-1, len(x.shape) - 1]
-    return (x, [*nodes, node]) if axes is not None and axes in [[a] for a in last] else None
+    rank = None if x.shape is None else len(x.shape)
+    same = axes == [axis] or (rank is not None and axes in ([axis % rank], [axis % rank - rank]))
+    return (x, [*nodes, node]) if same else None
 
 
 def _square(tensor: gs.Tensor) -> tuple[gs.Tensor, list[gs.Node]] | None:
@@ -184,14 +189,14 @@ def _square(tensor: gs.Tensor) -> tuple[gs.Tensor, list[gs.Node]] | None:
     return (x, [*nodes, node]) if squares else None
 
 
-def _deviation(tensor: gs.Tensor) -> tuple[gs.Tensor, list[gs.Node]] | None:
+def _deviation(tensor: gs.Tensor, axis: int) -> tuple[gs.Tensor, list[gs.Node]] | None:
     """x and the nodes if `tensor` is x minus its mean."""
     source, nodes = _without_casts(tensor)
     node = producer(source)
     if node is None or node.domain or node.op != "Sub":
         return None
     x, subtracted = node.inputs
-    mean = _mean(subtracted)
+    mean = _mean(subtracted, axis)
     both = None if mean is None else _meet(x, mean[0])
     if mean is None or both is None:
         return None
@@ -223,13 +228,13 @@ def _meet(a: gs.Tensor, b: gs.Tensor) -> tuple[gs.Tensor, list[gs.Node]] | None:
     return None
 
 
-def _beginnings(core: _Region) -> Iterator[_Region]:
+def _beginnings(core: Region) -> Iterator[Region]:
     """The normalization of what its x is cast from, and that of x."""
     for x, casts in reversed(list(_casts(core.x))):
-        yield _Region(core.op, x, core.result, core.epsilon, [*core.nodes, *casts])
+        yield dataclasses.replace(core, x=x, nodes=[*core.nodes, *casts])
 
 
-def _ends(graph: gs.Graph, region: _Region) -> Iterator[_Region]:
+def _ends(graph: gs.Graph, region: Region) -> Iterator[Region]:
     """The normalization, and with each of the Casts, with gamma and with beta behind it."""
     yield region
     while (node := sole_use(graph, region.result)) is not None and not node.domain:
@@ -237,13 +242,13 @@ def _ends(graph: gs.Graph, region: _Region) -> Iterator[_Region]:
         expected = ("Mul", "Add")[len(factors)] if len(factors) < _most(region.op) else ""
         if node.op == expected:
             x, factor = node.inputs if node.inputs[0] is region.result else node.inputs[::-1]
-            if x is not region.result or not _varies_along_rows(factor, region.x):
+            if x is not region.result or not _varies_along(region.axis, factor, region.x):
                 return
             factors.append(factor)
         elif node.op != "Cast":
             return
-        nodes = [*region.nodes, node]
-        region = _Region(region.op, region.x, node.outputs[0], region.epsilon, nodes, factors)
+        nodes, result = [*region.nodes, node], node.outputs[0]
+        region = dataclasses.replace(region, result=result, nodes=nodes, factors=factors)
         yield region
 
 
@@ -252,15 +257,16 @@ def _most(op: str) -> int:
     return 2 if op == LAYER else 1
 
 
-def _varies_along_rows(constant: gs.Tensor, x: gs.Tensor) -> bool:
-    """True for a constant with a value for each column, which does not widen x."""
+def _varies_along(axis: int, constant: gs.Tensor, x: gs.Tensor) -> bool:
+    """True for a constant with a value for each entry of an axis, which does not widen x."""
     if not isinstance(constant, gs.Constant) or not x.shape or len(constant.shape) > len(x.shape):
         return False
-    *others, columns = constant.shape or (0,)
-    return is_float(constant) and columns == x.shape[-1] and all(size == 1 for size in others)
+    shape = [1] * (len(x.shape) - len(constant.shape)) + list(constant.shape)
+    along = shape.pop(axis)
+    return is_float(constant) and along == x.shape[axis] and all(size == 1 for size in shape)
 
 
-def _is_whole(graph: gs.Graph, region: _Region) -> bool:
+def _is_whole(graph: gs.Graph, region: Region) -> bool:
     """True if x and y have one type that kernels have, and no tensor between is read by others."""
     nodes, x = set(region.nodes), region.x
     inner = [t for node in nodes for t in node.outputs if t is not region.result]
@@ -269,7 +275,7 @@ def _is_whole(graph: gs.Graph, region: _Region) -> bool:
         DType.of(x.dtype) is not None
         and not isinstance(x, gs.Constant)
         and bool(x.shape)
-        and isinstance(x.shape[-1], int)
+        and isinstance(x.shape[region.axis], int)
         and region.result.dtype == x.dtype
         and len(region.result.shape or x.shape) == len(x.shape)  # constants may have more axes
         and all(t.dtype in types and not pinned(graph, t) for t in inner)
@@ -277,7 +283,7 @@ def _is_whole(graph: gs.Graph, region: _Region) -> bool:
     )
 
 
-def _vector(graph: gs.Graph, factor: gs.Constant) -> gs.Constant:
+def vector(graph: gs.Graph, factor: gs.Constant) -> gs.Constant:
     """The constant as a vector."""
     if len(factor.shape) == 1:
         return factor
