@@ -568,6 +568,8 @@ TABLES = {
             "its back to back": _value("formula_device_ratio", ".3f"),
             "fused nodes": _value("nodes"),
             "other nodes": _value("other_nodes"),
+            "decisions": _value("decisions"),
+            "wrong by 5%": _value("wrong_decisions"),
             "problems left out": _value("left_out"),
             "tuning": _tuning,
             "spread": _percent,

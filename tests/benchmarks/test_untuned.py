@@ -17,6 +17,7 @@ from benchmarks.untuned import (
     MEASUREMENTS,
     MODELS,
     TUNED,
+    decisions,
     fused_nodes,
     hide_gpus,
     learn_and_plan,
@@ -28,9 +29,11 @@ from onnxbolt import gpu
 from onnxbolt.archs import get
 from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Measurement, Status
+from onnxbolt.measurements.timings import Comparison
 from onnxbolt.options import Options
 from onnxbolt.plan.cost import candidates
 from onnxbolt.tune.database import Database
+from onnxbolt.tune.lockfile import Lock
 from onnxbolt.tune.sessions import Source
 from onnxbolt.tune.stage import kernel_problems
 from onnxbolt.tune.subject import Subject
@@ -77,6 +80,7 @@ def test_all_three_plans_of_a_model_run_in_turns(measurements: Path, tmp_path: P
     # without --tune the third plan is that of the formulas, too
     assert values["other_nodes"][FORMULA] == 0
     assert values["configurations"] == "predicted"
+    assert values["decisions"] == values["wrong_decisions"] == {FORMULA: 0, LEARNED: 0}
 
 
 def test_a_plan_follows_a_model_that_has_not_seen_its_problems(
@@ -105,6 +109,27 @@ def test_nodes_with_other_kernels_are_other_nodes(tmp_path: Path) -> None:
     attributes["configs"].ints[-1] += 1
     assert len(before - fused_nodes(Source("other", model.SerializeToString()))) == 1
     assert not fused_nodes(Source("plain", build("dlrm_bottom", 1).SerializeToString()))
+
+
+def test_decisions_are_judged_by_measured_times() -> None:
+    times = {"fast": 1.5, "slow": 0.8, "close": 0.97, "predicted": 0.5, "unknown": 2.0}
+
+    def lock(fused: bool) -> Lock:
+        return Lock(
+            comparisons={
+                key: Comparison(1.0, 0.0, 2.0 if fused else 0.5, 0.0, measured=False)
+                for key in times
+                if key != "unknown"
+            }
+        )
+
+    measured = {
+        key: Comparison(1.0, 0.0, us, 0.0, measured=key != "predicted") for key, us in times.items()
+    }
+    tuned = Lock(comparisons=measured)
+    assert decisions(tuned, lock(fused=True)) == (3, 1)
+    assert decisions(tuned, lock(fused=False)) == (3, 1)
+    assert decisions(Lock(), lock(fused=True)) == (0, 0)
 
 
 def test_planning_processes_see_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
