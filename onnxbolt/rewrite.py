@@ -68,7 +68,8 @@ def rewrite(
         if candidate is not None:
             rewriter.fuse(candidate)
         elif node in ends:
-            rewriter.fuse_elementwise(ends[node])
+            if node.outputs:  # else the node before it does its work
+                rewriter.fuse_elementwise(ends[node])
         elif node in inside:
             continue
         elif carry is not None:

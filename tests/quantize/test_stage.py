@@ -71,7 +71,7 @@ def test_codes_from_end_to_end(calibration: Write, tmp_path: Path) -> None:
     types = _types(load_model(out))
     assert "DequantizeLinear" not in types
     assert types.count("QuantizeLinear") == 1  # the input
-    assert types.count("FusedQuantize_QuantizeI8_f32") == 1  # the mean
+    assert types.count("FusedQuantize_Scale_QuantizeI8_f32") == 1  # the mean
     assert "FusedQuantizedGate_DecodeI8_MulCodesI8_QuantizeI8_i8" in types
     assert "FusedQuantizedConv_Dequantize_Bias_AddCodesI8_CastF32_i8" in types
 

@@ -121,7 +121,7 @@ def _gated(net: Net, x: str, pair: Pair) -> str:
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=lambda dtype: dtype.value)
 def test_means_and_gates_of_codes(dtype: DType, tmp_path: Path) -> None:
-    """The mean reads bytes, and its value is computed of it; the gate broadcasts."""
+    """The mean reads bytes, and the codes of its value are made of it; the gate broadcasts."""
     model = _net(dtype, _gated)
     fused = fusing.fused(model, tmp_path)
     result = verify(model, fused, providers=[CPU])
@@ -129,7 +129,9 @@ def test_means_and_gates_of_codes(dtype: DType, tmp_path: Path) -> None:
     assert types[f"GlobalAveragePool_nhwc_CastF32_{dtype.value}"] == 1
     gate = f"FusedQuantizedGate_Decode{name}_MulCodes{name}_Quantize{name}_{dtype.value}"
     assert types[gate] == 1
-    assert types["Mul"] == types["Sub"] == 1  # (mean - zero point) * scale
+    assert types["Sub"] == 1  # (mean - zero point) * scale
+    assert types[f"FusedQuantize_Scale_Quantize{name}_f32"] == 1
+    assert "Mul" not in types
     assert result.passed, result.text()
     node = next(node for node in fused.graph.node if node.op_type == gate)
     params = next(a for a in node.attribute if a.name == "epilogue_params")

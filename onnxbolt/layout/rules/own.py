@@ -14,16 +14,17 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt import families
 from onnxbolt.candidates import Anchor, Candidate, Link
-from onnxbolt.canonicalize.quantized.scaling import Scaling, new_tensor
+from onnxbolt.canonicalize.quantized.scaling import Scaling, is_quantize, new_tensor
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import CASTS, Step
+from onnxbolt.epilogues import CASTS, SCALE, Step
 from onnxbolt.forms import Form, stored_shape
 from onnxbolt.graph.edit import sole_use
 from onnxbolt.layout.assignment import Assignment, channels_last
 from onnxbolt.layout.carry import Carry, Kernels, Origin, Result, Writer
 from onnxbolt.layout.places import without_padding
-from onnxbolt.ops import OPS, FusedOp
+from onnxbolt.ops import CODES_OF_VALUES, OPS, FusedOp
 from onnxbolt.ops.base import Operation, Signature, Stored
+from onnxbolt.ops.quantize.pattern import of_image
 from onnxbolt.ops.quantized.pattern import decoded
 from onnxbolt.registry import cached
 
@@ -60,7 +61,8 @@ def _averaged(
 def _emit_mean(
     codes: gs.Tensor, scaling: Scaling, writer: Writer, node: gs.Node, carry: Carry
 ) -> None:
-    """The mean of codes as numbers, whose value follows: (mean - zero point) * scale."""
+    """The mean of codes as numbers, whose value follows: (mean - zero point) * scale. Where codes
+    alone are made of that, one kernel multiplies and makes them."""
     (reads, *_), (form,) = carry.reads, carry.writes
     y, op, dtype = node.outputs[0], replacing(node), DType.of_codes(codes.dtype)
     assert reads is not None  # the rule has set it,
@@ -77,13 +79,48 @@ def _emit_mean(
         Kernels(op.configs(_sizes(codes, reads), _sizes(y, form), dtype, writer.archs)),
     )
     value = made.outputs[0]
+    quantize = _codes_behind(writer, y, form)
     if scaling.zero:
         zero = writer.constant(y.name, scaling.zero.astype(np.float32))
         less = writer.scratch(y, np.float32)
         writer.add("Sub", [value, zero], [less], {}, y, node)
         value = less
+    if quantize is not None:
+        _emit_codes(value, scaling, writer, quantize, form)
+        return
     scale = writer.constant(y.name, scaling.scale.astype(np.float32))
     writer.add("Mul", [value, scale], [writer.produce(y, form)], {}, y, node)
+
+
+def _codes_behind(writer: Writer, y: gs.Tensor, form: Form) -> gs.Node | None:
+    """The QuantizeLinear that alone reads the mean y, where a run has it; None if there is none."""
+    node = sole_use(writer.graph, y)
+    if node is None or not is_quantize(node) or not writer.is_replaced(node):
+        return None
+    return node if writer.carries[node].writes == (form,) else None
+
+
+def _emit_codes(
+    mean: gs.Tensor, scaling: Scaling, writer: Writer, quantize: gs.Node, form: Form
+) -> None:
+    """The codes of a mean of codes as numbers: its values and their codes, in one kernel."""
+    found = of_image(CODES_OF_VALUES, quantize)
+    assert found is not None  # a run has the node
+    _, link = found
+    codes = quantize.outputs[0]
+    spread = np.full(form.count(int(codes.shape[1])), scaling.scale, np.float32)
+    scales = writer.constant(f"{codes.name}_scales", spread)
+    steps = (Step(SCALE), link.step.of_type)
+    writer.own(
+        Operation(
+            Signature(CODES_OF_VALUES, DType.F32, 0, steps),
+            [mean, scales],
+            {"epilogue_params": list(link.step.params)},
+        ),
+        Result(codes, form),
+        Origin("codes of a mean of codes", quantize, (quantize,)),
+        Kernels([families.only(CODES_OF_VALUES.name, arch) for arch in writer.archs]),
+    )
 
 
 @cached(1)

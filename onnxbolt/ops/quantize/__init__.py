@@ -17,7 +17,9 @@ from onnxbolt.problems import QuantizeProblem
 
 
 class Quantize(FusedOp):
-    """x [.., C] of values to codes y [.., C]. The candidate's only link is the step Quantize."""
+    """x [.., C] of values to codes y [.., C]. The candidate's only link is the step Quantize.
+
+    Behind a mean of codes (layout/rules/own.py) a step Scale is in front of it."""
 
     name, op_type = "quantize", "FusedQuantize"
     problem_type = QuantizeProblem
@@ -55,4 +57,5 @@ class Quantize(FusedOp):
 
     def body(self, body: Body, signature: Signature, opset: int) -> str:
         """In fp32, as the original has it."""
-        return epilogue(body, signature.steps, opset, body.widen(body.load("x")))
+        x, names = body.widen(body.load("x")), self.inputs(signature)
+        return epilogue(body, signature.steps, opset, x, names)
