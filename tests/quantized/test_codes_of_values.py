@@ -27,11 +27,11 @@ SHAPE = (2, 6, 32)
 Build = Callable[[Net], str]
 
 
-def _model(build: Build, code: Any = I8, later: bool = False) -> ModelProto:
+def _model(build: Build, code: Any = I8, later: bool = False, scale: float = 0.031) -> ModelProto:
     """A linear layer of codes behind what `build` makes; `later`: another node reads it, too."""
     net = Net({"x": SHAPE, "r": SHAPE}, opset=19, seed=3)
     x = build(net)
-    numbers = net.const(0.031), net.const(0, code)
+    numbers = net.const(scale), net.const(0, code)
     q = net.node("DequantizeLinear", net.node("QuantizeLinear", x, *numbers), *numbers)
     codes = (net.rng.normal(0, 40, (32, 32))).astype(np.int8)
     weight = net.const(codes if code is I8 else codes.astype(np.float32), code)
@@ -281,3 +281,10 @@ def test_codes_of_images_stay_until_kernels_have_run_on_a_gpu(tmp_path: Path) ->
     with kernels.unmoved():
         types = fusing.types(fusing.fused(_image(_relu), tmp_path, "fp16"))
     assert types["QuantizeLinear"] == 1
+
+
+@pytest.mark.parametrize("build", [_layer_norm, _other])
+def test_scales_without_a_reciprocal_are_left(build: Build, tmp_path: Path) -> None:
+    """Kernels multiply by it."""
+    fused = fusing.fused(_model(build, scale=0.0), tmp_path)
+    assert not [op for op in fusing.types(fused) if "QuantizeI8" in op]

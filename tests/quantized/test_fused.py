@@ -256,3 +256,26 @@ def test_values_of_codes_that_a_model_converts_are_refused() -> None:
     report = optimize(model, library=False, archs=("sm_90a",), fuse="all", precision="keep")
     (reason,) = (each.reason for each in report.refusals if each.op == "MatMul")
     assert reason == "values of its codes are converted to another type"
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.03, 1e-40, np.nan])
+@pytest.mark.parametrize("place", ["x", "y", "pair"])
+def test_scales_without_a_reciprocal_are_refused(place: str, scale: float, tmp_path: Path) -> None:
+    """Kernels multiply by it, and the library takes no node whose x has another scale."""
+    scales = dict.fromkeys(("x", "y", "pair"), 0.03) | {place: scale}
+    net = Net({"x": (4, 16)}, types={"x": TensorProto.INT8})
+    zero = net.const(0, np.int8)
+    values = net.node("DequantizeLinear", "x", net.const(scales["x"]), zero)
+    codes = net.const(net.rng.integers(-127, 128, (16, 16)), np.int8)
+    y = net.node("MatMul", values, net.node("DequantizeLinear", codes, net.const(0.002)))
+    numbers = net.const(scales["pair"]), zero
+    y = net.node("DequantizeLinear", net.node("QuantizeLinear", y, *numbers), *numbers)
+    y = net.node("QuantizeLinear", net.node("Relu", y), net.const(scales["y"]), zero)
+    model, out = net.model(y), tmp_path / "out.onnx"
+    report = optimize(
+        model, out, library=False, verify=False, archs=("sm_90a",), fuse="all", precision="keep"
+    )
+    reasons = [each.reason for each in report.refusals]
+    assert any("its scale is not positive" in reason for reason in reasons), reasons
+    (expected,), (found,) = _outputs(model), _outputs(onnx.load(out))
+    np.testing.assert_array_equal(found, expected)

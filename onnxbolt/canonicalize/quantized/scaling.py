@@ -53,6 +53,12 @@ class Scaling:
         return bool(np.all(self.scale > 0))
 
     @property
+    def inverts(self) -> bool:
+        """True if all scales are positive, and fp32 has their reciprocals with all bits."""
+        tiny, scale = 2.0**-126, self.scale.astype(np.float64)
+        return bool(np.all((scale >= tiny) & (scale <= 1 / tiny)))
+
+    @property
     def returns(self) -> bool:
         """True if values of codes have the same codes again. Two roundings to the scale's type,
         each to within 2^-11 of at most 255, move no value by half a step, as long as no product

@@ -72,7 +72,7 @@ def _link(quantize: gs.Node) -> Link | None:
     dtype = None if scaling is None else DType.of_codes(scaling.code)
     if scaling is None or dtype is None or scaling.axis is not None:
         return None
-    if quantize.attrs.get("saturate", 1) != 1:
+    if quantize.attrs.get("saturate", 1) != 1 or not scaling.inverts:
         return None
     step = Step(ENDS[dtype], (float(scaling.scale), float(scaling.zero)))
     return Link(step, None, (quantize,), codes)

@@ -49,6 +49,7 @@ from onnxbolt.patterns.types import AnchorPattern, StepPattern
 
 _LARGEST_WEIGHT = 128  # magnitude of an int8
 RUN_TIME = "its scale is computed at run time, or given for blocks"
+_NO_INVERSE = "its scale is not positive, or fp32 does not have its reciprocal"
 _CHANNELS_OF_X = "its quantized input has a scale for each channel"
 
 
@@ -104,6 +105,8 @@ def refusal(node: gs.Node, x: gs.Node | None, weight: gs.Node) -> str:
         return "both operands are computed at run time"
     if read.axis is not None:
         return _CHANNELS_OF_X
+    if not read.inverts:
+        return _NO_INVERSE
     integers = [code in INTEGERS for code in (read.code, scaling.code)]
     if not {read.code, scaling.code} <= set(EIGHT_BITS) or integers[0] != integers[1]:
         return f"no kernel for its types: {read.code} by {scaling.code}"
@@ -310,6 +313,8 @@ def _quantize(op: FusedOp, node: gs.Node, tensor: gs.Tensor, anchor: Anchor) -> 
     dtype = DType.of_codes(scaling.code)
     if dtype is None or scaling.axis is not None or node.attrs.get("saturate", 1) != 1:
         return "no kernel rounds to such codes"
+    if not scaling.inverts:
+        return _NO_INVERSE
     end = Link(Step(ENDS[dtype], _params(scaling)), None, (node,), codes)
     readers = codes.outputs
     back = scaling_of(readers[0]) if len(readers) == 1 and is_dequantize(readers[0]) else None
