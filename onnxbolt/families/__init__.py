@@ -178,14 +178,15 @@ def serves(kind: str) -> bool:
     return any(family.measured for family in of_kind(kind))
 
 
-def takes_codes(kind: str, dtype: DType) -> bool:
+def takes_codes(kind: str, dtype: DType, archs: Collection[int] = ()) -> bool:
     """True if a kind of op that is not planned has such kernels for codes of a type, and others
-    multiply codes: without these, codes stay where they are."""
+    multiply codes: without these, codes stay where they are. Where `archs` are given, each has
+    instructions for the type: kernels that round within an epilogue need them."""
     served = any(
         family.measured and family.codes_measured and dtype in family.codes
         for family in of_kind(kind)
     )
-    return served and multiplies_codes()
+    return served and multiplies_codes() and all(get(arch).supports(dtype) for arch in archs)
 
 
 def multiplies_codes(archs: Collection[int] = ()) -> bool:

@@ -38,7 +38,7 @@ def code_run(
     """The run that begins at `node`, an elementwise node in the form `form_of`; None if there is
     none. `ending` names tensors that have to be written."""
     form = form_of(node)
-    found = _begun(node, assignment, form) if form is not None else None
+    found = _begun(node, graph, assignment, form) if form is not None else None
     if found is None:
         return None
     anchor, links = found
@@ -70,7 +70,7 @@ def codes_of_image(
 
 
 def _begun(
-    node: gs.Node, assignment: Assignment, form: Form | None
+    node: gs.Node, graph: gs.Graph, assignment: Assignment, form: Form | None
 ) -> tuple[Anchor, list[Link]] | None:
     """The anchor and the first links, for the first input that is a value of codes."""
     for tensor in node.inputs:
@@ -79,7 +79,7 @@ def _begun(
             continue
         codes, scaling = found
         dtype, op = DType.of_codes(codes.dtype), _op(codes, node.outputs[0])
-        if dtype is None or op is None or not families.takes_codes(op.name, dtype):
+        if dtype is None or op is None or not families.takes_codes(op.name, dtype, graph.archs):
             continue
         anchor = Anchor(op, node, codes, None, dtype)
         first = decode(tensor, codes, scaling)

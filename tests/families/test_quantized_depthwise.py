@@ -40,6 +40,14 @@ def test_tiles_are_those_of_values(arch: int) -> None:
     assert all(family.predicted_us(problem, config, get(arch)) > 0 for config in found)
 
 
+@pytest.mark.parametrize(("arch", "some"), [(80, False), (86, False), (89, True), (90, True)])
+def test_fp8_needs_instructions_for_it(arch: int, some: bool) -> None:
+    """Without these no value is rounded to its codes within an epilogue."""
+    chain = ("Dequantize", "RequantizeE4M3", "Relu", "QuantizeE4M3")
+    problem = replace(_problem(), dtype=DType.E4M3, out=DType.E4M3, chain=chain)
+    assert bool(named("quantized_depthwise").candidates(problem, get(arch))) == some
+
+
 def test_other_groups_and_large_filters_have_none() -> None:
     family, arch = named("quantized_depthwise"), get(90)
     assert family.candidates(_problem(21), arch)

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import ModelProto, helper
 
+from onnxbolt import optimize
 from onnxbolt.dtypes import INTEGERS, DType
 from onnxbolt.verify import verify
 from onnxbolt.verify.session import CPU
@@ -156,3 +157,24 @@ def test_depthwise_convolutions_of_codes(name: str, tmp_path: Path) -> None:
         if any(attribute.name == "group" and attribute.i == 16 for attribute in node.attribute)
     ]
     assert deep.op_type.startswith("FusedQuantizedConv")
+
+
+@pytest.mark.parametrize(
+    ("archs", "fuses"), [(("sm_80",), False), (("sm_80", "sm_90a"), False), (("sm_90a",), True)]
+)
+def test_a_run_of_fp8_needs_instructions_for_it(
+    archs: tuple[str, ...], fuses: bool, tmp_path: Path
+) -> None:
+    net = Net({"x": (2, 16, 8, 8)}, opset=19, seed=7)
+
+    def pair(x: str, scale: float) -> str:
+        numbers = net.const(scale), net.const(0, DType.E4M3.numpy)
+        return net.node("DequantizeLinear", net.node("QuantizeLinear", x, *numbers), *numbers)
+
+    values = pair(net.conv("x", 16, 16, 3, pads=[1, 1, 1, 1]), 0.05)
+    gate = pair(net.node("HardSigmoid", values, alpha=1 / 6), 0.01)
+    model = net.model(net.conv(pair(net.node("Mul", values, gate), 0.03), 16, 16))
+    out = tmp_path / "out.onnx"
+    optimize(model, out, library=False, verify=False, archs=archs, fuse="all", precision="keep")
+    ours = [n for n in onnx.load(out).graph.node if n.op_type.startswith("FusedQuantizedElement")]
+    assert bool(ours) == fuses

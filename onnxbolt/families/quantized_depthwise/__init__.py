@@ -33,6 +33,8 @@ class QuantizedDepthwise(Family[QuantizedDepthwiseConfig]):
     ) -> tuple[QuantizedDepthwiseConfig, ...]:
         if problem.r * problem.s > _TAPS or values_of(problem.chain):
             return ()
+        if not arch.supports(problem.dtype):  # nor has it instructions that round to such codes
+            return ()
         return channelwise.candidates(QuantizedDepthwiseConfig, problem, arch)
 
     def shared_memory(self, kernel: Compiled) -> int:
