@@ -28,7 +28,7 @@ from onnxbolt.graph.bodies import bodies_in
 from onnxbolt.graph.edit import auto_pad, is_mean, pinned, producer, sole_use
 from onnxbolt.graph.order import in_order
 from onnxbolt.graph.scopes import nodes_within
-from onnxbolt.ops.pool import GlobalAveragePool
+from onnxbolt.layout.rules.own import replacing
 from onnxbolt.quantize.scales import Left
 
 _LEAST_CHANNELS = 16  # fewer are padded to these, the codes of one access
@@ -208,17 +208,18 @@ class Placement:
         if self._is_mover(node):
             return self._moves_codes(node) and any(map(self._is_wanted, node.outputs))
         if is_mean(node):
-            return self._averages_codes(tensor)
+            return self._averages_codes(node)
         if node in self._claimed:
             return tensor.name not in self._inside
         if not self._computes(node) or not all(map(self._is_written_as_codes, node.inputs)):
             return False
         return self._is_wanted(self._end_of_run(node))
 
-    def _averages_codes(self, tensor: gs.Tensor) -> bool:
-        """True if a kernel makes the mean of the tensor's codes, which a product of codes writes
-        for means alone: a mean of many rounds little."""
-        if not families.takes_codes(GlobalAveragePool.name, self.dtype):
+    def _averages_codes(self, mean: gs.Node) -> bool:
+        """True if a kernel makes a mean of codes, which a product of codes writes for means alone:
+        a mean of many rounds little."""
+        op, tensor = replacing(mean), mean.inputs[0]
+        if op is None or not families.takes_codes(op.name, self.dtype):
             return False
         alone = all(map(is_mean, tensor.outputs)) and not pinned(self.graph, tensor)
         return alone and self._is_written_as_codes(tensor)
