@@ -73,10 +73,12 @@ def _course(side: str, field: str) -> Cell:
     it never came."""
 
     def cell(row: dict[str, Any]) -> str:
-        found = row["values"].get(side, {}).get(field)
-        if field in ("reached", "formulas"):
-            return f"{found[0]} ({found[1]:.1f} s)" if found else "never"
-        return text(found, "")
+        course = row["values"].get(side, {})
+        if field == "final":
+            return text(course.get(field), "")
+        ended = field == "trials" and field in course
+        found = [course[field], course["seconds"]] if ended else course.get(field)
+        return f"{found[0]} ({found[1]:.1f} s)" if found else "never"
 
     return cell
 
