@@ -7,11 +7,11 @@ the best so far against measurements and against seconds.
 A model's kernels are "measured" by looking their times up in the file. By the formulas and by the
 learned model the tuner's own scheduler chooses, and ends, as in `onnxbolt tune`; by chance any
 feasible kernels come, each problem's in turn, until all are measured. The model is learned from the
-problems of the file that the tuned model has not. Times are those of all its kernels, each as often
-as the model runs it. Seconds are an estimate: those of the compiler, by the seconds that a kernel
-of a family takes, on all cores, or those of the GPU, at so many for each measurement, whichever
-are more. "reached" is the first moment within 1% of the best of all kernels, "formula's" that of
-the formulas' final result (AutoGTCO's Table V).
+problems of the file that the tuned model has not, at another batch either. Times are those of all
+its kernels, each as often as the model runs it. Seconds are an estimate: those of the compiler, by
+the seconds that a kernel of a family takes, on all cores, or those of the GPU, at so many for each
+measurement, whichever are more. "reached" is the first moment within 1% of the best of all kernels,
+"formula's" that of the formulas' final result (AutoGTCO's Table V).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 from benchmarks import collect
 from benchmarks.common import Row
 from benchmarks.documents import write_results
-from benchmarks.predictions import FORMULA, LEARNED, gpu_of, read
+from benchmarks.predictions import FORMULA, LEARNED, gpu_of, read, unlike
 from benchmarks.racing import say
 from onnxbolt.archs import Arch, by_name
 from onnxbolt.codegen.render import Instance
@@ -131,7 +131,7 @@ def row_of(name: str, batch: int, problems: Sequence[Measured], pace: Pace) -> R
     if not times:
         raise InputError(f"no problem of {name} was measured")
     known = Counter({problem: counted[problem] for problem in counted if problem in times})
-    rest = [measured for measured in problems if measured.problem not in counted]
+    rest = unlike(problems, counted)
     best = sum(count * min(times[problem].values()) for problem, count in known.items())
     courses = {
         FORMULA: by_scheduler(known, times, pace, arch),

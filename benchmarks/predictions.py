@@ -7,7 +7,8 @@ learned cost model's, side by side.
     python -m benchmarks.predictions measurements.jsonl.gz --model model.json
 
 Held out are all problems of the models HELD, and a fifth of the others, which a seed chooses. A
-model is trained on the rest; a family keeps its formula where cross-validation within the rest says
+model is trained on the rest, without the layers of these problems at another batch, whose times
+would tell too much; a family keeps its formula where cross-validation within the rest says
 so, as in `onnxbolt cache train`. A problem's regret is the measured time of the kernel that is
 predicted to be the fastest, divided by that of the fastest one; a row has the geometric mean over
 its problems, and the mean rank correlation (Spearman's) of those with at least three kernels. A row
@@ -18,11 +19,12 @@ GPU is needed.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import random
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,8 @@ from onnxbolt.tune.training import Measured, Trained, measured_in, quality_of, t
 
 HELD = ("bert_base", "resnet50")
 _SHARE = 0.2
+# the field that has the batch, by class; of other classes it is the rows' number m
+_BATCH: Mapping[str, str] = {"AttentionProblem": "batch", "ConvProblem": "n"}
 FORMULA, LEARNED = "formula", "learned"
 
 
@@ -124,14 +128,28 @@ def of_held_models() -> dict[tuple[str, int], Counter[Problem]]:
 def divided(
     problems: Sequence[Measured], of_models: set[Problem]
 ) -> tuple[list[Measured], list[Measured]]:
-    """Those that are held out, and the rest."""
+    """Those that are held out, and those of the rest that may be learned from."""
     others = [measured for measured in problems if measured.problem not in of_models]
     rng = random.Random("held out")
     ids = sorted({measured.id for measured in others})
     fifth = set(rng.sample(ids, round(_SHARE * len(ids))))
     rest = [measured for measured in others if measured.id not in fifth]
     kept = {measured.id for measured in rest}
-    return [measured for measured in problems if measured.id not in kept], rest
+    held = [measured for measured in problems if measured.id not in kept]
+    return held, unlike(rest, [measured.problem for measured in held])
+
+
+def unlike(problems: Sequence[Measured], known: Iterable[Problem]) -> list[Measured]:
+    """The measured problems that are none of `known`, and no layer of these at another batch."""
+    layers = set(map(_layer, known))
+    return [measured for measured in problems if _layer(measured.problem) not in layers]
+
+
+def _layer(problem: Problem) -> Problem:
+    """The problem at a batch of 1."""
+    name = _BATCH.get(type(problem).__name__, "m")
+    found = any(field.name == name for field in dataclasses.fields(problem))
+    return dataclasses.replace(problem, **{name: 1}) if found else problem
 
 
 def judged(held: Sequence[Measured], trained: Trained) -> list[Judged]:

@@ -35,7 +35,7 @@ from benchmarks import plans
 from benchmarks.common import Row
 from benchmarks.end_to_end import FULL, QUICK, device_ratio, in_turns, measure_all, optimized, told
 from benchmarks.plans import library_of
-from benchmarks.predictions import FORMULA, LEARNED, read
+from benchmarks.predictions import FORMULA, LEARNED, read, unlike
 from benchmarks.whole_models import (
     add_options,
     add_tuning_options,
@@ -198,12 +198,12 @@ def lock_of(out: Path) -> Path:
 
 
 def learn_and_plan(name: str, out: Path, options: Options, measurements: Path) -> tuple[int, int]:
-    """As `plan`, by a cost model of the measurements of other models' problems. Returns how many
-    problems of the model were left out, and how many others there are."""
+    """As `plan`, by a cost model of the measurements of other layers than the model's. Returns how
+    many problems were left out, and how many others there are."""
     archs = [by_name(arch).number for arch in options.archs]
     own = set(kernel_problems(Subject.of(CASES[name].given(), options), archs))
     problems = read(measurements)
-    rest = [measured for measured in problems if measured.problem not in own]
+    rest = unlike(problems, own)
     model = out.with_suffix(".json")
     model.write_text(trained_on(rest, str(measurements)).text)
     plan(name, out, dataclasses.replace(options, cost_model=model))

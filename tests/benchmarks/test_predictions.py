@@ -16,6 +16,7 @@ from onnxbolt.problems import Problem
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.training import Measured
 from tests.tune import learning
+from tests.tune.fakes import conv
 
 PROBLEMS = learning.problems(40)
 MODEL = Counter({PROBLEMS[0]: 3, PROBLEMS[1]: 1})
@@ -37,11 +38,37 @@ def problems_of(found: list[Measured]) -> set[Problem]:
 def test_whole_models_and_a_fifth_of_the_others_are_held_out(measurements: Path) -> None:
     found = predictions.read(measurements)
     held, rest = predictions.divided(found, set(MODEL))
-    assert problems_of(held) | problems_of(rest) == set(PROBLEMS)
+    (alike,) = set(PROBLEMS) - problems_of(held) - problems_of(rest)  # a held layer's
+    assert dataclasses.replace(alike, m=1) in {
+        dataclasses.replace(p, m=1) for p in problems_of(held)
+    }
     assert not problems_of(held) & problems_of(rest)
     assert set(MODEL) <= problems_of(held)
     assert len(held) == 2 + round(0.2 * 38)
     assert predictions.divided(found[::-1], set(MODEL))[1] == rest[::-1]
+
+
+def test_nothing_is_learned_from_a_held_layer_at_another_batch(measurements: Path) -> None:
+    """Fields other than the batch make another layer."""
+    measured = predictions.read(measurements)
+    alike = [
+        dataclasses.replace(measured[0], id=field, problem=changed(measured[0].problem, field))
+        for field in ("m", "n", "k")
+    ]
+    problems = [*measured, *alike]
+    held, rest = predictions.divided(problems, {measured[0].problem})
+    assert measured[0] in held
+    assert alike[0] not in rest
+    assert {each.id for each in alike[1:]} <= {each.id for each in (*held, *rest)}
+    assert predictions.unlike(problems, [measured[0].problem]) == [*measured[1:], *alike[1:]]
+    convolution = conv(64, 32, 56)
+    image = dataclasses.replace(measured[0], problem=convolution)
+    assert not predictions.unlike([image], [dataclasses.replace(convolution, n=1)])
+    assert predictions.unlike([image], [dataclasses.replace(convolution, c=8)])
+
+
+def changed(problem: Problem, field: str) -> Problem:
+    return dataclasses.replace(problem, **{field: 8 + getattr(problem, field)})
 
 
 def test_the_file_has_both_sides_of_kinds_and_models(
