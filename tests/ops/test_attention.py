@@ -524,11 +524,6 @@ class WeightsRead(Form):
         return p
 
 
-class ScaledMask(Added):
-    def masked(self, scores: str) -> str:
-        return self.times(super().masked(scores), 0.5)
-
-
 class OverQueries(Form):
     def weights(self, scores: str) -> str:
         return self.net.node("Softmax", scores, axis=2)
@@ -648,7 +643,6 @@ class TalkingHeads(Form):
         (FiltersOfTokens, "its scores are no product of queries and keys"),
         (ScoresRead, "its scores are read elsewhere, too"),
         (WeightsRead, "its probabilities are read elsewhere, too"),
-        (ScaledMask, "its mask is scaled"),
         (OverQueries, "its softmax is not over the keys"),
         (Negative, "its scale is not positive"),
         (

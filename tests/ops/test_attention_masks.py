@@ -373,11 +373,6 @@ class WindowsOfImages(Masks):
         return self.reshape(scores, -1, H, S, T)
 
 
-class ScaledNumbers(Masks):
-    def masked(self, scores: str) -> str:
-        return self.times(self.add(scores, "added"), 0.5)
-
-
 class Capped(Masks):
     """Gemma's."""
 
@@ -419,7 +414,6 @@ class OtherHeads(Folded):
         (OtherHeads, "its mask has other batches or heads than its scores"),
         (PutsScore, "its mask puts a number that scores may have: -10000"),
         (WindowsOfImages, "its masks of windows are no constants that are added"),
-        (ScaledNumbers, "its mask is scaled"),
         (Capped, CAPPED),
     ],
 )

@@ -142,8 +142,7 @@ class Twins(Form):
         return self.queries
 
     def masked(self, scores: str) -> str:
-        keys = self.net.const(np.random.default_rng(2).standard_normal((1, H, D, T)))
-        return self.add(scores, self.net.node("MatMul", self.queries, keys))
+        return self.add(scores, self.net.node("MatMul", self.queries, self.k()))
 
 
 def test_two_products_of_the_same_sizes_are_refused() -> None:

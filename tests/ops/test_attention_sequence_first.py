@@ -27,7 +27,7 @@ class Module:
     batch_first: bool = False
     form: str = "apart"
     cross: bool = False
-    mask: str = ""  # "added" [S, T], or "padding" [B, T]
+    mask: str = ""  # "added" [S, T], "padding" [B, T], or "heads" [B x heads, S, T]
     symbolic: bool = False
     bias: bool = True
     batch: int = 2
@@ -52,6 +52,9 @@ class Module:
         types = dict[str, int]()
         if self.mask == "added":
             shapes["mask"] = (self.queries, self.span)
+        elif self.mask == "heads":
+            rows = "rows" if self.symbolic else self.batch * self.heads
+            shapes["mask"] = (rows, self.queries, self.span)
         elif self.mask:
             shapes["mask"], types["mask"] = (b, self.span), TensorProto.BOOL
         net = Net(shapes, opset=23 if self.form == "operator" else 17, types=types)
@@ -132,6 +135,8 @@ class Module:
         return net.node("Transpose", y, perm=[2, 0, 1, 3])
 
     def _mask(self, net: Net) -> str:
+        if self.mask == "heads":
+            return "mask"
         if self.mask == "added":
             return net.node("Unsqueeze", "mask", self._ints(net, 0))
         low, zero = net.const(-np.inf), net.const(0.0)
@@ -150,8 +155,10 @@ class Module:
             for name, length in names.items()
             if name == "x" or self.cross
         }
-        if self.mask == "added":
-            drawn["mask"] = rng.standard_normal((self.queries, self.span)).astype(np.float32)
+        if self.mask in ("added", "heads"):
+            first = (self.batch * self.heads,) if self.mask == "heads" else ()
+            shape = (*first, self.queries, self.span)
+            drawn["mask"] = rng.standard_normal(shape).astype(np.float32)
         elif self.mask:
             drawn["mask"] = np.zeros((self.batch, self.span), bool)
             drawn["mask"][-1, -1:] = True
@@ -168,7 +175,7 @@ MODULES = [
     for batch_first in (False, True)
     for form in FORMS
     for cross, mask in ((False, ""), (True, "added"), (True, "padding"), (False, "padding"))
-]
+] + [Module(batch_first, "folded", mask="heads") for batch_first in (False, True)]
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -196,12 +196,6 @@ def test_layers_share_the_sum() -> None:
     assert len(masks) == 1
 
 
-class Scaled(Form):
-    def masked(self, scores: str) -> str:
-        scores = self.times(self.add(scores, "added"), 0.5)
-        return self.add(scores, self.numbers(self.padded(), LOW))
-
-
 class PutsScore(Form):
     def masked(self, scores: str) -> str:
         scores = self.add(self.add(scores, "added"), self.net.normal(1, H, S, T))
@@ -221,7 +215,6 @@ class ReadBetween(Folded):
     ("form", "reason"),
     [
         (ReadBetween, "it has several masks"),
-        (Scaled, "its mask is scaled"),
         (PutsScore, "its mask puts a number that scores may have: -10000"),
     ],
 )

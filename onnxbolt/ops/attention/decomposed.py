@@ -95,11 +95,11 @@ def match(op: FusedOp, softmax: gs.Node) -> Match:
 
 
 def attempts(softmax: gs.Node) -> Iterator[Attempt]:
-    """The ways to read a softmax between two products."""
-    after, scores = _probabilities(softmax), _scores(softmax)
-    if isinstance(after, _Probabilities) and isinstance(scores, _Scores):
-        for heads in _heads(scores.product, scores.heads, after):
-            read = operands(scores.product, after.product, after.tensor, heads)
+    """The ways to read a softmax between two products, whatever its masks are."""
+    after, way = _probabilities(softmax), _way(softmax)
+    if isinstance(after, _Probabilities) and way is not None:
+        for heads in _heads(way.product, _known_heads(way.nodes), after):
+            read = operands(way.product, after.product, after.tensor, heads)
             if read is not None:
                 yield Attempt(read, after.product.node.outputs[0], heads)
 
@@ -218,6 +218,16 @@ def several_masks(softmax: gs.Node) -> Sequence[Operand]:
         return ()
     several = _scores(softmax) == masks.SEVERAL and all(scale == 1 for _, scale in way.masked)
     return [each for each, _ in way.masked] if several else ()
+
+
+def scaled_masks(softmax: gs.Node) -> Sequence[Operand]:
+    """The masks, from the product on, that are added and scaled with the scores, of an attention
+    that is refused since it has several or since one of them is scaled."""
+    way = _way(softmax)
+    if way is None or not is_weighing(softmax):
+        return ()
+    refused = _scores(softmax) in (masks.SEVERAL, masks.SCALED)
+    return [each for each, scale in way.masked if refused and scale != 1 and each.puts is None]
 
 
 def folded_masks(op: FusedOp, softmax: gs.Node) -> tuple[Sequence[Operand], int]:

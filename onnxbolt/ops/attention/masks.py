@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,10 +29,12 @@ from onnxbolt.ops.attention.conditions import Condition, Leaf, kept, moved, two_
 from onnxbolt.ops.attention.found import ALL, Band, Mask, Masked, Masking
 from onnxbolt.ops.attention.lengths import Size, sizes
 from onnxbolt.ops.attention.positions import Frame, leaves_a_key
+from onnxbolt.ops.attention.products import product
 from onnxbolt.ops.attention.scales import before
 
 SEVERAL = "it has several masks"
 FOLDED = "its mask has one axis for batch and heads"
+SCALED = "its mask is scaled"
 ABSORBS = -1e30  # a score plus such a value, or a lower one, is this value
 _ABSORBS_F16 = -6.5e4  # in fp16, whose numbers lie 32 apart there
 _EXCLUDES = -6.5e4  # a key with such a score, or a lower one, has no weight: fp16 ends at -65504
@@ -91,23 +93,30 @@ def operand(node: gs.Node) -> Operand | None:
 
 def _added_to(node: gs.Node) -> list[gs.Tensor]:
     """The operands of an Add that may be scores: products, of several those whose last sizes are
-    the sum's. A bias of SAM is a sum of products as well, of queries and tables of positions."""
+    the sum's, and of these one that attention may have of queries and keys. A bias of SAM is a sum
+    of products as well, of queries and tables of positions, and so is that of wav2vec2-BERT."""
     y, products = node.outputs[0], [x for x in node.inputs if leads_to_product(x)]
     if len(products) < 2 or y.shape is None:
         return products
-    return [x for x in products if leads_to_product(x, sizes(y)[-2:])]
+    ends = sizes(y)[-2:]
+    alike = [x for x in products if leads_to_product(x, ends)]
+    computed = [x for x in alike if leads_to_product(x, ends, _of_queries_and_keys)]
+    return computed if len(computed) == 1 else alike
 
 
-def leads_to_product(tensor: gs.Tensor, ends: Sequence[Size] = ()) -> bool:
+def leads_to_product(
+    tensor: gs.Tensor, ends: Sequence[Size] = (), fits: Callable[[gs.Node], bool] | None = None
+) -> bool:
     """True if the tensor is a product of two variables, cast, scaled, reshaped or masked; with
-    `ends`, one whose last sizes are these."""
+    `ends`, one whose last sizes are these, with `fits`, one that fits."""
     pending, seen = [tensor], {tensor.name}
     while pending:
         node = producer(pending.pop())
         if node is None or node.domain not in (None, "", "com.microsoft"):
             continue
         if node.op in ("MatMul", "Einsum", "FusedMatMul"):
-            if _of_variables(node) and _ends(node.outputs[0], ends):
+            fitting = fits is None or fits(node)
+            if fitting and _of_variables(node) and _ends(node.outputs[0], ends):
                 return True
             continue
         if node.op in ("Add", "Where"):
@@ -131,6 +140,12 @@ def _of_variables(product: gs.Node) -> bool:
         len(x.shape or ()) > 2 and not (isinstance(x, gs.Constant) and len(x.shape) < 3)
         for x in product.inputs[:2]
     )
+
+
+def _of_queries_and_keys(node: gs.Node) -> bool:
+    """True for a product of batch, heads and positions, neither of whose operands is a constant."""
+    constant = any(isinstance(x, gs.Constant) for x in node.inputs[:2])
+    return product(node) is not None and not constant
 
 
 def broadcasts(mask: gs.Tensor, scores: gs.Tensor) -> bool:
@@ -187,7 +202,7 @@ def _read(found: Operand, scale: float, frame: Frame) -> _Excluded | _Added | st
             low = _rounded(min(choice.numbers) * scale, found.node)
             return _Excluded(zeros, low, False)
     if scale != 1:
-        return "its mask is scaled"
+        return SCALED
     return _added(found.tensor, frame)
 
 

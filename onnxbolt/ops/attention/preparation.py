@@ -16,6 +16,7 @@ from onnxbolt.ops.attention import (
     forms,
     grids,
     head_factors,
+    mask_scales,
     row_maxima,
     sequence_first,
     sums,
@@ -23,19 +24,21 @@ from onnxbolt.ops.attention import (
 from onnxbolt.ops.base import FusedOp
 
 _Rewrite = Callable[[FusedOp, gs.Graph, Iterable[gs.Node]], list[gs.Node]]
+# each rewrites the given attentions, softmaxes or operators that are attention by themselves, and
+# returns those that it changed; masks do not concern it, and some are divided by heads behind it
+_OF_ALL: tuple[tuple[str, _Rewrite], ...] = (
+    ("batch moved in front of positions", sequence_first.turn),
+)
 # each rewrites attentions with these softmaxes, and returns those of the ones that it changed
 _OF_SOFTMAXES: tuple[tuple[str, _Rewrite], ...] = (
     ("maxima of rows no longer subtracted", row_maxima.drop),
     ("factors of heads moved to queries", head_factors.move),
     ("biases of grids added to scores", grids.flatten),
+    ("masks scaled before they are added", mask_scales.move),
     ("several masks joined to one", sums.join),
     ("masks divided into batch and heads", folds.divide),
     # again: one of several masks may have been divided since
     ("several masks joined to one", sums.join),
-)
-# the same, of operators that are attention by themselves as well
-_OF_ALL: tuple[tuple[str, _Rewrite], ...] = (
-    ("batch moved in front of positions", sequence_first.turn),
 )
 
 
@@ -46,10 +49,10 @@ def prepare(op: FusedOp, graph: gs.Graph) -> Sequence[str]:
     before = Snapshot(graph)
     while True:
         changed = dict[str, list[gs.Node]]()
-        for words, rewrite in _OF_SOFTMAXES:
-            changed.setdefault(words, []).extend(rewrite(op, graph, softmaxes))
         for words, rewrite in _OF_ALL:
             changed.setdefault(words, []).extend(rewrite(op, graph, attentions))
+        for words, rewrite in _OF_SOFTMAXES:
+            changed.setdefault(words, []).extend(rewrite(op, graph, softmaxes))
         found = dict.fromkeys(node for nodes in changed.values() for node in nodes)
         lost = {each for each in found if not isinstance(forms.match(op, each), tuple)}
         if not lost:
