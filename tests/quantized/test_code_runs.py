@@ -140,6 +140,35 @@ def test_means_and_gates_of_codes(dtype: DType, tmp_path: Path) -> None:
     assert not verify(model, fused, providers=[CPU]).passed
 
 
+@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda dtype: dtype.value)
+def test_a_classifier_reads_codes_of_a_mean_of_codes(dtype: DType, tmp_path: Path) -> None:
+    """Between its kernels nothing but a Reshape is left."""
+    net = Net({"x": (2, 16, 8, 8)}, opset=17, seed=9)
+    scale = net.const(0.0231), net.const(0, dtype.numpy)
+
+    def pair(x: str) -> str:
+        return net.node("DequantizeLinear", net.node("QuantizeLinear", x, *scale), *scale)
+
+    weight = net.const(net.rng.integers(-127, 128, (32, 16, 1, 1)), np.int8)
+    image = net.node("Conv", pair("x"), net.node("DequantizeLinear", weight, net.const(0.00213)))
+    mean = net.node("GlobalAveragePool", pair(net.node("Relu", image)))
+    rows = net.const(net.rng.integers(-127, 128, (32, 16)), np.int8)
+    model = net.model(
+        net.node(
+            "MatMul",
+            pair(net.node("Flatten", mean)),
+            net.node("DequantizeLinear", rows, net.const(0.0031)),
+        )
+    )
+    fused = fusing.fused(model, tmp_path)
+    result = verify(model, fused, providers=[CPU])
+    assert result.passed, result.text()
+    types = fusing.types(fused)
+    assert types[f"GlobalAveragePool_nhwc_CastF32_{dtype.value}"] == 1
+    assert types[f"FusedQuantize_Scale_Quantize{dtype.name}_f32"] == 1
+    assert not {"Mul", "Flatten", "DequantizeLinear"} & types.keys()
+
+
 @pytest.mark.parametrize("name", [name for name in stored.names() if name.startswith("mobile")])
 def test_depthwise_convolutions_of_codes(name: str, tmp_path: Path) -> None:
     """No Conv stays where kernels have run."""

@@ -24,10 +24,10 @@ from onnxbolt.canonicalize.quantized.scaling import (
     is_quantize,
     scaling_of,
 )
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import INTEGERS, DType
 from onnxbolt.epilogues import QUANTIZE as ENDS
 from onnxbolt.epilogues import Step
-from onnxbolt.graph.edit import producer
+from onnxbolt.graph.edit import is_mean, producer
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import AnchorPattern, Match
 
@@ -42,7 +42,17 @@ def anchors(op: FusedOp) -> tuple[AnchorPattern, ...]:
 
 def end(node: gs.Node) -> Link | None:
     """The link of a QuantizeLinear whose codes products of rows read; None for any other node."""
-    return _link(node) if _of_rows(node.outputs[0]) else None
+    link = _link(node) if _of_rows(node.outputs[0]) else None
+    return None if link is None or _of_mean(node, link) else link
+
+
+def _of_mean(quantize: gs.Node, link: Link) -> bool:
+    """True where codes of integers are made of an image's mean of codes, which is stored as the
+    image is: the layout has these."""
+    mean = producer(quantize.inputs[0])
+    if mean is None or not is_mean(mean) or link.step.row.cast not in INTEGERS:
+        return False
+    return is_dequantize(producer(mean.inputs[0]))
 
 
 def of_image(op: FusedOp, node: gs.Node) -> tuple[Anchor, Link] | None:
