@@ -50,6 +50,7 @@ from onnxbolt.canonicalize import (
     split_axes,
     sum_form,
     transpose_form,
+    whole_window_form,
 )
 from onnxbolt.graph import promises
 from onnxbolt.graph.edit import prune
@@ -108,6 +109,7 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (position_form.run, "products of constant rows computed"),
     # scale_shift folds the normalization of pixels into the convolution
     (patch_form.run, "patch embeddings written as matrix products"),
+    (whole_window_form.run, "convolutions of whole images written as matrix products"),
     # each branch is now one Conv, or a BatchNormalization that no Conv could take
     (branches.run, "parallel convolutions merged"),
     # formulas of activations have no bias
