@@ -559,16 +559,6 @@ class NotTransposed(Form):
         return self.reshape(y, -1, S, H * D)
 
 
-class WeightsTransposed(Form):
-    """timm's SHViT: values [.., size, keys] are multiplied by the weights."""
-
-    def attended(self) -> str:
-        q, k, v = self.q(), self.k(), self.transpose(self.v(), 0, 1, 3, 2)
-        weights = self.weights(self.net.node("MatMul", *self.scaled(q, k)))
-        y = self.net.node("MatMul", v, self.transpose(weights, 0, 1, 3, 2))
-        return self.output(self.transpose(y, 0, 1, 3, 2))
-
-
 class ResultScaled(Form):
     """ONNX Runtime's product with a factor, which no attention has behind the softmax."""
 
@@ -635,7 +625,6 @@ class TalkingHeads(Form):
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
-        (WeightsTransposed, "its probabilities are read by Transpose"),
         (ResultScaled, "nodes that attention has not stand between its products"),
         (MaskUnits, "its products have other axes than batch, heads, positions and size"),
         (LargeHeads, "no kernel has heads of more than 256 elements"),

@@ -20,39 +20,41 @@ from onnxbolt.ops.attention import (
     row_maxima,
     sequence_first,
     sums,
+    turned_values,
 )
 from onnxbolt.ops.base import FusedOp
 
 _Rewrite = Callable[[FusedOp, gs.Graph, Iterable[gs.Node]], list[gs.Node]]
-# each rewrites the given attentions, softmaxes or operators that are attention by themselves, and
-# returns those that it changed; masks do not concern it, and some are divided by heads behind it
-_OF_ALL: tuple[tuple[str, _Rewrite], ...] = (
-    ("batch moved in front of positions", sequence_first.turn),
-)
-# each rewrites attentions with these softmaxes, and returns those of the ones that it changed
-_OF_SOFTMAXES: tuple[tuple[str, _Rewrite], ...] = (
-    ("maxima of rows no longer subtracted", row_maxima.drop),
-    ("factors of heads moved to queries", head_factors.move),
-    ("biases of grids added to scores", grids.flatten),
-    ("masks scaled before they are added", mask_scales.move),
-    ("several masks joined to one", sums.join),
-    ("masks divided into batch and heads", folds.divide),
+# each rewrites some of the given attentions and returns these; True: it takes operators that are
+# attention by themselves as well as softmaxes
+_REWRITES: tuple[tuple[str, _Rewrite, bool], ...] = (
+    # the next one looks for a product of probabilities and values
+    ("probabilities multiplied by values", turned_values.turn, False),
+    # masks do not concern it, and some are divided into batch and heads behind it
+    ("batch moved in front of positions", sequence_first.turn, True),
+    ("maxima of rows no longer subtracted", row_maxima.drop, False),
+    ("factors of heads moved to queries", head_factors.move, False),
+    ("biases of grids added to scores", grids.flatten, False),
+    ("masks scaled before they are added", mask_scales.move, False),
+    ("several masks joined to one", sums.join, False),
+    ("masks divided into batch and heads", folds.divide, False),
     # again: one of several masks may have been divided since
-    ("several masks joined to one", sums.join),
+    ("several masks joined to one", sums.join, False),
 )
 
 
 def prepare(op: FusedOp, graph: gs.Graph) -> Sequence[str]:
     """Rewrite the attentions that `op` then recognizes; a line for the report for each rewrite."""
-    softmaxes = [node for node in graph.nodes if forms.is_softmax(node)]
+    softmaxes = [
+        node for node in graph.nodes if forms.is_softmax(node) or turned_values.weighs(graph, node)
+    ]
     attentions = [*softmaxes, *(node for node in graph.nodes if forms.is_operator(node))]
     before = Snapshot(graph)
     while True:
         changed = dict[str, list[gs.Node]]()
-        for words, rewrite in _OF_ALL:
-            changed.setdefault(words, []).extend(rewrite(op, graph, attentions))
-        for words, rewrite in _OF_SOFTMAXES:
-            changed.setdefault(words, []).extend(rewrite(op, graph, softmaxes))
+        for words, rewrite, operators in _REWRITES:
+            given = attentions if operators else softmaxes
+            changed.setdefault(words, []).extend(rewrite(op, graph, given))
         found = dict.fromkeys(node for nodes in changed.values() for node in nodes)
         lost = {each for each in found if not isinstance(forms.match(op, each), tuple)}
         if not lost:
