@@ -44,6 +44,14 @@ def plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
+def machine_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The machine in a key's values, with the name of its GPU; empty where there is none."""
+    machine = values.get("machine")
+    if not isinstance(machine, dict) or not isinstance(machine.get("gpu"), str):
+        return {}
+    return dict(machine)
+
+
 def problem_from(kind: str, fields: Mapping[str, Any]) -> Problem:
     """The problem whose class is `kind` and for which `plain` returns `fields`. Raises KeyError,
     ValueError or TypeError if there is none."""

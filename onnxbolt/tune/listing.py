@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onnxbolt import checks
 from onnxbolt.errors import InputError
 from onnxbolt.inspection import describe
-from onnxbolt.measurements.keys import kernel_of_key
+from onnxbolt.measurements.keys import kernel_of_key, machine_of
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.problems import Problem
 from onnxbolt.terminal import table
@@ -37,14 +38,14 @@ class Entry:
     def facts(self) -> dict[str, Any]:
         """The key's parts; empty for a key of unknown form."""
         try:
-            facts = json.loads(self.key)
+            facts = checks.parsed_json(self.key)
         except ValueError:
             return {}
         return facts if isinstance(facts, dict) else {}
 
     @property
     def gpu(self) -> str:
-        return str((self.facts.get("machine") or {}).get("gpu", ""))
+        return str(machine_of(self.facts).get("gpu", ""))
 
     @property
     def what(self) -> str:
@@ -53,7 +54,7 @@ class Entry:
         if "kernel" in facts:
             return self.problem.description if self.problem else f"unknown {facts.get('kind', '')}"
         if "model" in facts:
-            return f"model {str(facts['model'])[:_SHOWN]}, {facts['session']}"
+            return f"model {str(facts['model'])[:_SHOWN]}, {facts.get('session', '')}"
         if "session" in facts:
             return f"region {str(facts.get('region', ''))[:_SHOWN]}, {facts['session']}"
         return self.key

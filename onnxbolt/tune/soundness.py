@@ -74,9 +74,10 @@ def _is_sound(value: object, hint: Any, least: int) -> bool:
 
 
 def check_measurement(measurement: Measurement) -> None:
-    """Raises ValueError for a configuration that no kernel for its problem could have, and for a
-    time that none could take."""
-    if measurement.config is not None and (kernel := _kernel_of(measurement.key)):
+    """Raises ValueError for a problem that no model has, a configuration that no kernel for it
+    could have, and for a time that none could take."""
+    kernel = _kernel_of(measurement.key)
+    if measurement.config is not None and kernel:
         _check_fit(*kernel, measurement.config)
     if measurement.status is Status.OK and not checks.number("us", measurement.us):
         raise ValueError("a measured time of 0")

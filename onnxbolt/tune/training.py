@@ -28,7 +28,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.families import Family, KernelConfig
 from onnxbolt.learned.features import of_kernel, of_problem
 from onnxbolt.learned.model import Probe, digest_of, matrix, text_of
-from onnxbolt.measurements.keys import canonical, kernel_of_key
+from onnxbolt.measurements.keys import canonical, kernel_of_key, machine_of
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.plan.cost import formula_us
 from onnxbolt.problems import Problem
@@ -157,13 +157,12 @@ def measured_in(database: Database) -> list[Measured]:
         if kernel is None:
             continue
         values = checks.parsed_json(key)
-        machine = values.pop("machine")
-        if machine.pop("templates", None) in valid:
+        machine = machine_of(values)
+        del values["machine"]
+        if str(machine.pop("templates", "")) in valid:
             of_problem_alone, of_both = canonical(values), canonical([values, machine])
             rows = database.measurements(key)
-            group = groups.setdefault(
-                of_both, (kernel[0], of_problem_alone, str(machine["gpu"]), [])
-            )
+            group = groups.setdefault(of_both, (kernel[0], of_problem_alone, machine["gpu"], []))
             group[3].extend(rows)
     found = [_measured(*groups[text]) for text in sorted(groups)]
     return [each for each in found if each.kernels]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import random
@@ -14,9 +15,10 @@ from onnxbolt.archs import get
 from onnxbolt.cli import main
 from onnxbolt.errors import InputError
 from onnxbolt.learned.model import CostModel
+from onnxbolt.measurements.keys import canonical
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.plan import cost
-from onnxbolt.tune import training
+from onnxbolt.tune import listing, training
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.training import measured_in, train
 from tests.tune import learning
@@ -103,6 +105,44 @@ def test_what_counts_is_what_computes_correct_results_with_todays_kernels(
         second.config: 77.0,
         third.config: third.us,
     }
+
+
+UNKNOWN: list[Any] = [None, [], "H200", 90, {}, {"gpu": []}, {"templates": []}]
+
+
+@pytest.mark.parametrize("machine", UNKNOWN, ids=json.dumps)
+@pytest.mark.parametrize("part", ["machine", "templates", "gpu"])
+def test_keys_without_a_machine_are_passed_over(
+    database: Database, tmp_path: Path, machine: Any, part: str
+) -> None:
+    """Also where such a file is merged, and shown."""
+    good, other = learning.measurements(learning.problems(2))[::40][:2]
+    key = json.loads(other.key)
+    if part == "machine":
+        key["machine"] = machine
+    else:
+        key["machine"][part] = machine
+    other = dataclasses.replace(other, key=canonical(key), config=None)
+    with Database(tmp_path / "other.sqlite") as merged:
+        merged.add(other)
+    database.add(good)
+    assert database.merge(tmp_path / "other.sqlite") == 1
+    assert [found.kernels for found in measured_in(database)] == [(good.config,)]
+    assert {entry.gpu for entry in listing.entries(database)} <= {"", "Fake", "H200"}
+
+
+def test_deep_and_unsound_keys_are_listed_or_refused(database: Database, tmp_path: Path) -> None:
+    good = learning.measurements(learning.problems(1))[0]
+    deep = dataclasses.replace(good, key="[" * 90_000, config=None)
+    model = dataclasses.replace(good, key='{"model":"m"}', config=None)
+    database.add(deep, model)
+    assert len([entry.summary() for entry in listing.entries(database)]) == 2
+    key = json.loads(good.key)
+    key["kernel"]["m"] = "many"
+    with Database(tmp_path / "other.sqlite") as other:
+        other.add(dataclasses.replace(good, key=canonical(key), config=None))
+    with pytest.raises(InputError, match="m is 'many'"):
+        database.merge(tmp_path / "other.sqlite")
 
 
 def test_too_few_problems_are_one_clear_error(database: Database) -> None:
