@@ -7,7 +7,7 @@ import functools
 import json
 import math
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from onnxbolt.runtime import get_library_path
 from tests.support import Net
 
 OPTIONS = Options(fuse="all", archs="sm_80")
+PASSES = canonicalize.PASSES  # without a planted fault
 
 
 def net(last: str = "") -> onnx.ModelProto:
@@ -151,6 +152,18 @@ def endless(function: FunctionProto) -> None:
     function.node.extend(nodes)
 
 
+def verify_here(patch: pytest.MonkeyPatch) -> None:
+    """Models are verified in this process: starting another one takes longer than that."""
+
+    def ended(command: Sequence[str], log: object, seconds: float) -> int:
+        assert command[:5] == [sys.executable, "-P", "-m", "onnxbolt", "verify"]
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(canonicalize, "PASSES", PASSES)
+            return main(command[4:])
+
+    patch.setattr(trials, "_ended", ended)
+
+
 def bound(found: Bisection) -> int:
     return math.ceil(math.log2(found.found.count)) + 2
 
@@ -171,6 +184,8 @@ def steps(found: Bisection) -> list[tuple[str, str]]:
 def test_a_fault_is_found(
     plant: Plant, step: tuple[str, str], source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if plant is not wrong_epilogue:  # which is found by processes of its own
+        verify_here(monkeypatch)
     plant(monkeypatch)
     said: list[str] = []
     found = bisect(source, options=OPTIONS, progress=said.append)
@@ -182,6 +197,7 @@ def test_a_fault_is_found(
 
 
 def test_two_faults_at_once(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verify_here(monkeypatch)
     wrong_epilogue(monkeypatch)
     bad_weight(monkeypatch)
     found = bisect(source, options=OPTIONS)
@@ -194,6 +210,7 @@ def test_two_faults_at_once(source: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_canonicalization_and_a_weight(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the pass everything behind it is planned anew."""
+    verify_here(monkeypatch)
     wrong_canonicalization(monkeypatch)
     bad_weight(monkeypatch)
     found = bisect(source, options=OPTIONS)
@@ -226,11 +243,15 @@ def test_a_hang_is_found(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def script(tmp_path: Path, lines: str) -> Path:
-    """A check; in `lines`, `ops` has the op types of the model's nodes and `path` is its path."""
+    """A check; in `lines`, `ops` has the op types of the model's nodes and `path` is its path. It
+    reads the model by onnx's message types alone, since importing all of onnx takes longer."""
     path = tmp_path / "check.py"
     path.write_text(
-        f"#!{sys.executable}\nimport os, signal, sys, time\nimport onnx\npath = sys.argv[1]\n"
-        f"ops = [node.op_type for node in onnx.load(path).graph.node]\n{lines}\n"
+        f"#!{sys.executable}\nimport os, signal, sys, time\n"
+        f"sys.path.append({str(Path(onnx.__file__).parent)!r})\n"
+        "from onnx_ml_pb2 import ModelProto\n"
+        "path = sys.argv[1]\nmodel = ModelProto.FromString(open(path, 'rb').read())\n"
+        f"ops = [node.op_type for node in model.graph.node]\n{lines}\n"
     )
     path.chmod(0o755)
     return path
