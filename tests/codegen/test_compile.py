@@ -103,7 +103,8 @@ def _b2b_conv(arch: int) -> Instance:
 
 
 WHOLE = [
-    *units([*_families(90), _cutlass_3x()], 1),
+    *units([_cutlass_3x()], 1),
+    joined(_families(90)),
     joined([_b2b_conv(80), _b2b_gemm(80)]),
 ]
 _BESIDE = {75: [_b2b_conv(75)], 80: _families(80), 90: _cutlass_2x(90)}
