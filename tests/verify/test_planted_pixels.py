@@ -3,6 +3,7 @@ operator: all elements of all of our nodes are compared."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from onnxbolt.verify import verify
 from onnxbolt.verify.feeds import working_feeds
 from onnxbolt.verify.models import reference
 from onnxbolt.verify.session import CPU, Runner
-from tests.gpu.fault_models import MODELS, prepare
+from tests.gpu.fault_models import MODELS, Prepared, prepare
 from tests.gpu.image_models import MODELS as IMAGES
 from tests.support import fused
 
@@ -28,6 +29,15 @@ FAMILIES = (
     *("elementwise", "layout", "norm", "group_norm", "attention"),
 )
 Fault = Callable[[np.ndarray], None]
+_prepared = functools.cache(prepare)
+
+
+@functools.cache
+def _right(name: str) -> Prepared:
+    """The models of a family, which pass."""
+    made = _prepared(named(name))
+    assert verify(made.original, made.optimized, providers=[CPU]).passed
+    return made
 
 
 def _zero(rows: np.ndarray) -> None:
@@ -83,8 +93,7 @@ def _check(original: ModelProto, optimized: ModelProto) -> None:
 def test_a_pixel_and_an_element_are_found(
     name: str, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = prepare(named(name))
-    assert verify(made.original, made.optimized, providers=[CPU]).passed
+    made = _right(name)
     _plant(monkeypatch, _made(made.optimized, _of(named(name))), fault)
     _check(made.original, made.optimized)
 
@@ -105,7 +114,7 @@ def test_deformable_attention(
 @pytest.mark.parametrize("family", MODELS, ids=repr)
 def test_a_planted_zero_is_none_already(family: Family[Any]) -> None:
     """Otherwise the fault of a pixel in this family's model changes nothing."""
-    made = prepare(family)
+    made = _prepared(family)
     names = sorted(_made(made.optimized, _of(family)))
     feeds = working_feeds(made.original, reference(made.original, CPU, {}), 0)
     found = Runner(made.optimized, CPU).run(feeds, names)
