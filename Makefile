@@ -66,7 +66,8 @@ bench: .venv/.gpu
 TRITON := tritonclient==2.73.0
 
 # One stamp per set of extras; each is renewed when pyproject.toml changes. ONNX Runtime exists as a CPU and as a GPU package,
-# which overwrite each other's files: `make bench` belongs on the machine with the GPU, in a checkout of its own.
+# which overwrite each other's files: `make bench` belongs on the machine with the GPU, in a checkout of its own. Python
+# compiles a module when it is first imported: compiling all of them took 24 s, and most are never imported.
 .venv/.demo: EXTRAS := cpu,cuda
 .venv/.dev: EXTRAS := cpu,cuda,dev
 .venv/.gpu: EXTRAS := gpu,cuda,bench
@@ -76,6 +77,6 @@ TRITON := tritonclient==2.73.0
 	  { echo "error: $(PYTHON) is missing or older than 3.11; choose another one: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) has no venv; on Debian and Ubuntu: $(PACKAGES)" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --editable ".[$(EXTRAS)]"
+	$(BIN)/python -m pip install --quiet --no-compile --editable ".[$(EXTRAS)]"
 	$(if $(findstring dev,$(EXTRAS)),$(BIN)/python -m pip install --quiet --no-deps $(TRITON))
 	@touch $@
