@@ -350,7 +350,7 @@ def test_what_was_not_compared_is_fused_where_that_is_predicted_to_be_faster() -
 
 def test_a_chain_is_compared_as_the_plan_cuts_it(database: Database) -> None:
     """Predictions would have one kernel for all three layers."""
-    chain = Net({"x": (4096, 256)})
+    chain = Net({"x": (512, 256)})
     y = "x"
     for k, n in ((256, 64), (64, 16), (16, 8)):
         y = chain.node("Relu", chain.linear(y, k, n))
