@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.graph.snapshot import Snapshot
 from onnxbolt.ops.attention import (
+    channels_first,
     folds,
     forms,
     grids,
@@ -30,6 +31,7 @@ _Rewrite = Callable[[FusedOp, gs.Graph, Iterable[gs.Node]], list[gs.Node]]
 _REWRITES: tuple[tuple[str, _Rewrite, bool], ...] = (
     # the next one looks for a product of probabilities and values
     ("probabilities multiplied by values", turned_values.turn, False),
+    ("images divided into heads in NHWC", channels_first.turn, False),
     # masks do not concern it, and some are divided into batch and heads behind it
     ("batch moved in front of positions", sequence_first.turn, True),
     ("maxima of rows no longer subtracted", row_maxima.drop, False),

@@ -1,0 +1,180 @@
+"""Attention over the pixels of an image whose channels are divided into heads, as YOLOv10 and its
+successors have it:
+
+    Reshape(x, [B, heads, size, pixels])  =  T1(Reshape(T(x), [B, pixels, heads, size]))
+    Reshape(y, [B, C, H, W])              =  T'(Reshape(T2(y), [B, H, W, C]))
+
+with T an image's axes in NHWC, T' back, and y [B, heads, size, pixels]. Kernels read the elements
+of a head side by side, as they lie in NHWC, where T and T' vanish.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from onnxbolt.forms import FIRST_TO_LAST, LAST_TO_FIRST
+from onnxbolt.graph.edit import (
+    add_constant,
+    insert,
+    producer,
+    prune,
+    remove,
+    sole_use,
+    stand_alone,
+    stand_in,
+)
+from onnxbolt.graph.names import fresh
+from onnxbolt.ops.attention import forms
+from onnxbolt.ops.attention.lengths import Size, sizes
+from onnxbolt.ops.attention.products import Attempt
+from onnxbolt.ops.attention.scales import before
+from onnxbolt.ops.base import FusedOp
+
+_IMAGE = 4  # axes
+_TO_LAST, _TO_FIRST = list(FIRST_TO_LAST[_IMAGE]), list(LAST_TO_FIRST[_IMAGE])
+# [B, pixels, heads, size] to [B, heads, size, pixels], and back
+_PIXELS_LAST, _PIXELS_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
+_SIZE = 2  # the axis of [B, heads, size, pixels]
+_PARTS = frozenset({"Slice", "Split", "Transpose"})  # between a division and operands
+
+
+def turn(op: FusedOp, graph: gs.Graph, among: Iterable[gs.Node]) -> list[gs.Node]:
+    """Let attentions `among` the given ones read images in NHWC; returns those that it changed."""
+    turned = list[gs.Node]()
+    for node in among:
+        attempt = None if isinstance(forms.match(op, node), tuple) else _first(node)
+        if attempt is None:
+            continue
+        read = attempt.operands
+        divisions = [each for x in (read.q, read.k, read.v) if (each := _division(x)) is not None]
+        if len(divisions) == len((read.q, read.k, read.v)):
+            for reshape in dict.fromkeys(divisions):
+                for part in _divide(graph, reshape):
+                    _join(graph, part)
+            for reader in list(attempt.y.outputs):
+                _join(graph, reader.outputs[0])
+            turned.append(node)
+    if turned:
+        prune(graph)
+    return turned
+
+
+def _first(node: gs.Node) -> Attempt | None:
+    return next(iter(forms.attempts(node)), None)
+
+
+def _division(tensor: gs.Tensor) -> gs.Node | None:
+    """The Reshape that divides an image's channels into heads of which an operand is a part."""
+    while (node := producer(tensor)) is not None:
+        if node.op == "Reshape" and not node.domain:
+            return node if _divides(node.inputs[0], node.outputs[0]) else None
+        source = node.inputs[0] if node.op in _PARTS and not node.domain else before(node)
+        if source is None:
+            return None
+        tensor = source
+    return None
+
+
+def _divides(image: gs.Tensor, heads: gs.Tensor) -> bool:
+    """True for [B, C, H, W] and [B, heads, size, pixels] with C = heads x size."""
+    if any(tensor.shape is None or len(tensor.shape) != _IMAGE for tensor in (image, heads)):
+        return False
+    (batch, channels, *_), (same, *by_heads, _) = sizes(image), sizes(heads)
+    known = isinstance(channels, int) and all(isinstance(size, int) for size in by_heads)
+    return batch == same and known and math.prod(map(int, by_heads)) == channels
+
+
+# --- rewriting ------------------------------------------------------------------------------------
+
+
+def _divide(graph: gs.Graph, reshape: gs.Node) -> list[gs.Tensor]:
+    """Divide an image in NHWC, and its heads into parts likewise; returns the tensors that then are
+    Transposes."""
+    x, y = reshape.inputs[0], reshape.outputs[0]
+    (batch, _, height, width), (_, heads, size, pixels) = sizes(x), sizes(y)
+    shape = [batch, height, width, x.shape[1]]
+    image = _added(graph, "Transpose", [x], x, shape, reshape, perm=_TO_LAST)
+    stand_in(image, x, channels_last=True)
+    target = add_constant(graph, f"{y.name}/shape", np.array([0, -1, heads, size], np.int64))
+    rows = _added(graph, "Reshape", [image, target], y, [batch, pixels, heads, size], reshape)
+    split = sole_use(graph, y)
+    if split is None or split.op != "Split" or split.attrs.get("axis", 0) not in (_SIZE, -2):
+        _transpose_to(graph, rows, reshape)
+        return [y]
+    parts = list(split.outputs)
+    divided = [
+        gs.Variable(fresh(graph, f"{part.name}/rows"), y.dtype, [batch, pixels, heads, size])
+        for part, (_, _, size, _) in zip(parts, map(sizes, parts), strict=True)
+    ]
+    for part in divided:
+        stand_alone(part)
+    inputs = [rows, *split.inputs[1:]]
+    insert(graph, "Split", inputs, divided, [split], split.attrs | {"axis": 3}, at=split)
+    remove(graph, [reshape])
+    for part, made in zip(parts, divided, strict=True):
+        behind = insert(graph, "Transpose", [made], [], [split], {"perm": _PIXELS_LAST}, at=split)
+        split.outputs.remove(part)
+        behind.outputs = [part]
+    remove(graph, [split])
+    return parts
+
+
+def _transpose_to(graph: gs.Graph, rows: gs.Tensor, node: gs.Node) -> None:
+    """Make what a node writes a Transpose of rows."""
+    y = node.outputs[0]
+    attrs = {"perm": _PIXELS_LAST}
+    behind = insert(graph, "Transpose", [rows], [], [node], attrs, at=node)
+    remove(graph, [node])
+    behind.outputs = [y]
+
+
+def _join(graph: gs.Graph, heads: gs.Tensor) -> None:
+    """Make images that are Reshapes of a tensor [B, heads, size, pixels] in NHWC."""
+    for reshape in list(heads.outputs):
+        if reshape.op != "Reshape" or reshape.domain or reshape.inputs[0] is not heads:
+            continue
+        y = reshape.outputs[0]
+        if not _divides(y, heads) or any(not isinstance(n, int) for n in y.shape[1:]):
+            continue
+        batch, channels, height, width = sizes(y)
+        rows = _turned(graph, heads, reshape)
+        target = add_constant(
+            graph, f"{y.name}/shape", np.array([-1, height, width, channels], np.int64)
+        )
+        shape = [batch, height, width, channels]
+        image = _added(graph, "Reshape", [rows, target], y, shape, reshape)
+        stand_in(image, y, channels_last=True)
+        behind = insert(graph, "Transpose", [image], [], [reshape], {"perm": _TO_FIRST}, at=reshape)
+        remove(graph, [reshape])
+        behind.outputs = [y]
+
+
+def _turned(graph: gs.Graph, heads: gs.Tensor, at: gs.Node) -> gs.Tensor:
+    """[B, pixels, heads, size] of [B, heads, size, pixels], which may be a Transpose itself."""
+    source, perm, node = heads, _PIXELS_FIRST, producer(heads)
+    if node is not None and node.op == "Transpose" and not node.domain:
+        source, perm = node.inputs[0], [node.attrs["perm"][axis] for axis in _PIXELS_FIRST]
+    if perm == sorted(perm):
+        return source
+    shape = [sizes(heads)[axis] for axis in _PIXELS_FIRST]
+    return _added(graph, "Transpose", [source], heads, shape, at, perm=perm)
+
+
+def _added(
+    graph: gs.Graph,
+    op: str,
+    inputs: Sequence[gs.Tensor],
+    about: gs.Tensor,
+    shape: Sequence[Size],
+    at: gs.Node,
+    **attrs: object,
+) -> gs.Variable:
+    """The result of a new node before `at`, of the type of `about`, in an order of its own."""
+    result = gs.Variable(fresh(graph, f"{about.name}/{op}"), about.dtype, list(shape))
+    stand_alone(result)
+    insert(graph, op, inputs, [result], [at], attrs, at=at)
+    return result
