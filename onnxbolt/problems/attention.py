@@ -24,6 +24,7 @@ class AttentionProblem(Problem):
     step Quantize where y is codes, else nothing."""
 
     operation = "attention"
+    least = {"band": BAND_LEAST, "windows": 0}
 
     batch: int
     heads: int

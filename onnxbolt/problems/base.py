@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -49,7 +50,7 @@ class Problem(abc.ABC):
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
     operation: ClassVar[str]  # its name in reports: "gemm"
-    from_zero: ClassVar[frozenset[str]] = frozenset()  # fields of int that may be 0; others may not
+    least: ClassVar[Mapping[str, int]] = {}  # smallest integers of fields; of all others 1
     # microseconds by which predictions for narrow layers are too short; added when a single layer
     # is compared with kernels for several layers, which are narrow
     narrow_layer_us: ClassVar[float] = 0.0

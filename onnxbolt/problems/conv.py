@@ -16,7 +16,7 @@ class ImageProduct(Product):
     """NHWC x KRSC -> NPQK; channels as stored (padding included)."""
 
     library = CUDNN
-    from_zero = frozenset({"pads", "padding"})
+    least = {"pads": 0, "padding": 0}
 
     n: int
     h: int

@@ -17,7 +17,7 @@ class Conv3dProblem(Product):
     (onnxbolt/graph/volumes.py)."""
 
     operation, library = "3-D convolution", CUDNN
-    from_zero = frozenset({"pads"})
+    least = {"pads": 0}
     nchw, y_nchw = False, False
 
     n: int

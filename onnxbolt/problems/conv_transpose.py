@@ -24,7 +24,7 @@ class _Phases(Problem):
     phases meet zeros at their first tap."""
 
     operation = "conv transpose"
-    from_zero = frozenset({"pads", "cut", "zeros"})
+    least = {"pads": 0, "cut": 0, "zeros": 0}
 
     n: int
     h: int

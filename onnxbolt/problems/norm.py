@@ -116,7 +116,7 @@ class TokenNormProblem(NormProblem):
     `rows`."""
 
     operation = "token norm"
-    from_zero = frozenset({"prefix"})
+    least = {"prefix": 0}
 
     tokens: int = 1
     prefix: int = 0
@@ -192,7 +192,7 @@ class HeadNormProblem(NormProblem):
     first `rotated` columns of all heads, as RotaryProblem has it."""
 
     operation = "head norm"
-    from_zero = frozenset({"rotated"})
+    least = {"rotated": 0}
 
     heads: int = 1
     rotated: int = 0

@@ -30,7 +30,7 @@ def _check_fields(problem: Problem) -> None:
     """Raises ValueError for a problem that no model has."""
     for name, hint in field_types(type(problem)).items():
         value = getattr(problem, name)
-        if not _is_sound(value, hint, 0 if name in problem.from_zero else 1):
+        if not _is_sound(value, hint, problem.least.get(name, 1)):
             raise ValueError(f"problem: {name} is {value!r}")
     if len(problem.chain) > MAX_STEPS or not set(problem.chain) <= EPILOGUES.keys():
         raise ValueError(f"problem: chain is {problem.chain!r}")

@@ -40,7 +40,7 @@ class SoftmaxProblem(Problem):
     """y[m, n] = softmax(scale x[m, n]) along n."""
 
     operation = "softmax"
-    from_zero = frozenset({"first"})
+    least = {"first": 0}
 
     m: int
     n: int

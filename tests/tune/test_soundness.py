@@ -14,7 +14,8 @@ from onnxbolt.dtypes import DType
 from onnxbolt.families import FAMILIES, Family, config_from, named
 from onnxbolt.families.row import SLOTS
 from onnxbolt.plan.cost import candidates
-from onnxbolt.problems import ConvProblem, GemmProblem, Problem
+from onnxbolt.problems import AttentionProblem, ConvProblem, GemmProblem, Problem
+from onnxbolt.problems.attention import BAND_LEAST
 from onnxbolt.tune.soundness import check_problem
 
 # the measurements that tests/same_results.py compares with
@@ -40,6 +41,7 @@ CONV = ConvProblem(
     DType.F16,
     ("Bias", "Relu"),
 )
+ATTENTION = AttentionProblem(8, 12, 12, 128, 128, 64, 64, DType.F16, DType.F16)
 PROBLEMS: tuple[Problem, ...] = (
     GEMM,
     dataclasses.replace(GEMM, m=1, n=16, k=50000),
@@ -59,6 +61,10 @@ PROBLEMS: tuple[Problem, ...] = (
     dataclasses.replace(CONV, groups=256),
     dataclasses.replace(CONV, groups=8),
     dataclasses.replace(CONV, chain=CHAIN, inner=(256,)),
+    ATTENTION,
+    dataclasses.replace(ATTENTION, band=(BAND_LEAST, 0, 0)),
+    dataclasses.replace(ATTENTION, band=(-64, 64, -1)),
+    dataclasses.replace(ATTENTION, batch=32, queries=49, keys=49, windows=(14, 14, 7, 7, 0, 0)),
 )
 
 
