@@ -90,7 +90,11 @@ def _of_attention(graph: gs.Graph) -> Iterator[_Norm]:
             found = None if node is None else _moved(node)
             if found is None or is_skipped(graph, *found.nodes):
                 continue
-            if not any(pinned(graph, each.outputs[0]) for each in found.nodes):
+            statistics = found.node.outputs[1:]
+            results = [*(each.outputs[0] for each in found.nodes), *statistics]
+            if not any(pinned(graph, t) for t in results) and not any(
+                t.outputs for t in statistics
+            ):
                 yield found
 
 

@@ -302,3 +302,21 @@ def test_other_rotations_stay(made: Callable[[], onnx.ModelProto], reason: str) 
     reasons = {r.reason.partition(":")[0] for r in report.refusals if "rotary" in r.reason}
     assert reasons == {f"a rotary embedding is in no kernel, because {reason}"}
     assert report.passed
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_heads_whose_means_are_read_stay(read: bool) -> None:
+    """A normalization that is moved has one result."""
+    layer = Normalized()
+    net = layer.net
+    q, k, v = (layer.by_heads(layer.projected(H * D)) for _ in "qkv")
+    given = [net.normal(D), net.normal(D)]
+    q, mean = net.several("LayerNormalization", q, *given, outputs=2, axis=-1)
+    other = net.node("Abs", mean) if read else mean
+    model = layer.model(layer.attended(q, layer.layer(k), v), other)
+    graph = prepare(model)
+    head_norms.move(graph)
+    restore(graph)
+    feeds = feeds_of(model)
+    for expected, got in zip(run(model, feeds), run(export_model(graph), feeds), strict=True):
+        np.testing.assert_allclose(got, expected, atol=1e-4)
