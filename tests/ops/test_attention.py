@@ -27,7 +27,7 @@ from tests.ops.attention_form import (
     assert_same_answers,
     optimized,
 )
-from tests.support import Net, matched, prepare
+from tests.support import Net, assert_same, matched, ops, prepare
 
 
 def found(graph: gs.Graph) -> list[ScaledDotProduct | str]:
@@ -662,6 +662,19 @@ def test_what_makes_the_mask_does_not_stay(form: type[Form], tmp_path: Path) -> 
         verify=False,
     )
     assert "Where" not in [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node]
+
+
+def test_a_split_stays_that_makes_an_operand() -> None:
+    """Queries and keys are read by strides from the product, values from a part of it, since these
+    do not begin at a multiple of their size."""
+    net = Net({"x": ("batch", S, 32)})
+    product, sizes = net.linear("x", 32, 64), net.const((8, 8, 48), np.int64)
+    q, k, v = net.several("Split", product, sizes, outputs=3, axis=-1)
+    scores = net.node("MatMul", q, net.node("Transpose", k, perm=[0, 2, 1]))
+    y = net.node("MatMul", net.node("Softmax", scores, axis=-1), v)
+    made = ops(assert_same(net.model(net.linear(y, 48, 32))))
+    assert "FusedAttention_qk_packed_f32" in made
+    assert "Split" in made
 
 
 def test_a_softmax_without_products_is_nothing() -> None:

@@ -187,8 +187,14 @@ def _fits(mask: Mask, q: View, k: View, heads: int) -> bool:
 
 
 def _own(operands: Sequence[Followed], taken: set[gs.Node]) -> tuple[gs.Node, ...]:
-    """The nodes of the views that nobody else reads."""
-    nodes = dict.fromkeys(node for operand in operands for node in operand.nodes)
+    """The nodes of the views that nobody else reads, and that make no tensor that is viewed."""
+    read = {operand.view.tensor.name for operand in operands}
+    nodes = dict.fromkeys(
+        node
+        for operand in operands
+        for node in operand.nodes
+        if read.isdisjoint(tensor.name for tensor in node.outputs)
+    )
     while True:
         inside = {*nodes, *taken}
         kept = dict.fromkeys(
