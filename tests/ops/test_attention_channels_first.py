@@ -70,13 +70,38 @@ class ValuesFirst(Block):
     turned = False
 
 
+class OneHead(Block):
+    """SHViT's: the image is divided into queries, keys and values; there is no axis for heads."""
+
+    def divided(self, x: str, size: int) -> str:
+        return self.net.node("Reshape", x, self.ints(-1, size, SIDE * SIDE))
+
+    def transposed(self, x: str) -> str:
+        return self.net.node("Transpose", x, perm=[0, 2, 1])
+
+    def operands(self) -> list[str]:
+        sizes = KEYS, KEYS, WIDTH
+        y = self.net.conv(self.net.conv("x", WIDTH, WIDTH, 1), WIDTH, sum(sizes), 1)
+        parts = self.net.several("Split", y, self.ints(*sizes), outputs=3, axis=1)
+        return [self.divided(part, size) for part, size in zip(parts, sizes, strict=True)]
+
+
+class OneHeadApart(OneHead):
+    def operands(self) -> list[str]:
+        x, sizes = self.net.conv("x", WIDTH, WIDTH, 1), (KEYS, KEYS, WIDTH)
+        return [self.divided(self.net.conv(x, WIDTH, size, 1), size) for size in sizes]
+
+
+BLOCKS = (Block, Apart, ValuesFirst, OneHead, OneHeadApart)
+
+
 def _optimized(block: Block, out: Path, precision: str) -> Report:
     return onnxbolt.optimize(
         block.model(), out, archs="sm_90a", precision=precision, fuse="all", library=False
     )
 
 
-@pytest.mark.parametrize("block", [Block, Apart, ValuesFirst])
+@pytest.mark.parametrize("block", BLOCKS)
 def test_it_reads_images_in_nhwc(block: type[Block], tmp_path: Path) -> None:
     out = tmp_path / "out.onnx"
     report = _optimized(block(), out, "fp16")
@@ -85,7 +110,7 @@ def test_it_reads_images_in_nhwc(block: type[Block], tmp_path: Path) -> None:
     assert "Transpose" not in ops(onnx.load(out))
 
 
-@pytest.mark.parametrize("block", [Block, Apart, ValuesFirst])
+@pytest.mark.parametrize("block", BLOCKS)
 def test_answers_stay(block: type[Block]) -> None:
     assert "Attention" in "".join(ops(assert_same(block().model())))
 

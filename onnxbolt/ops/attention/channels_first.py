@@ -5,7 +5,8 @@ successors have it:
     Reshape(y, [B, C, H, W])              =  T'(Reshape(T2(y), [B, H, W, C]))
 
 with T an image's axes in NHWC, T' back, and y [B, heads, size, pixels]. Kernels read the elements
-of a head side by side, as they lie in NHWC, where T and T' vanish.
+of a head side by side, as they lie in NHWC, where T and T' vanish. A single head may have no axis,
+as in EfficientViT and SHViT.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from onnxbolt.ops.base import FusedOp
 
 _IMAGE = 4  # axes
 _TO_LAST, _TO_FIRST = list(FIRST_TO_LAST[_IMAGE]), list(LAST_TO_FIRST[_IMAGE])
-# [B, pixels, heads, size] to [B, heads, size, pixels], and back
-_PIXELS_LAST, _PIXELS_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
-_SIZE = 2  # the axis of [B, heads, size, pixels]
+# by the number of axes: [B, pixels, heads, size] to [B, heads, size, pixels], and back
+_PIXELS_LAST = {3: [0, 2, 1], 4: [0, 2, 3, 1]}
+_PIXELS_FIRST = {3: [0, 2, 1], 4: [0, 3, 1, 2]}
 _PARTS = frozenset({"Slice", "Split", "Transpose"})  # between a division and operands
 
 
 def turn(op: FusedOp, graph: gs.Graph, among: Iterable[gs.Node]) -> list[gs.Node]:
     """Let attentions `among` the given ones read images in NHWC; returns those that it changed."""
-    turned = list[gs.Node]()
+    turned, made = list[gs.Node](), dict[str, gs.Tensor]()
     for node in among:
         attempt = None if isinstance(forms.match(op, node), tuple) else _first(node)
         if attempt is None:
@@ -53,7 +54,7 @@ def turn(op: FusedOp, graph: gs.Graph, among: Iterable[gs.Node]) -> list[gs.Node
         divisions = [each for x in (read.q, read.k, read.v) if (each := _division(x)) is not None]
         if len(divisions) == len((read.q, read.k, read.v)):
             for reshape in dict.fromkeys(divisions):
-                for part in _divide(graph, reshape):
+                for part in _divide(graph, reshape, made):
                     _join(graph, part)
             for reader in list(attempt.y.outputs):
                 _join(graph, reader.outputs[0])
@@ -80,8 +81,9 @@ def _division(tensor: gs.Tensor) -> gs.Node | None:
 
 
 def _divides(image: gs.Tensor, heads: gs.Tensor) -> bool:
-    """True for [B, C, H, W] and [B, heads, size, pixels] with C = heads x size."""
-    if any(tensor.shape is None or len(tensor.shape) != _IMAGE for tensor in (image, heads)):
+    """True for [B, C, H, W] and [B, heads, size, pixels] with C = heads x size, and for
+    [B, C, pixels]."""
+    if len(image.shape or ()) != _IMAGE or len(heads.shape or ()) not in _PIXELS_LAST:
         return False
     (batch, channels, *_), (same, *by_heads, _) = sizes(image), sizes(heads)
     known = isinstance(channels, int) and all(isinstance(size, int) for size in by_heads)
@@ -91,45 +93,69 @@ def _divides(image: gs.Tensor, heads: gs.Tensor) -> bool:
 # --- rewriting ------------------------------------------------------------------------------------
 
 
-def _divide(graph: gs.Graph, reshape: gs.Node) -> list[gs.Tensor]:
+def _divide(graph: gs.Graph, reshape: gs.Node, made: dict[str, gs.Tensor]) -> list[gs.Tensor]:
     """Divide an image in NHWC, and its heads into parts likewise; returns the tensors that then are
     Transposes."""
     x, y = reshape.inputs[0], reshape.outputs[0]
-    (batch, _, height, width), (_, heads, size, pixels) = sizes(x), sizes(y)
-    shape = [batch, height, width, x.shape[1]]
-    image = _added(graph, "Transpose", [x], x, shape, reshape, perm=_TO_LAST)
-    stand_in(image, x, channels_last=True)
-    target = add_constant(graph, f"{y.name}/shape", np.array([0, -1, heads, size], np.int64))
-    rows = _added(graph, "Reshape", [image, target], y, [batch, pixels, heads, size], reshape)
-    split = sole_use(graph, y)
-    if split is None or split.op != "Split" or split.attrs.get("axis", 0) not in (_SIZE, -2):
-        _transpose_to(graph, rows, reshape)
+    _, *by_heads, pixels = sizes(y)
+    rows = _rows(graph, x, pixels, reshape, made)
+    if len(by_heads) > 1:
+        target = add_constant(graph, f"{y.name}/shape", np.array([0, -1, *by_heads], np.int64))
+        rows = _added(graph, "Reshape", [rows, target], y, _by_pixels(y), reshape)
+    split, last = sole_use(graph, y), len(y.shape) - 1
+    if split is None or split.op != "Split" or split.attrs.get("axis", 0) not in (last - 1, -2):
+        _transpose_to(graph, [rows], reshape)
         return [y]
     parts = list(split.outputs)
-    divided = [
-        gs.Variable(fresh(graph, f"{part.name}/rows"), y.dtype, [batch, pixels, heads, size])
-        for part, (_, _, size, _) in zip(parts, map(sizes, parts), strict=True)
-    ]
-    for part in divided:
-        stand_alone(part)
-    inputs = [rows, *split.inputs[1:]]
-    insert(graph, "Split", inputs, divided, [split], split.attrs | {"axis": 3}, at=split)
+    divided = [gs.Variable(fresh(graph, f"{part.name}/rows"), y.dtype) for part in parts]
+    for made, part in zip(divided, parts, strict=True):
+        made.shape = _by_pixels(part)
+        stand_alone(made)
+    inputs, attrs = [rows, *split.inputs[1:]], {**split.attrs, "axis": last}
+    insert(graph, "Split", inputs, divided, [reshape, split], attrs, at=split)
+    _transpose_to(graph, divided, split)
     remove(graph, [reshape])
-    for part, made in zip(parts, divided, strict=True):
-        behind = insert(graph, "Transpose", [made], [], [split], {"perm": _PIXELS_LAST}, at=split)
-        split.outputs.remove(part)
-        behind.outputs = [part]
-    remove(graph, [split])
     return parts
 
 
-def _transpose_to(graph: gs.Graph, rows: gs.Tensor, node: gs.Node) -> None:
-    """Make what a node writes a Transpose of rows."""
-    y = node.outputs[0]
-    attrs = {"perm": _PIXELS_LAST}
-    behind = insert(graph, "Transpose", [rows], [], [node], attrs, at=node)
+def _rows(
+    graph: gs.Graph, x: gs.Tensor, pixels: Size, at: gs.Node, made: dict[str, gs.Tensor]
+) -> gs.Tensor:
+    """[B, pixels, C] of an image [B, C, H, W]; parts of an image's channels are parts of its
+    rows."""
+    if x.name in made:
+        return made[x.name]
+    split = producer(x)
+    if split is not None and split.op == "Split" and split.attrs.get("axis", 0) in (1, -3):
+        whole = _rows(graph, split.inputs[0], pixels, split, made)
+        outputs = [gs.Variable(fresh(graph, f"{y.name}/rows"), y.dtype) for y in split.outputs]
+        for part, y in zip(outputs, split.outputs, strict=True):
+            part.shape = [whole.shape[0], pixels, y.shape[1]]
+            stand_alone(part)
+            made[y.name] = part
+        inputs, attrs = [whole, *split.inputs[1:]], {**split.attrs, "axis": 2}
+        insert(graph, "Split", inputs, outputs, [split], attrs, at=split)
+        return made[x.name]
+    batch, channels, *area = sizes(x)
+    image = _added(graph, "Transpose", [x], x, [batch, *area, channels], at, perm=_TO_LAST)
+    stand_in(image, x, channels_last=True)
+    target = add_constant(graph, f"{x.name}/shape", np.array([0, -1, channels], np.int64))
+    made[x.name] = _added(graph, "Reshape", [image, target], x, [batch, pixels, channels], at)
+    return made[x.name]
+
+
+def _by_pixels(heads: gs.Tensor) -> list[Size]:
+    """The sizes of a tensor [B, heads, size, pixels] with pixels behind B."""
+    return [sizes(heads)[axis] for axis in _PIXELS_FIRST[len(heads.shape)]]
+
+
+def _transpose_to(graph: gs.Graph, rows: Sequence[gs.Tensor], node: gs.Node) -> None:
+    """Make what a node writes Transposes of rows."""
+    written, attrs = list(node.outputs), {"perm": _PIXELS_LAST[len(rows[0].shape)]}
+    behind = [insert(graph, "Transpose", [each], [], [node], attrs, at=node) for each in rows]
     remove(graph, [node])
-    behind.outputs = [y]
+    for transpose, y in zip(behind, written, strict=True):
+        transpose.outputs = [y]
 
 
 def _join(graph: gs.Graph, heads: gs.Tensor) -> None:
@@ -155,13 +181,12 @@ def _join(graph: gs.Graph, heads: gs.Tensor) -> None:
 
 def _turned(graph: gs.Graph, heads: gs.Tensor, at: gs.Node) -> gs.Tensor:
     """[B, pixels, heads, size] of [B, heads, size, pixels], which may be a Transpose itself."""
-    source, perm, node = heads, _PIXELS_FIRST, producer(heads)
+    source, node, perm = heads, producer(heads), _PIXELS_FIRST[len(heads.shape)]
     if node is not None and node.op == "Transpose" and not node.domain:
-        source, perm = node.inputs[0], [node.attrs["perm"][axis] for axis in _PIXELS_FIRST]
+        source, perm = node.inputs[0], [node.attrs["perm"][axis] for axis in perm]
     if perm == sorted(perm):
         return source
-    shape = [sizes(heads)[axis] for axis in _PIXELS_FIRST]
-    return _added(graph, "Transpose", [source], heads, shape, at, perm=perm)
+    return _added(graph, "Transpose", [source], heads, _by_pixels(heads), at, perm=perm)
 
 
 def _added(
