@@ -64,8 +64,13 @@ def joined(instances: Sequence[Instance]) -> Unit:
     their headers include once, which takes half the time. Only in the first one's headers would it
     miss an include."""
     (arch,) = {instance.config.arch for instance in instances}
+    return joined_texts([unit.text for unit in units(instances, 1)], arch)
+
+
+def joined_texts(texts: Sequence[str], arch: int) -> Unit:
+    """One unit of the texts of several for one architecture, whose facts it declares once."""
     facts = arch_source(get(arch)).strip()
-    first, *others = (unit.text for unit in units(instances, 1))
+    first, *others = texts
     text = "".join((first, *(other.replace(facts, "") for other in others)))
     return Unit(f"families_sm{arch}.cu", text, arch)
 

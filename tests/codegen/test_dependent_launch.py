@@ -7,18 +7,19 @@ operands) must not be read before the wait, nor anything be written, since it ma
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onnxbolt.codegen.artifacts import Unit, compile_units
+from onnxbolt.codegen.artifacts import compile_units
 from onnxbolt.codegen.nvcc import Toolchain
 from onnxbolt.codegen.resources import resource_dir
 from onnxbolt.families import FAMILIES, Family, named
 from onnxbolt.library import generated_sources
-from tests.codegen.compilation import compile_program, watchful
+from tests.codegen.compilation import compile_program, joined_texts, watchful
 from tests.codegen.ptx import WAIT, Instruction, Kernel, kernels
 from tests.gpu.fault_models import ARCH, prepare
 
@@ -99,6 +100,9 @@ CONSTANTS: dict[Family[Any], tuple[str, tuple[str, ...]]] = {
         ("filter", "next", "epilogue.vectors", "inner.vectors"),
     ),
 }
+# in a mangled name, the fourth number of a configuration's row, and a namespace behind its length
+_ROW = re.compile(r"6ConfigIJ(?:Lln?\d+E){3}Ll(\d+)E")
+_NAMESPACE = re.compile(r"_ZN8onnxbolt(\d+)(\w+)")
 _PROGRAM = """
 #include <cstdio>
 #include <type_traits>
@@ -145,18 +149,31 @@ class PtxToolchain(Toolchain):
 
 @pytest.fixture(scope="module")
 def found() -> dict[Family[Any], list[Kernel]]:
-    """The kernels of one instance of each family."""
+    """The kernels of one instance of each family. A unit has several families, since the compiler
+    reads their common headers once for each unit."""
     base = watchful()
     toolchain = PtxToolchain(base.nvcc, base.version, base.cutlass, base.library_dir)
-    units = {}
+    texts = []
     for family in CONSTANTS:
         sources = generated_sources(prepare(family).manifest)
         name = next(name for name in sources if name.startswith(f"{family.name}_sm{ARCH}"))
-        units[family] = Unit(name, sources[name], ARCH)
-    return {
-        family: kernels(path.read_text())
-        for family, path in zip(units, compile_units(list(units.values()), toolchain), strict=True)
-    }
+        texts.append(sources[name])
+    units = [joined_texts(texts[i::4], ARCH) for i in range(4)]
+    of_families: dict[Family[Any], list[Kernel]] = {family: [] for family in CONSTANTS}
+    for path in compile_units(units, toolchain):
+        for kernel in kernels(path.read_text()):
+            of_families[_family(kernel)].append(kernel)
+    return of_families
+
+
+def _family(kernel: Kernel) -> Family[Any]:
+    """The family whose number is in the row of the kernel's configuration; that of the kernel's
+    namespace, where one kernel serves several configurations."""
+    if numbers := _ROW.search(kernel.name):
+        return FAMILIES[int(numbers[1])]
+    within = _NAMESPACE.match(kernel.name)
+    assert within, kernel.name
+    return named(within[2][: int(within[1])])
 
 
 @pytest.fixture(scope="module")
