@@ -92,7 +92,16 @@ class OneHeadApart(OneHead):
         return [self.divided(self.net.conv(x, WIDTH, size, 1), size) for size in sizes]
 
 
-BLOCKS = (Block, Apart, ValuesFirst, OneHead, OneHeadApart)
+class OfOneImage(OneHead):
+    """Queries, keys and values are the same pixels; keys are divided in front of queries."""
+
+    def operands(self) -> list[str]:
+        x = self.net.conv("x", WIDTH, WIDTH, 1)
+        k, q, v = (self.divided(x, WIDTH) for _ in range(3))
+        return [q, k, v]
+
+
+BLOCKS = (Block, Apart, ValuesFirst, OneHead, OneHeadApart, OfOneImage)
 
 
 def _optimized(block: Block, out: Path, precision: str) -> Report:

@@ -29,6 +29,7 @@ from onnxbolt.graph.edit import (
     stand_in,
 )
 from onnxbolt.graph.names import fresh
+from onnxbolt.graph.order import in_order
 from onnxbolt.ops.attention import forms
 from onnxbolt.ops.attention.lengths import Size, sizes
 from onnxbolt.ops.attention.products import Attempt
@@ -61,6 +62,7 @@ def turn(op: FusedOp, graph: gs.Graph, among: Iterable[gs.Node]) -> list[gs.Node
             turned.append(node)
     if turned:
         prune(graph)
+        graph.nodes = in_order(graph)  # rows of an image may have readers in front of them
     return turned
 
 
@@ -108,9 +110,9 @@ def _divide(graph: gs.Graph, reshape: gs.Node, made: dict[str, gs.Tensor]) -> li
         return [y]
     parts = list(split.outputs)
     divided = [gs.Variable(fresh(graph, f"{part.name}/rows"), y.dtype) for part in parts]
-    for made, part in zip(divided, parts, strict=True):
-        made.shape = _by_pixels(part)
-        stand_alone(made)
+    for each, part in zip(divided, parts, strict=True):
+        each.shape = _by_pixels(part)
+        stand_alone(each)
     inputs, attrs = [rows, *split.inputs[1:]], {**split.attrs, "axis": last}
     insert(graph, "Split", inputs, divided, [reshape, split], attrs, at=split)
     _transpose_to(graph, divided, split)
