@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -40,7 +40,7 @@ class SoftmaxProblem(Problem):
     """y[m, n] = softmax(scale x[m, n]) along n."""
 
     operation = "softmax"
-    least = {"first": 0}
+    least: ClassVar[dict[str, int]] = {"first": 0}
 
     m: int
     n: int
