@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,7 +26,7 @@ class AttentionProblem(Problem):
     step Quantize where y is codes, else nothing."""
 
     operation = "attention"
-    least = {"band": BAND_LEAST, "windows": 0}
+    least: ClassVar[Mapping[str, int]] = {"band": BAND_LEAST, "windows": 0}
 
     batch: int
     heads: int

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MEAN, STORE, layers
@@ -16,7 +18,7 @@ class ImageProduct(Product):
     """NHWC x KRSC -> NPQK; channels as stored (padding included)."""
 
     library = CUDNN
-    least = {"pads": 0, "padding": 0}
+    least: ClassVar[Mapping[str, int]] = {"pads": 0, "padding": 0}
 
     n: int
     h: int

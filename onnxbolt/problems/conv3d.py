@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from onnxbolt.dtypes import DType
 from onnxbolt.onnxruntime_time import CUDNN
@@ -17,7 +19,7 @@ class Conv3dProblem(Product):
     (onnxbolt/graph/volumes.py)."""
 
     operation, library = "3-D convolution", CUDNN
-    least = {"pads": 0}
+    least: ClassVar[Mapping[str, int]] = {"pads": 0}
     nchw, y_nchw = False, False
 
     n: int

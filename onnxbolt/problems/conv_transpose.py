@@ -4,7 +4,9 @@ channels."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import ClassVar
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
@@ -24,7 +26,7 @@ class _Phases(Problem):
     phases meet zeros at their first tap."""
 
     operation = "conv transpose"
-    least = {"pads": 0, "cut": 0, "zeros": 0}
+    least: ClassVar[Mapping[str, int]] = {"pads": 0, "cut": 0, "zeros": 0}
 
     n: int
     h: int

@@ -3,7 +3,9 @@ residual before."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from onnxbolt.archs import Arch
 from onnxbolt.dtypes import DType
@@ -116,7 +118,7 @@ class TokenNormProblem(NormProblem):
     `rows`."""
 
     operation = "token norm"
-    least = {"prefix": 0}
+    least: ClassVar[Mapping[str, int]] = {"prefix": 0}
 
     tokens: int = 1
     prefix: int = 0
@@ -192,7 +194,7 @@ class HeadNormProblem(NormProblem):
     first `rotated` columns of all heads, as RotaryProblem has it."""
 
     operation = "head norm"
-    least = {"rotated": 0}
+    least: ClassVar[Mapping[str, int]] = {"rotated": 0}
 
     heads: int = 1
     rotated: int = 0
