@@ -10,7 +10,7 @@ import pytest
 
 import onnxbolt
 from onnxbolt import Report
-from tests.support import Net, assert_same, matched, ops
+from tests.support import Net, assert_same, matched, ops, run
 
 SIDE, HEADS, KEYS, VALUES = 4, 2, 8, 16  # pixels of a side, heads, sizes of keys and of values
 WIDTH = HEADS * VALUES
@@ -122,6 +122,34 @@ def test_it_reads_images_in_nhwc(block: type[Block], tmp_path: Path) -> None:
 @pytest.mark.parametrize("block", BLOCKS)
 def test_answers_stay(block: type[Block]) -> None:
     assert "Attention" in "".join(ops(assert_same(block().model())))
+
+
+class OpenSizes(Block):
+    """The image's height is open."""
+
+    def __init__(self) -> None:
+        super().__init__("height")
+
+    def divided(self, x: str, size: int) -> str:
+        return self.net.node("Reshape", x, self.ints(0, HEADS, size, -1))
+
+    def image(self, x: str) -> str:
+        shape = self.net.node("Shape", "x")
+        return self.net.node("Reshape", x, shape)
+
+
+def test_images_of_open_sizes(tmp_path: Path) -> None:
+    source, out = OpenSizes().model(), tmp_path / "out.onnx"
+    report = onnxbolt.optimize(
+        source, out, archs="sm_90a", precision="keep", fuse="all", library=False
+    )
+    assert report.passed
+    assert len([node for node in report.fused if "Attention" in node.op]) == 1
+    assert "Transpose" not in ops(onnx.load(out))
+    for side in (3, 8):
+        x = np.random.default_rng(0).standard_normal((2, WIDTH, side, SIDE)).astype(np.float32)
+        (expected,), (answer,) = run(source, {"x": x}), run(out, {"x": x})
+        np.testing.assert_allclose(answer, expected, atol=1e-4)
 
 
 class OtherHeads(Block):

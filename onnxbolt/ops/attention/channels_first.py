@@ -54,11 +54,12 @@ def turn(op: FusedOp, graph: gs.Graph, among: Iterable[gs.Node]) -> list[gs.Node
         read = attempt.operands
         divisions = [each for x in (read.q, read.k, read.v) if (each := _division(x)) is not None]
         if len(divisions) == len((read.q, read.k, read.v)):
+            image = divisions[0].inputs[0]
             for reshape in dict.fromkeys(divisions):
                 for part in _divide(graph, reshape, made):
-                    _join(graph, part)
+                    _join(graph, part, image)
             for reader in list(attempt.y.outputs):
-                _join(graph, reader.outputs[0])
+                _join(graph, reader.outputs[0], image)
             turned.append(node)
     if turned:
         prune(graph)
@@ -160,25 +161,38 @@ def _transpose_to(graph: gs.Graph, rows: Sequence[gs.Tensor], node: gs.Node) -> 
         transpose.outputs = [y]
 
 
-def _join(graph: gs.Graph, heads: gs.Tensor) -> None:
-    """Make images that are Reshapes of a tensor [B, heads, size, pixels] in NHWC."""
+def _join(graph: gs.Graph, heads: gs.Tensor, like: gs.Tensor) -> None:
+    """Make images that are Reshapes of a tensor [B, heads, size, pixels] in NHWC. Those of open
+    sizes are as large as the image `like`."""
     for reshape in list(heads.outputs):
         if reshape.op != "Reshape" or reshape.domain or reshape.inputs[0] is not heads:
             continue
         y = reshape.outputs[0]
-        if not _divides(y, heads) or any(not isinstance(n, int) for n in y.shape[1:]):
+        known = all(isinstance(size, int) for size in y.shape[1:])
+        if not _divides(y, heads) or not (known or sizes(y)[2:] == sizes(like)[2:]):
             continue
-        batch, channels, height, width = sizes(y)
+        batch, channels, *area = sizes(y)
         rows = _turned(graph, heads, reshape)
-        target = add_constant(
-            graph, f"{y.name}/shape", np.array([-1, height, width, channels], np.int64)
-        )
-        shape = [batch, height, width, channels]
-        image = _added(graph, "Reshape", [rows, target], y, shape, reshape)
+        if known:
+            ends = np.array([-1, *area, channels], np.int64)
+            target: gs.Tensor = add_constant(graph, f"{y.name}/shape", ends)
+        else:
+            target = _shape_like(graph, y, like, reshape)
+        image = _added(graph, "Reshape", [rows, target], y, [batch, *area, channels], reshape)
         stand_in(image, y, channels_last=True)
         behind = insert(graph, "Transpose", [image], [], [reshape], {"perm": _TO_FIRST}, at=reshape)
         remove(graph, [reshape])
         behind.outputs = [y]
+
+
+def _shape_like(graph: gs.Graph, y: gs.Tensor, like: gs.Tensor, at: gs.Node) -> gs.Tensor:
+    """The shape of `y` in NHWC, of which `like` has batch, height and width."""
+    integers = gs.Variable(f"{y.name}/sizes", np.dtype(np.int64))
+    axes = add_constant(graph, f"{y.name}/axes", np.array([0, 2, 3], np.int64))
+    channels = add_constant(graph, f"{y.name}/channels", np.array([y.shape[1]], np.int64))
+    shape = _added(graph, "Shape", [like], integers, [_IMAGE], at)
+    first = _added(graph, "Gather", [shape, axes], integers, [3], at, axis=0)
+    return _added(graph, "Concat", [first, channels], integers, [_IMAGE], at, axis=0)
 
 
 def _turned(graph: gs.Graph, heads: gs.Tensor, at: gs.Node) -> gs.Tensor:
