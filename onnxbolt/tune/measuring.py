@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,19 +85,22 @@ class OneGpu(Gpus):
         self, profiler: Profiler, machine: Machine, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._profiler, self._machine, self._clock = profiler, machine, clock
-        self._submitted: deque[tuple[int, Problem, Candidates]] = deque()
+        self._submitted: dict[int, tuple[Problem, list[tuple[KernelConfig, Path]]]] = {}
 
     @property
     def machine(self) -> Machine:
         return self._machine
 
     def submit(self, task: int, problem: Problem, candidates: Candidates) -> None:
-        self._submitted.append((task, problem, candidates))
+        """Candidates of a task that has not begun yet race together with the earlier ones: the best
+        of a race are also measured with other launches."""
+        self._submitted.setdefault(task, (problem, []))[1].extend(candidates)
 
     def done(self, timeout: float) -> list[Measured]:
         if not self._submitted:
             return []
-        task, problem, candidates = self._submitted.popleft()
+        task = next(iter(self._submitted))
+        problem, candidates = self._submitted.pop(task)
         start = self._clock()
         outcome: Sequence[Measurement] | OnnxboltError
         try:
@@ -112,5 +114,7 @@ class OneGpu(Gpus):
         return bool(self._submitted)
 
     def cancel(self, task: int | None = None) -> None:
-        left = [] if task is None else [each for each in self._submitted if each[0] != task]
-        self._submitted = deque(left)
+        if task is None:
+            self._submitted.clear()
+        else:
+            self._submitted.pop(task, None)

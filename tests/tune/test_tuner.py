@@ -25,7 +25,7 @@ from onnxbolt.problems import Problem
 from onnxbolt.tune.compiling import Build
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.library import Result
-from onnxbolt.tune.measuring import Candidates, Gpus, Measured
+from onnxbolt.tune.measuring import Candidates, Gpus, Measured, OneGpu
 from onnxbolt.tune.progress import Silent, TaskLine, TotalLine
 from onnxbolt.tune.summary import Tuning, spearman
 from onnxbolt.tune.tasks import instance_of, tasks_of
@@ -337,3 +337,25 @@ def test_other_problems_and_machines_do_not_matter() -> None:
     profiler = Profiler(Clock())
     tune(tasks_of([conv(14)], get(90)), records, profiler, Builder(), other, clock=profiler.clock)
     assert profiler.measured
+
+
+def test_candidates_of_a_waiting_task_race_together() -> None:
+    profiler, (first, second) = Profiler(Clock()), TASKS[:2]
+    gpu = OneGpu(profiler, MACHINE, profiler.clock)
+    one, other, *_ = (candidate.config for candidate in first.candidates)
+    alone = second.candidates[0].config
+    library = Path("library.so")
+    gpu.submit(0, first.problem, [(one, library)])
+    gpu.submit(1, second.problem, [(alone, library)])
+    gpu.submit(0, first.problem, [(other, library)])
+    raced = list[tuple[int, list[object]]]()
+    while gpu.busy:
+        for measured in gpu.done(0.0):
+            assert not isinstance(measured.outcome, OnnxboltError)
+            raced.append((measured.task, [row.config for row in measured.outcome]))
+    assert raced == [(0, [one, other]), (1, [alone])]
+    gpu.submit(0, first.problem, [(one, library)])
+    gpu.cancel(1)
+    assert gpu.busy
+    gpu.cancel(0)
+    assert not gpu.busy
