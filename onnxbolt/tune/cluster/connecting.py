@@ -28,7 +28,10 @@ _SETTINGS = {
     # a library in a task is no mistake
     "distributed.admin.large-graph-warning-threshold": "1GiB",
     "distributed.comm.timeouts.connect": f"{_CONNECTING:.0f}s",
+    "distributed.diagnostics.nvml": False,
 }
+# dask would ask the driver about the GPU twice a second while it measures
+_UNWATCHED = {"DASK_DISTRIBUTED__DIAGNOSTICS__NVML": "False"}
 
 
 @contextlib.contextmanager
@@ -134,7 +137,7 @@ class WorkerProcess(ProcessInterface):
         with (self._scratch / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 worker_command(self._scheduler, self._name, self._resources, self._scratch),
-                env={**os.environ, **self._environment},
+                env={**os.environ, **_UNWATCHED, **self._environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import dask
+
 from onnxbolt import gpu
 from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.keys import kernel_key
@@ -45,6 +47,7 @@ class Profiler:
             "pid": os.getpid(),
             "problem": repr(problem),
             "configs": [repr(config) for config, _ in candidates],
+            "watched": dask.config.get("distributed.diagnostics.nvml"),
         }
         with (FOLDER / "measured").open("a") as file:
             file.write(f"{json.dumps(line)}\n")

@@ -61,6 +61,7 @@ def test_two_gpus_share_the_problems_and_remember_them(cluster: Cluster) -> None
     assert (tuning.ended_by, said) == ("done", ["2 GPUs measure"])
     assert is_right(timings, records)
     assert {line["gpu"] for line in cluster.measured} == set(UUIDS)
+    assert not any(line["watched"] for line in cluster.measured)
     assert (again, nothing.trials, len(cluster.measured)) == (timings, 0, sent)
 
 
