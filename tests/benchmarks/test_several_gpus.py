@@ -94,6 +94,20 @@ def test_kernels_of_another_cache_need_no_cold_run_first(
     assert tuner.calls == [(2, True, False), (1, True, True), (2, True, True), (2, False, False)]
 
 
+def test_a_run_that_compiles_is_repeated(
+    tuner: Tuner, run: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other_kernels(*given: object, options: Options, **more: object) -> Tuning:
+        (cache_directory() / f"kernels of {options.gpus}.so").touch()
+        return tuner(*given, options=options, **more)
+
+    monkeypatch.setattr("onnxbolt.pipeline.tune", other_kernels)
+    (row,) = run("--gpus", "1", "--cold", "4")
+    assert row["values"]["cold"]["4"]["compiled"] == 2
+    assert row["values"]["compiled"]["1"]["compiled"] == 0
+    assert tuner.calls[:3] == [(4, False, False), (1, True, False), (1, True, False)]
+
+
 def test_no_run_begins_when_the_time_is_over(tuner: Tuner, run: Rows) -> None:
     (row,) = run("--within", "0.000001s")
     assert tuner.calls == []
