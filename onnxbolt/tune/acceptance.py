@@ -7,12 +7,12 @@ these numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from onnxbolt.dtypes import DType
-from onnxbolt.epilogues import EPILOGUES, MEAN, layers, values_of
+from onnxbolt.epilogues import EPILOGUES, MEAN, REQUANTIZE, layers, values_of
 from onnxbolt.problems import Problem, Reference
 from onnxbolt.verify.limits import FLOOR, TANH, TF32, Arithmetic, published, unit
 
@@ -56,7 +56,20 @@ def _limits_of_codes(problem: Problem, reference: Reference) -> list[float]:
     element = output if stored is None else unit(np.dtype(stored.numpy))
     found = [arithmetic.rounding(values), FLOOR, 0.0, output, element]
     found += [arithmetic.accumulation(terms), relative, absolute]
-    return found + [EPILOGUES[step].accuracy.own for step in problem.chain]
+    return found + [
+        EPILOGUES[step].accuracy.own
+        + (absolute + relative) * _is_rounded(step, problem.chain[i + 1 :], arithmetic)
+        for i, step in enumerate(problem.chain)
+    ]
+
+
+def _is_rounded(step: str, behind: Sequence[str], arithmetic: Arithmetic) -> bool:
+    """True for an approximate activation of which codes are made within the epilogue: an error
+    there moves values by a whole step."""
+    element = None if arithmetic.element is None else DType.of(arithmetic.element)
+    if element is None or not EPILOGUES[step].accuracy.published(element):
+        return False
+    return not set(REQUANTIZE.values()).isdisjoint(behind)
 
 
 def _layer(terms: int, chain: tuple[str, ...], element: np.dtype, behind: bool) -> Iterator[float]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxbolt.verify.bounds import Bounded, Error, is_float, is_set
+from onnxbolt.verify.bounds import Bounded, Error, bounded, is_float, is_set
 from onnxbolt.verify.codes import dequantized, is_code, is_float_code, nearest, quantized
 from onnxbolt.verify.limits import Arithmetic
 
@@ -78,7 +78,17 @@ def quantize_linear(
         dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
     if not is_code(dtype):
         return None
+    x = _approximated(x, arithmetic)
     return quantized(x, scale.value, zero, dtype, arithmetic.rounding(x.dtype))
+
+
+def _approximated(x: Bounded, arithmetic: Arithmetic) -> Bounded:
+    """Values within an epilogue, with the error of an approximate activation in front."""
+    absolute, relative = arithmetic.approximation
+    if not absolute:
+        return x
+    local = absolute + relative * np.abs(x.value)
+    return bounded(x.value, x.dtype, x.arithmetic, x.operands, 0.0, local)
 
 
 def _numbers(given: Sequence[Bounded], attributes: Attributes) -> tuple[Bounded, np.ndarray] | None:

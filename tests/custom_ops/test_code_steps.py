@@ -143,6 +143,26 @@ def test_the_tuner_accepts_every_code_that_kernels_make(steps: HostSteps, dtype:
     assert np.mean(limit > 1e-3) < 0.01
 
 
+@pytest.mark.parametrize("activation", ["GeluErf", "GeluTanh", "Sigmoid", "Silu", "Tanh", "Elu"])
+def test_the_tuner_accepts_codes_of_approximate_activations(
+    steps: HostSteps, activation: str
+) -> None:
+    """A pair behind them, in kernels whose results have 16 bits, moves values by a whole step."""
+    pair, dtype = REQUANTIZE[DType.I8], DType.I8
+    problem = QuantizedGemmProblem(16, 16, 16, dtype, DType.F16, (DEQUANTIZE, activation, pair))
+    rounding, floor, _, unit, _, _, relative, absolute, *own = limits_of(problem, problem.reference)
+    x = FINITE[np.abs(FINITE) <= 8]
+    zeros = np.zeros_like(x)
+    y = steps.reference(activation, x, zeros)
+    errors = steps.bounded(activation, x, zeros, rounding * np.abs(x), rounding, own[1])
+    expected = steps.reference(pair, y.astype(np.float32), zeros)
+    limit = steps.bounded(pair, y, zeros, errors, rounding, own[2])
+    limit += absolute + (relative + unit) * np.maximum(np.abs(expected), floor)
+    found = steps.run(pair, Form.APPLY, steps.run(activation, Form.APPROXIMATE, x).astype("f4"))
+    assert np.all(np.abs(found - expected) <= limit)
+    assert np.mean(limit > 1e-2) < 0.1
+
+
 def test_every_step_of_codes_is_of_these_kinds() -> None:
     read = (*DECODE.values(), *ADD_CODES.values(), *MUL_CODES.values())
     values = (*ADD_VALUES.values(), *STORE_VALUES.values())

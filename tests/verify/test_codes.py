@@ -21,6 +21,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.importer import load_model
 from onnxbolt.verify.bounds import Bounded
+from onnxbolt.verify.code_rules import quantize_linear
 from onnxbolt.verify.codes import dequantized, nearest, quantized
 from onnxbolt.verify.elementwise import compared
 from onnxbolt.verify.limits import Arithmetic
@@ -52,6 +53,18 @@ def judged(got: Any, expected: Any, limit: Any, level: str = "node", given: Any 
 
 
 # --- rules ----------------------------------------------------------------------------------------
+
+
+def test_codes_within_a_kernel_have_the_error_of_an_approximate_activation() -> None:
+    """Behind GELU in 16 bits a value near the middle of two codes may have the other one."""
+    x = Bounded(np.array([0.1, 0.149999, 0.149]), np.dtype(np.float32), 0.0, 0.0)
+    scale = Bounded(np.array(0.1), np.dtype(np.float32))
+    zero = Bounded(np.array(0, np.int8), np.dtype(np.int8))
+    for published, errors in ((0.0, [0, 0, 0]), (6e-5, [0, 1, 0])):
+        arithmetic = Arithmetic(np.dtype(np.float16), published=published, codes=DType.I8)
+        found = quantize_linear([x, scale, zero], {}, arithmetic)
+        assert found is not None
+        np.testing.assert_array_equal(np.broadcast_to(found.arithmetic, 3), errors)
 
 
 def test_codes_are_those_of_even_numbers_in_the_middle_and_saturate() -> None:
