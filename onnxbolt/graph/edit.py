@@ -277,6 +277,23 @@ def insert(
     return node
 
 
+def rearranged(
+    graph: gs.Graph,
+    op: str,
+    inputs: Sequence[gs.Tensor],
+    about: gs.Tensor,
+    shape: Sequence[Any],
+    at: gs.Node,
+    **attrs: Any,
+) -> gs.Variable:
+    """The result of a new node before `at`, of the type of `about` and named after it, which holds
+    values in another order than the source's tensors."""
+    result = gs.Variable(fresh(graph, f"{about.name}/{op}"), about.dtype, list(shape))
+    stand_alone(result)
+    insert(graph, op, inputs, [result], [at], attrs, at=at)
+    return result
+
+
 def replace_uses(old: gs.Tensor, new: gs.Tensor) -> None:
     """Let every node that reads `old` read `new`."""
     for node in dict.fromkeys(old.outputs):

@@ -23,6 +23,7 @@ from onnxbolt.graph.edit import (
     insert,
     producer,
     prune,
+    rearranged,
     remove,
     sole_use,
     stand_alone,
@@ -104,7 +105,7 @@ def _divide(graph: gs.Graph, reshape: gs.Node, made: dict[str, gs.Tensor]) -> li
     rows = _rows(graph, x, pixels, reshape, made)
     if len(by_heads) > 1:
         target = add_constant(graph, f"{y.name}/shape", np.array([0, -1, *by_heads], np.int64))
-        rows = _added(graph, "Reshape", [rows, target], y, _by_pixels(y), reshape)
+        rows = rearranged(graph, "Reshape", [rows, target], y, _by_pixels(y), reshape)
     split, last = sole_use(graph, y), len(y.shape) - 1
     if split is None or split.op != "Split" or split.attrs.get("axis", 0) not in (last - 1, -2):
         _transpose_to(graph, [rows], reshape)
@@ -140,10 +141,10 @@ def _rows(
         insert(graph, "Split", inputs, outputs, [split], attrs, at=split)
         return made[x.name]
     batch, channels, *area = sizes(x)
-    image = _added(graph, "Transpose", [x], x, [batch, *area, channels], at, perm=_TO_LAST)
+    image = rearranged(graph, "Transpose", [x], x, [batch, *area, channels], at, perm=_TO_LAST)
     stand_in(image, x, channels_last=True)
     target = add_constant(graph, f"{x.name}/shape", np.array([0, -1, channels], np.int64))
-    made[x.name] = _added(graph, "Reshape", [image, target], x, [batch, pixels, channels], at)
+    made[x.name] = rearranged(graph, "Reshape", [image, target], x, [batch, pixels, channels], at)
     return made[x.name]
 
 
@@ -178,7 +179,7 @@ def _join(graph: gs.Graph, heads: gs.Tensor, like: gs.Tensor) -> None:
             target: gs.Tensor = add_constant(graph, f"{y.name}/shape", ends)
         else:
             target = _shape_like(graph, y, like, reshape)
-        image = _added(graph, "Reshape", [rows, target], y, [batch, *area, channels], reshape)
+        image = rearranged(graph, "Reshape", [rows, target], y, [batch, *area, channels], reshape)
         stand_in(image, y, channels_last=True)
         behind = insert(graph, "Transpose", [image], [], [reshape], {"perm": _TO_FIRST}, at=reshape)
         remove(graph, [reshape])
@@ -190,9 +191,9 @@ def _shape_like(graph: gs.Graph, y: gs.Tensor, like: gs.Tensor, at: gs.Node) -> 
     integers = gs.Variable(f"{y.name}/sizes", np.dtype(np.int64))
     axes = add_constant(graph, f"{y.name}/axes", np.array([0, 2, 3], np.int64))
     channels = add_constant(graph, f"{y.name}/channels", np.array([y.shape[1]], np.int64))
-    shape = _added(graph, "Shape", [like], integers, [_IMAGE], at)
-    first = _added(graph, "Gather", [shape, axes], integers, [3], at, axis=0)
-    return _added(graph, "Concat", [first, channels], integers, [_IMAGE], at, axis=0)
+    shape = rearranged(graph, "Shape", [like], integers, [_IMAGE], at)
+    first = rearranged(graph, "Gather", [shape, axes], integers, [3], at, axis=0)
+    return rearranged(graph, "Concat", [first, channels], integers, [_IMAGE], at, axis=0)
 
 
 def _turned(graph: gs.Graph, heads: gs.Tensor, at: gs.Node) -> gs.Tensor:
@@ -202,20 +203,4 @@ def _turned(graph: gs.Graph, heads: gs.Tensor, at: gs.Node) -> gs.Tensor:
         source, perm = node.inputs[0], [node.attrs["perm"][axis] for axis in perm]
     if perm == sorted(perm):
         return source
-    return _added(graph, "Transpose", [source], heads, _by_pixels(heads), at, perm=perm)
-
-
-def _added(
-    graph: gs.Graph,
-    op: str,
-    inputs: Sequence[gs.Tensor],
-    about: gs.Tensor,
-    shape: Sequence[Size],
-    at: gs.Node,
-    **attrs: object,
-) -> gs.Variable:
-    """The result of a new node before `at`, of the type of `about`, in an order of its own."""
-    result = gs.Variable(fresh(graph, f"{about.name}/{op}"), about.dtype, list(shape))
-    stand_alone(result)
-    insert(graph, op, inputs, [result], [at], attrs, at=at)
-    return result
+    return rearranged(graph, "Transpose", [source], heads, _by_pixels(heads), at, perm=perm)

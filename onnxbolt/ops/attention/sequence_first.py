@@ -13,13 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.graph.edit import add_constant, insert, pinned, producer, prune, remove, stand_alone
-from onnxbolt.graph.names import fresh
+from onnxbolt.graph.edit import add_constant, pinned, producer, prune, rearranged, remove
 from onnxbolt.ops.attention import forms, views
 from onnxbolt.ops.attention.found import AttentionAnchor
 from onnxbolt.ops.attention.lengths import Size, sizes
@@ -131,7 +129,7 @@ def _exchanged(graph: gs.Graph, tensor: gs.Tensor) -> gs.Tensor | None:
     if inner is None:
         return None
     inputs = [inner if each is rows[0] else each for each in node.inputs]
-    return _added(graph, node.op, inputs, tensor, _swapped(tensor), node)
+    return rearranged(graph, node.op, inputs, tensor, _swapped(tensor), node)
 
 
 def _is_row(shape: Sequence[int]) -> bool:
@@ -147,24 +145,7 @@ def _swapped(tensor: gs.Tensor) -> list[Size]:
 def _swap(graph: gs.Graph, tensor: gs.Tensor, at: gs.Node) -> gs.Variable:
     """A Transpose of the first two axes."""
     perm = [*_SWAP, *range(2, len(tensor.shape))]
-    return _added(graph, "Transpose", [tensor], tensor, _swapped(tensor), at, perm=perm)
-
-
-def _added(
-    graph: gs.Graph,
-    op: str,
-    inputs: Sequence[gs.Tensor],
-    about: gs.Tensor,
-    shape: Sequence[Size],
-    at: gs.Node,
-    **attrs: Any,
-) -> gs.Variable:
-    """The result of a new node before `at`, of the type of `about`, in another order than the
-    source's."""
-    result = gs.Variable(fresh(graph, f"{about.name}/{op}"), about.dtype, list(shape))
-    stand_alone(result)
-    insert(graph, op, inputs, [result], [at], attrs, at=at)
-    return result
+    return rearranged(graph, "Transpose", [tensor], tensor, _swapped(tensor), at, perm=perm)
 
 
 # --- the result -----------------------------------------------------------------------------------
@@ -179,13 +160,13 @@ def _exchange_result(graph: gs.Graph, attempt: Attempt, behind: gs.Node, batch: 
     if folded:
         shape = _shape(graph, y, behind, attempt.heads)
         divided = [batch, heads, queries, size]
-        result = _added(graph, "Reshape", [y, shape], y, divided, behind)
+        result = rearranged(graph, "Reshape", [y, shape], y, divided, behind)
     rows = [batch, queries, heads, size]
-    result = _added(graph, "Transpose", [result], y, rows, behind, perm=[0, 2, 1, 3])
+    result = rearranged(graph, "Transpose", [result], y, rows, behind, perm=[0, 2, 1, 3])
     result = _swap(graph, result, behind)
     if folded:
         joined = add_constant(graph, f"{y.name}/shape", np.array([0, -1, size], np.int64))
-        result = _added(graph, "Reshape", [result, joined], y, sizes(after), behind)
+        result = rearranged(graph, "Reshape", [result, joined], y, sizes(after), behind)
     last = producer(result)
     assert last is not None  # it has just been made
     remove(graph, [behind])
@@ -199,7 +180,7 @@ def _shape(graph: gs.Graph, y: gs.Tensor, at: gs.Node, heads: int) -> gs.Tensor:
         return add_constant(graph, f"{y.name}/shape", ends)
     integers = gs.Variable(y.name, np.dtype(np.int64))
     bounds = [add_constant(graph, f"{y.name}/bound", np.array([n], np.int64)) for n in (1, 3)]
-    whole = _added(graph, "Shape", [y], integers, [3], at)
-    part = _added(graph, "Slice", [whole, *bounds], integers, [2], at)
+    whole = rearranged(graph, "Shape", [y], integers, [3], at)
+    part = rearranged(graph, "Slice", [whole, *bounds], integers, [2], at)
     first = add_constant(graph, f"{y.name}/shape", ends[:2])
-    return _added(graph, "Concat", [first, part], integers, [4], at, axis=0)
+    return rearranged(graph, "Concat", [first, part], integers, [4], at, axis=0)

@@ -8,11 +8,11 @@ A Transpose that brings the result to other axes reads p T(v) instead.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from onnxbolt.graph.edit import insert, remove, sole_use, stand_alone
-from onnxbolt.graph.names import fresh
+from onnxbolt.graph.edit import insert, rearranged, remove, sole_use
 from onnxbolt.ops.attention.scales import before
 from onnxbolt.ops.base import FusedOp
 
@@ -61,15 +61,11 @@ def _turn(graph: gs.Graph, transpose: gs.Node, product: gs.Node) -> None:
     p, v, y = transpose.inputs[0], product.inputs[0], product.outputs[0]
     exchanged = _exchanged(len(v.shape))
 
-    def added(op: str, inputs: list[gs.Tensor], like: gs.Tensor, **attrs: object) -> gs.Variable:
-        shape = [like.shape[axis] for axis in exchanged]
-        result = gs.Variable(fresh(graph, f"{y.name}/{op}"), y.dtype, shape)
-        stand_alone(result)
-        insert(graph, op, inputs, [result], [product], attrs, at=product)
-        return result
+    def turned(tensor: gs.Tensor) -> list[Any]:
+        return [tensor.shape[axis] for axis in exchanged]
 
-    values = added("Transpose", [v], v, perm=exchanged)
-    result = added("MatMul", [p, values], y)
+    values = rearranged(graph, "Transpose", [v], y, turned(v), product, perm=exchanged)
+    result = rearranged(graph, "MatMul", [p, values], y, turned(y), product)
     reader, last, perm = sole_use(graph, y), product, exchanged
     if reader is not None and reader.op == "Transpose" and not reader.domain:
         last, perm = reader, [exchanged[axis] for axis in reader.attrs["perm"]]
