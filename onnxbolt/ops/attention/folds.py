@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxbolt.graph.edit import add_constant, insert, remove
+from onnxbolt.graph.edit import add_constant, insert, rearranged, remove
 from onnxbolt.graph.names import fresh
 from onnxbolt.ops.attention import decomposed
 from onnxbolt.ops.attention.masks import Operand
@@ -77,6 +77,22 @@ def _lift(graph: gs.Graph, found: Operand, mask: gs.Tensor) -> None:
     remove(graph, [node])
 
 
+def _wanted(graph: gs.Graph, mask: gs.Tensor, heads: int, at: gs.Node) -> gs.Tensor:
+    """The sizes [batch, heads, queries, keys] of a mask whose first axis has any size; of one that
+    is the same for all batches and heads, which a run alone tells, [1, 1, queries, keys]."""
+    base, integers = f"{mask.name}_heads", gs.Variable(mask.name, np.dtype(np.int64))
+    if isinstance(mask.shape[0], int):
+        return add_constant(graph, base, np.array([-1, heads, 0, 0], np.int64))
+    most, first, last, copied = (
+        add_constant(graph, base, np.array(values, np.int64))
+        for values in ([heads], [0], [-1], [0, 0])
+    )
+    shape = rearranged(graph, "Shape", [mask], integers, [3], at)
+    rows = rearranged(graph, "Gather", [shape, first], integers, [1], at, axis=0)
+    own = rearranged(graph, "Min", [rows, most], integers, [1], at)
+    return rearranged(graph, "Concat", [last, own, copied], integers, [4], at, axis=0)
+
+
 def divided(graph: gs.Graph, mask: gs.Tensor, heads: int, at: gs.Node) -> gs.Tensor:
     """A mask [batch x heads, queries, keys] as [batch, heads, queries, keys], made in front of
     `at`; one that is the same for all batches and heads as [1, 1, queries, keys]. Its sizes may be
@@ -91,7 +107,7 @@ def divided(graph: gs.Graph, mask: gs.Tensor, heads: int, at: gs.Node) -> gs.Ten
     insert(graph, "Unsqueeze", [mask, axis], [lifted], [], at=at)
     if mask.shape[0] == 1 or heads == 1:
         return lifted
-    wanted = add_constant(graph, f"{mask.name}_heads", np.array([-1, heads, 0, 0], np.int64))
+    wanted = _wanted(graph, mask, heads, at)
     first = mask.shape[0] // heads if isinstance(mask.shape[0], int) else None
     batch = first if first is not None else fresh(graph, f"{mask.name}_batch")
     result = gs.Variable(
