@@ -54,7 +54,7 @@ def node_us(node: gs.Node, arch: Arch, at: Point) -> float:
 def _of_sizes(node: gs.Node, at: Point) -> bool:
     """True if the node reads nothing but constants and what is computed from shapes, in tensors of
     a few numbers."""
-    left, seen, shapes = [node], {id(node)}, False
+    left, seen, shapes = [node], {node}, False
     while left:
         for tensor in left.pop().inputs:
             if isinstance(tensor, gs.Constant) or not tensor.name:
@@ -64,8 +64,8 @@ def _of_sizes(node: gs.Node, at: Point) -> bool:
             producer = tensor.inputs[0]
             if producer.op in _SHAPES:
                 shapes = True
-            elif id(producer) not in seen:
-                seen.add(id(producer))
+            elif producer not in seen:
+                seen.add(producer)
                 left.append(producer)
     return shapes and all(_is_few(tensor, at) for tensor in node.outputs)
 

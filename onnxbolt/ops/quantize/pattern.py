@@ -59,9 +59,12 @@ def of_image(op: FusedOp, node: gs.Node) -> tuple[Anchor, Link] | None:
     """The codes that a kernel of `op` makes of an image of values from `node` on, a QuantizeLinear
     or the Cast in front of one; None for any other node, and without such a kernel."""
     quantize = node if is_quantize(node) else behind(node)
-    link, x = None if quantize is None else _link(quantize), node.inputs[0]
-    dtype, made = DType.of(x.dtype), None if link is None else link.step.row.cast
-    if quantize is None or link is None or dtype is None or isinstance(x, gs.Constant):
+    link = None if quantize is None else _link(quantize)
+    if quantize is None or link is None:
+        return None
+    x, made = node.inputs[0], link.step.row.cast
+    dtype = DType.of(x.dtype)
+    if dtype is None or isinstance(x, gs.Constant):
         return None
     if made is None or len(x.shape or ()) != 4 or not families.takes_codes(op.name, made):
         return None
