@@ -30,7 +30,7 @@ from typing import Any
 
 import onnx
 
-from benchmarks.common import ClockSampler, Row, time_argument
+from benchmarks.common import ClockSampler, Row, check_names, time_argument
 from benchmarks.documents import write_results
 from benchmarks.whole_models import add_options, stream_for
 from models import build
@@ -52,8 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     chosen = parser.parse_args(arguments)
     names = tuple(chosen.models) or MODELS
-    if unknown := set(names) - set(MODELS):
-        parser.error(f"no model {', '.join(sorted(unknown))}: choose from {', '.join(MODELS)}")
+    check_names(names, MODELS, parser)
     stream = stream_for(chosen, parser)
     for number, name in enumerate(names):
         rows = measured(name, chosen, stream)

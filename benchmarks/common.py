@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import statistics
 import subprocess
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +65,14 @@ class ClockSampler:
         self._process.terminate()
         read = [int(line) for line in self._process.communicate()[0].split() if line.isdigit()]
         self.mhz = round(statistics.median(read)) if read else None
+
+
+def check_names(
+    chosen: Iterable[str], known: Collection[str], parser: argparse.ArgumentParser
+) -> None:
+    """End the program with the parser's error if a chosen model is none of the known ones."""
+    if unknown := set(chosen).difference(known):
+        parser.error(f"no model {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
 
 
 def time_argument(text: str) -> float:

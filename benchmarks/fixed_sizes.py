@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto
 
-from benchmarks.common import Row
+from benchmarks.common import Row, check_names
 from benchmarks.end_to_end import (
     FULL,
     PEER,
@@ -124,8 +124,7 @@ TARGETS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     chosen = parser.parse_args(arguments)
-    if unknown := set(chosen.models) - set(TARGETS):
-        parser.error(f"no model {', '.join(sorted(unknown))}: choose from {', '.join(TARGETS)}")
+    check_names(chosen.models, TARGETS, parser)
     targets = [TARGETS[name] for name in chosen.models or TARGETS]
     stream = stream_for(chosen, parser)
 

@@ -27,7 +27,7 @@ import onnx
 from onnx import ModelProto
 
 from benchmarks import exports, fixed_sizes, targets
-from benchmarks.common import Row
+from benchmarks.common import Row, check_names
 from benchmarks.end_to_end import FULL, QUICK, Measured, device_ratio, in_turns, measure_all, told
 from benchmarks.whole_models import (
     add_options,
@@ -119,8 +119,7 @@ CASES = {
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     chosen = parser.parse_args(arguments)
-    if unknown := set(chosen.models) - set(CASES):
-        parser.error(f"no model {', '.join(sorted(unknown))}: choose from {', '.join(CASES)}")
+    check_names(chosen.models, CASES, parser)
     stream = stream_for(chosen, parser)
 
     def measure(case: Case, scratch: Path) -> Row:

@@ -30,7 +30,7 @@ import numpy as np
 import onnxruntime as ort
 from onnx import ModelProto
 
-from benchmarks.common import Row
+from benchmarks.common import Row, check_names
 from benchmarks.end_to_end import (
     FULL,
     QUICK,
@@ -105,8 +105,7 @@ CASES = {
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     chosen = parser.parse_args(arguments)
-    if unknown := set(chosen.models) - set(CASES):
-        parser.error(f"no model {', '.join(sorted(unknown))}: choose from {', '.join(CASES)}")
+    check_names(chosen.models, CASES, parser)
     stream = stream_for(chosen, parser)
 
     def measure(case: Case, scratch: Path) -> Row:

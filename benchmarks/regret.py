@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common import Row, time_argument
+from benchmarks.common import Row, check_names, time_argument
 from benchmarks.documents import write_results
 from benchmarks.racing import say
 from benchmarks.varying import SUBJECTS, Shapes, Subject
@@ -86,8 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     chosen = parser.parse_args(arguments)
     names = chosen.models or MODELS
-    if unknown := set(names) - set(SUBJECTS):
-        parser.error(f"no model {', '.join(sorted(unknown))}: choose from {', '.join(SUBJECTS)}")
+    check_names(names, SUBJECTS, parser)
     local = gpu.local_arch()
     if local is None:
         print("error: no NVIDIA GPU of a supported architecture here", file=sys.stderr)

@@ -29,7 +29,7 @@ import onnxruntime as ort
 
 import onnxbolt
 from benchmarks import varying
-from benchmarks.common import Row
+from benchmarks.common import Row, check_names
 from benchmarks.documents import write_results
 from benchmarks.tuning import isolated
 from benchmarks.whole_models import add_options, use_cache
@@ -61,9 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     chosen = parser.parse_args(arguments)
     names = chosen.models or MODELS
-    if unknown := set(names) - set(varying.SUBJECTS):
-        known = ", ".join(varying.SUBJECTS)
-        parser.error(f"no model {', '.join(sorted(unknown))}: choose from {known}")
+    check_names(names, varying.SUBJECTS, parser)
     if chosen.runs < PARTS:
         parser.error(f"--runs {chosen.runs}: give at least {PARTS}")
     use_cache(chosen)

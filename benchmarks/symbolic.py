@@ -24,7 +24,7 @@ import onnx
 import onnxruntime as ort
 
 import onnxbolt
-from benchmarks.common import ClockSampler, Row, time_argument
+from benchmarks.common import ClockSampler, Row, check_names, time_argument
 from benchmarks.documents import write_results
 from benchmarks.whole_models import (
     add_options,
@@ -50,8 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     chosen = parser.parse_args(arguments)
     names = chosen.models or MODELS
-    if unknown := set(names) - set(NAMES):
-        parser.error(f"no model {', '.join(sorted(unknown))}: choose from {', '.join(NAMES)}")
+    check_names(names, NAMES, parser)
     stream = stream_for(chosen, parser)
     rows: list[Row] = []
     for name in names:

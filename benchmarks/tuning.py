@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 
 import onnx
 
-from benchmarks.common import Row, time_argument
+from benchmarks.common import Row, check_names, time_argument
 from benchmarks.documents import write_results
 from benchmarks.exports import BY_NAME, STORED, load
 from models import NAMES, build
@@ -63,8 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     names = chosen.models or MODELS
     known = (*NAMES, *BY_NAME)
-    if unknown := set(names) - set(known):
-        parser.error(f"no model {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
+    check_names(names, known, parser)
     if gpu.local_arch() is None:
         print("error: no NVIDIA GPU of a supported architecture here", file=sys.stderr)
         return 1

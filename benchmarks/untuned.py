@@ -32,7 +32,7 @@ from typing import Any
 import onnx
 
 from benchmarks import plans
-from benchmarks.common import Row
+from benchmarks.common import Row, check_names
 from benchmarks.end_to_end import FULL, QUICK, device_ratio, in_turns, measure_all, optimized, told
 from benchmarks.plans import library_of
 from benchmarks.predictions import FORMULA, LEARNED, read, unlike
@@ -91,8 +91,7 @@ class Named:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     chosen = parser.parse_args(arguments)
-    if unknown := set(chosen.models) - set(CASES):
-        parser.error(f"no model {', '.join(sorted(unknown))}: choose from {', '.join(CASES)}")
+    check_names(chosen.models, CASES, parser)
     stream = stream_for(chosen, parser)
 
     def measure(case: Named, scratch: Path) -> Row:

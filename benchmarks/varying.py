@@ -44,7 +44,7 @@ from onnx import ModelProto
 
 import onnxbolt
 from benchmarks import varying_pytorch, whole_models
-from benchmarks.common import ClockSampler, Row, time_argument
+from benchmarks.common import ClockSampler, Row, check_names, time_argument
 from benchmarks.documents import write_results
 from benchmarks.pytorch_peer import OF_ZOO
 from benchmarks.varying_pytorch import Run, Times, in_steps, timed
@@ -176,8 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     chosen = parser.parse_args(arguments)
     names = chosen.models or list(SUBJECTS)
-    if unknown := set(names) - set(SUBJECTS):
-        parser.error(f"no model {', '.join(sorted(unknown))}: choose from {', '.join(SUBJECTS)}")
+    check_names(names, SUBJECTS, parser)
     on_gpu = stream_for(chosen, parser) is not None
     rows: list[Row] = []
     for name in names:
