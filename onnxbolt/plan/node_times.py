@@ -28,7 +28,7 @@ _POOLINGS = frozenset(
     {"AveragePool", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "LpPool", "MaxPool"}
 )
 _SHAPES = frozenset({"Shape", "Size"})
-_FEW = 64  # numbers; a list of sizes has as many as a tensor has axes
+_FEW = 64  # numbers, and nodes; a list of sizes has as many numbers as a tensor has axes
 
 
 def node_us(node: gs.Node, arch: Arch, at: Point) -> float:
@@ -52,14 +52,21 @@ def node_us(node: gs.Node, arch: Arch, at: Point) -> float:
 
 
 def _of_sizes(node: gs.Node, at: Point) -> bool:
-    """True if the node reads nothing but constants and what is computed from shapes, in tensors of
-    a few numbers."""
+    """True if the node reads nothing but constants and what a few nodes compute from shapes, in
+    tensors of a few numbers. False for nodes with subgraphs, which may run anything."""
     left, seen, shapes = [node], {node}, False
-    while left:
-        for tensor in left.pop().inputs:
-            if isinstance(tensor, gs.Constant) or not tensor.name:
+    while left and len(seen) <= _FEW:
+        each = left.pop()
+        if any(isinstance(value, gs.Graph) for value in each.attrs.values()):
+            return False
+        for tensor in each.inputs:
+            if not tensor.name and not isinstance(tensor, gs.Constant):
                 continue
-            if not tensor.inputs or not _is_few(tensor, at):
+            if not _is_few(tensor, at):
+                return False
+            if isinstance(tensor, gs.Constant):
+                continue
+            if not tensor.inputs:
                 return False
             producer = tensor.inputs[0]
             if producer.op in _SHAPES:
@@ -67,7 +74,7 @@ def _of_sizes(node: gs.Node, at: Point) -> bool:
             elif producer not in seen:
                 seen.add(producer)
                 left.append(producer)
-    return shapes and all(_is_few(tensor, at) for tensor in node.outputs)
+    return shapes and not left and all(_is_few(tensor, at) for tensor in node.outputs)
 
 
 def _is_few(tensor: gs.Tensor, at: Point) -> bool:

@@ -112,6 +112,9 @@ def test_sizes_are_computed_on_the_cpu() -> None:
         node("Add", doubled, data),
         node("Add", doubled, node("Add", data, two)),
         node("Expand", two, doubled, shape=(2, 2, 48)),
+        node("Gather", gs.Constant("table", np.zeros((100, 3), np.int64)), doubled),
     ]
+    branches = Node("If", "branches", {"then_branch": gs.Graph()}, [doubled], [doubled.copy()])
+    assert node_us(branches, SM90, AS_IS) >= SM90.launch_us
     for y in on_the_device:
         assert node_us(y.inputs[0], SM90, AS_IS) >= SM90.launch_us
