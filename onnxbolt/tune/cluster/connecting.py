@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from onnxbolt.errors import InputError
 from onnxbolt.spelling import option
 
 _CONNECTING = 30.0  # seconds to reach a scheduler
+_ENDING = 10.0  # seconds that killed processes may take to end
 _SETTINGS = {
     # a library in a task is no mistake
     "distributed.admin.large-graph-warning-threshold": "1GiB",
@@ -174,5 +176,16 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         for child in doomed:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
-        psutil.wait_procs(doomed, timeout=10)
-    process.wait(10)
+        last = time.monotonic() + _ENDING
+        while any(map(_runs, doomed)) and time.monotonic() < last:
+            time.sleep(0.01)
+    process.wait(_ENDING)
+
+
+def _runs(process: psutil.Process) -> bool:
+    """False for what has ended, even if no parent asks for its exit status: the first process of a
+    container may never do so."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
