@@ -5,14 +5,18 @@ predicted times.
     python -m benchmarks.collect draw
     # measures for 25 minutes; what measurements.jsonl.gz has already is not measured again
     python -m benchmarks.collect measure measurements.jsonl.gz --within 25m
+    # products of codes of 8 bits alone
+    python -m benchmarks.collect measure measurements.jsonl.gz --only "quantized *"
     # from any number of such files: onnxbolt cache merge FILE, then onnxbolt cache train model.json
 
 Problems are those of models/ and tests/zoo on sm_90a in fp16, and others with sizes between those
 of two problems of a kind. A seed draws them, so that every run draws the same ones; those of four
 models are all there, so that whole models can be held out. Kinds take turns in the order, so that
-any beginning of it has all of them. All GPUs of one kind measure, each a problem of its own. A file
-of measurements is that of `onnxbolt cache export`: files of several runs or machines can be merged.
-It is renewed every half minute, so that a run that is killed loses no more than that.
+any beginning of it has all of them. Behind these come products of codes of 8 bits, chosen likewise:
+all those of four quantized models, and others. All GPUs of one kind measure, each a problem of its
+own. A file of measurements is that of `onnxbolt cache export`: files of several runs or machines
+can be merged. It is renewed every half minute, so that a run that is killed loses no more than
+that.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -31,11 +36,13 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import onnx
 
 from benchmarks.common import time_argument
@@ -50,9 +57,12 @@ from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.keys import canonical, kernel_key, plain, problem_from
 from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.measurements.strategy import Task
-from onnxbolt.options import Options
+from onnxbolt.options import METHODS, Options
 from onnxbolt.plan.cost import candidates
 from onnxbolt.problems import ConvProblem, Problem
+from onnxbolt.quantize.data import Data
+from onnxbolt.quantize.making import calibrated, quantized
+from onnxbolt.quantize.scales import Scales
 from onnxbolt.tune import library, worker
 from onnxbolt.tune.compiling import Build, Compiling
 from onnxbolt.tune.database import Database
@@ -63,6 +73,7 @@ from onnxbolt.tune.profiler import Profiler
 from onnxbolt.tune.stage import kernel_problems
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.tasks import instance_of
+from onnxbolt.verify.feeds import random_feeds
 from tests.zoo.materialize import materialize
 
 ROOT = Path(__file__).parents[1]
@@ -76,6 +87,7 @@ COUNTS: Mapping[str, int] = {
     "attention": 30,
     "norm": 30,
 }
+CODE_COUNTS: Mapping[str, int] = {"quantized conv": 44, "quantized gemm": 24}  # products of codes
 _OF_MODELS = 0.6  # the most of a kind that models themselves have
 MODELS = (
     *((name, batch) for name in ("resnet50", "mobilenet_v3_large") for batch in (1, 8, 32)),
@@ -95,6 +107,13 @@ ZOO = (
 )
 # the models of which all problems are in the collection, and the first in its order
 WHOLE = (("bert_base", 1), ("bert_base", 32), ("resnet50", 32), ("mobilenet_v3_large", 32))
+# the models whose products of codes are in the collection, all of them at the first batch
+QUANTIZED = (
+    ("resnet50", "int8", (32, 1)),
+    ("mobilenet_v3_large", "int8", (32, 1)),
+    ("vit_b16", "fp8", (32,)),
+    ("bert_base", "fp8", (32,)),
+)
 _ARCH = "sm_90a"
 # the fields that sizes between two problems' replace, by class; others stay as they are
 _FREE: Mapping[str, tuple[str, ...]] = {
@@ -102,6 +121,8 @@ _FREE: Mapping[str, tuple[str, ...]] = {
     "ConvProblem": ("n", "h", "w", "c", "k", "inner"),
     "AttentionProblem": ("batch", "queries", "keys"),
     "NormProblem": ("m", "c"),
+    "QuantizedGemmProblem": ("m", "n", "k"),
+    "QuantizedConvProblem": ("n", "h", "w", "c", "k"),
 }
 _ATTEMPTS = 200  # for each problem that is asked for
 _KERNELS_PER_CORE = 16  # that are compiled in one go, so that no core works alone for long
@@ -116,14 +137,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     try:
         if chosen.do == "draw":
-            found = ordered(of_whole_models(), drawn(of_models()))
+            codes = of_quantized_models()
+            found = [
+                *ordered(of_whole_models(), drawn(of_models())),
+                *ordered(_in_turns(each[0] for each in codes), drawn_of_codes(codes)),
+            ]
             write(found, chosen.problems)
             say(f"{len(found)} problems in {chosen.problems}")
             return 0
         start = time.monotonic()
         with local_gpus(chosen.gpus) as gpus:
             measured = measure(
-                read(chosen.problems),
+                [p for p in read(chosen.problems) if fnmatchcase(_kind(p), chosen.only)],
                 chosen.out,
                 gpus,
                 lambda instances, stop: library.build(instances, stop=stop),
@@ -167,8 +192,7 @@ def of_whole_models() -> list[Problem]:
         [problem for problem in of_model(name, batch, options) if _feasible(problem)]
         for name, batch in WHOLE
     ]
-    turns = itertools.zip_longest(*found)
-    return [problem for turn in turns for problem in turn if problem is not None]
+    return _in_turns(found)
 
 
 def of_model(name: str, batch: int, options: Options) -> Counter[Problem]:
@@ -177,23 +201,67 @@ def of_model(name: str, batch: int, options: Options) -> Counter[Problem]:
     return Counter(kernel_problems(Subject.of(build(name, batch), options), archs))
 
 
+def of_quantized_models() -> list[list[list[Problem]]]:
+    """The products of codes of each model of QUANTIZED at each of its batches."""
+    return [
+        [
+            [problem for problem in of_quantized(name, precision, batch) if _feasible(problem)]
+            for batch in batches
+        ]
+        for name, precision, batches in QUANTIZED
+    ]
+
+
+def of_quantized(name: str, precision: str, batch: int) -> Counter[Problem]:
+    """The products of codes of a model of models/, and how often each occurs there."""
+    options = Options(archs=(_ARCH,))
+    archs = [by_name(_ARCH).number]
+    model = quantized(build(name, batch), _scales(name, precision)).model
+    found = kernel_problems(Subject.of(model, options, archs=archs), archs)
+    return Counter(problem for problem in found if _kind(problem) in CODE_COUNTS)
+
+
+@functools.cache
+def _scales(name: str, precision: str) -> Scales:
+    """Scales from random inputs: no problem depends on them."""
+    model = build(name, 1)
+    with tempfile.TemporaryDirectory(prefix="onnxbolt-") as directory:
+        path = Path(directory, "inputs.npz")
+        np.savez(path, **random_feeds(model, 0))  # type: ignore[arg-type]
+        return calibrated(model, precision, Data(path, model), METHODS[0]).scales
+
+
 def ordered(whole: Sequence[Problem], others: Sequence[Problem]) -> list[Problem]:
     """Each problem once, those of whole models in turns with others."""
-    turns = itertools.zip_longest(whole, (each for each in others if each not in set(whole)))
-    return list(dict.fromkeys(each for turn in turns for each in turn if each is not None))
+    return list(dict.fromkeys(_in_turns([whole, [p for p in others if p not in set(whole)]])))
 
 
-def drawn(problems: Iterable[Problem], counts: Mapping[str, int] = COUNTS) -> list[Problem]:
+def _in_turns(queues: Iterable[Sequence[Problem | None]]) -> list[Problem]:
+    """The first problem of each queue, then the second of each, and so on."""
+    turns = itertools.zip_longest(*queues)
+    return [problem for turn in turns for problem in turn if problem is not None]
+
+
+def drawn(
+    problems: Iterable[Problem],
+    counts: Mapping[str, int] = COUNTS,
+    dtypes: Container[DType] = (DType.F16,),
+) -> list[Problem]:
     """So many problems of each kind, the kinds in turns: some of `problems`, and some of sizes
     between theirs."""
     rng = random.Random("a cost model's problems")
     kinds: dict[str, list[Problem]] = defaultdict(list)
     for problem in sorted(problems, key=_text):
-        if problem.dtype is DType.F16 and _feasible(problem):
+        if problem.dtype in dtypes and _feasible(problem):
             kinds[_kind(problem)].append(problem)
     queues = [_of_kind(kinds[kind], count, rng) for kind, count in counts.items() if kinds[kind]]
-    turns = itertools.zip_longest(*(_spread(queue, queues) for queue in queues))
-    return [problem for turn in turns for problem in turn if problem is not None]
+    return _in_turns(_spread(queue, queues) for queue in queues)
+
+
+def drawn_of_codes(models: Iterable[Iterable[Iterable[Problem]]]) -> list[Problem]:
+    """So many products of codes of each kind, as CODE_COUNTS tells."""
+    known = {problem for batches in models for found in batches for problem in found}
+    return drawn(known, CODE_COUNTS, (DType.I8, DType.E4M3))
 
 
 def _of_kind(known: Sequence[Problem], count: int, rng: random.Random) -> list[Problem]:
@@ -585,6 +653,7 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text)
         command.add_argument("--problems", type=Path, default=PROBLEMS, metavar="FILE")
     command.add_argument("out", type=Path, metavar="FILE.jsonl.gz")
+    command.add_argument("--only", default="*", metavar="PATTERN", help="a pattern of kinds")
     command.add_argument("--within", type=time_argument, default=math.inf, metavar="TIME")
     command.add_argument("--gpus", type=int, metavar="N", help="GPUs that measure (default: all)")
     return parser

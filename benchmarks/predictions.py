@@ -46,7 +46,11 @@ from onnxbolt.tune.training import Measured, Trained, measured_in, quality_of, t
 HELD = ("bert_base", "resnet50")
 _SHARE = 0.2
 # the field that has the batch, by class; of other classes it is the rows' number m
-_BATCH: Mapping[str, str] = {"AttentionProblem": "batch", "ConvProblem": "n"}
+_BATCH: Mapping[str, str] = {
+    "AttentionProblem": "batch",
+    "ConvProblem": "n",
+    "QuantizedConvProblem": "n",
+}
 FORMULA, LEARNED = "formula", "learned"
 
 

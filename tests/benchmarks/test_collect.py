@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -14,16 +15,19 @@ import pytest
 
 from benchmarks import collect
 from onnxbolt.archs import get
+from onnxbolt.dtypes import DType
+from onnxbolt.epilogues import DEQUANTIZE, QUANTIZE
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.keys import kernel_key
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.options import Options
 from onnxbolt.plan.cost import candidates
-from onnxbolt.problems import ConvProblem, Problem
+from onnxbolt.problems import ConvProblem, Problem, QuantizedConvProblem, QuantizedGemmProblem
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.measuring import Candidates, OneGpu
 from onnxbolt.tune.profiler import Profiler
+from onnxbolt.tune.training import LEAST_PROBLEMS
 from tests.tune import fakes
 from tests.tune.fakes import conv, gemm
 
@@ -34,8 +38,10 @@ PROBLEMS = collect.read()
 def test_the_stored_problems_are_enough_and_have_kernels() -> None:
     counted = Counter(map(collect._kind, PROBLEMS))
     assert len(set(PROBLEMS)) == len(PROBLEMS) >= 300
-    assert counted.keys() == collect.COUNTS.keys()
-    assert all(counted[kind] >= collect.COUNTS[kind] for kind in ("gemm", "attention", "norm"))
+    least = {kind: collect.COUNTS[kind] for kind in ("gemm", "attention", "norm")}
+    least.update(collect.CODE_COUNTS)
+    assert counted.keys() == collect.COUNTS.keys() | collect.CODE_COUNTS.keys()
+    assert all(counted[kind] >= count for kind, count in least.items())
     for problem in PROBLEMS:
         assert problem.reference is not None
         assert candidates(problem, H200)
@@ -51,6 +57,36 @@ def test_all_problems_of_a_whole_model_are_there() -> None:
     found = collect.of_model("bert_base", 32, Options(archs=("sm_90a",)))
     assert {each for each in found if each.reference is not None} <= set(PROBLEMS[:200])
     assert max(found.values()) >= 12  # layers
+
+
+def test_products_of_codes_are_behind_all_others() -> None:
+    found = [problem for problem in PROBLEMS if collect._kind(problem) in collect.CODE_COUNTS]
+    assert found == PROBLEMS[-len(found) :]
+    assert {problem.dtype for problem in found} == {DType.I8, DType.E4M3}
+    by_channel = [p for p in found if isinstance(p, QuantizedConvProblem) and p.depthwise]
+    assert len(by_channel) >= LEAST_PROBLEMS
+
+
+@pytest.mark.parametrize("batch", [1, 32])
+def test_all_products_of_a_quantized_model_are_there(batch: int) -> None:
+    found = set(collect.of_quantized("resnet50", "int8", batch))
+    assert len(found) == 27  # ResNet-50 has 53 convolutions, the first of values, and a product
+    there = found & set(PROBLEMS)
+    assert there == found if batch == 32 else 3 <= len(there) < len(found)
+
+
+def test_a_product_of_codes_is_drawn_between_two() -> None:
+    one, other = (_coded(m, 16 * m, 16) for m in (1, 64))
+    found = collect.drawn([one, other], {"quantized gemm": 6}, (DType.I8,))
+    assert len(found) == 6
+    new = [problem for problem in found if problem not in (one, other)]
+    assert all(problem.columns % 16 == 0 for problem in new)  # else no kernel stores them
+    assert not collect.drawn([one, other], {"quantized gemm": 6})
+
+
+def _coded(m: int, n: int, k: int) -> QuantizedGemmProblem:
+    chain = (DEQUANTIZE, "Bias", QUANTIZE[DType.I8])
+    return QuantizedGemmProblem(m, n, k, DType.I8, DType.I8, chain)
 
 
 def test_drawing_is_the_same_each_time_and_in_any_order() -> None:
@@ -141,6 +177,19 @@ def test_a_kernel_that_does_not_compile_is_kept_as_such(tmp_path: Path) -> None:
     refused = {row.config for row in rows if row.status is Status.UNCOMPILED}
     assert refused
     assert all(config is not None and config.family.name == "gemm_sm90" for config in refused)
+
+
+def test_kinds_can_be_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[Problem]()
+
+    def measure(problems: Sequence[Problem], *_: object) -> int:
+        asked.extend(problems)
+        return 0
+
+    monkeypatch.setattr(collect, "local_gpus", lambda count: contextlib.nullcontext())
+    monkeypatch.setattr(collect, "measure", measure)
+    collect.main(["measure", str(tmp_path / "out.jsonl.gz"), "--only", "quantized *"])
+    assert {collect._kind(problem) for problem in asked} == collect.CODE_COUNTS.keys()
 
 
 class Slow:

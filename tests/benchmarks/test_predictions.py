@@ -12,6 +12,8 @@ import pytest
 from benchmarks import predictions
 from benchmarks.documents import is_sealed
 from benchmarks.predictions import FORMULA, LEARNED
+from benchmarks.quantized import coded
+from onnxbolt.dtypes import DType
 from onnxbolt.problems import Problem
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.training import Measured
@@ -65,6 +67,9 @@ def test_nothing_is_learned_from_a_held_layer_at_another_batch(measurements: Pat
     image = dataclasses.replace(measured[0], problem=convolution)
     assert not predictions.unlike([image], [dataclasses.replace(convolution, n=1)])
     assert predictions.unlike([image], [dataclasses.replace(convolution, c=8)])
+    codes = coded(convolution, DType.I8)
+    image = dataclasses.replace(measured[0], problem=codes)
+    assert not predictions.unlike([image], [dataclasses.replace(codes, n=1)])
 
 
 def changed(problem: Problem, field: str) -> Problem:
