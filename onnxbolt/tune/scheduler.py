@@ -44,6 +44,7 @@ _PRIOR = 4
 _LEAST_CHANCE = 0.05
 _FIRST, _PIONEER, _ANY = 0, 1, 2
 _NORMAL = NormalDist()
+_LEAST_Z = _NORMAL.inv_cdf(_LEAST_CHANCE)
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,10 @@ class Outlook:
     def chance(self, us: float) -> float:
         """The probability of being faster than `us`."""
         return _NORMAL.cdf(math.log(us / self.us) / self.spread)
+
+    def may_beat(self, us: float) -> bool:
+        """True if `chance` is at least _LEAST_CHANCE."""
+        return math.log(us / self.us) >= _LEAST_Z * self.spread
 
     def _below(self, us: float) -> float:
         z = math.log(us / self.us) / self.spread
@@ -105,15 +110,22 @@ class Calibration:
         self._spreads = {
             family: self._spread(family, errors, assumed.get(family, SPREAD)) for family in families
         }
+        self._scales: dict[tuple[int, Family[Any]], tuple[float, float]] = {}
 
     def outlook(self, task: int, candidate: Ranked) -> Outlook:
         family = candidate.config.family
-        bias = self._biases.get((task, family), self._shared.get(family, 0.0))
-        unknown = 1 / (1 + self._counts.get((task, family), 0))  # uncertainty of the bias itself
+        key = task, family
+        if (scale := self._scales.get(key)) is None:
+            scale = self._scales[key] = self._scale(key)
         return Outlook(
-            candidate.us * math.exp(bias),
-            self._spreads.get(family, candidate.spread) * math.sqrt(1 + unknown),
+            candidate.us * scale[0], self._spreads.get(family, candidate.spread) * scale[1]
         )
+
+    def _scale(self, key: tuple[int, Family[Any]]) -> tuple[float, float]:
+        """The factors of a task's predicted times of a family, and of their spread."""
+        bias = self._biases.get(key, self._shared.get(key[1], 0.0))
+        unknown = 1 / (1 + self._counts.get(key, 0))  # uncertainty of the bias itself
+        return math.exp(bias), math.sqrt(1 + unknown)
 
     def _spread(
         self,
@@ -155,12 +167,22 @@ class _State:
             {c.config: c.us for c in task.candidates},
         )
 
-    @property
+    @cached_property
     def best(self) -> Measurement | None:
         """The fastest correct measurement; of equals the first by configuration, so that runs
         agree."""
         right = [m for m in self.measured.values() if m.status is Status.OK]
         return min(right, key=lambda m: (m.us, m.config), default=None)
+
+    @cached_property
+    def errors(self) -> dict[Family[Any], list[float]]:
+        """The errors of the predictions by family. Other launches of their kernels would count an
+        error several times."""
+        found: dict[Family[Any], list[float]] = defaultdict(list)
+        for config, measurement in self.measured.items():
+            if measurement.status is Status.OK and config in self.predicted:
+                found[config.family].append(math.log(measurement.us / self.predicted[config]))
+        return found
 
     def begin(self, config: KernelConfig) -> None:
         self.under_way[config] = self.left.pop(config)
@@ -174,6 +196,8 @@ class _State:
             and (measurement.status is not Status.OK or measurement.runs >= known.runs)
         ):
             self.measured[config] = measurement
+            self.__dict__.pop("best", None)
+            self.__dict__.pop("errors", None)
 
 
 class Scheduler:
@@ -212,10 +236,12 @@ class Scheduler:
 
     def worthwhile(self) -> list[int]:
         """For each task, how many more trials seem worth their time, including those under way."""
-        return [
-            len(self._paying(number, state.under_way)) + len(self._gains(number))
-            for number, state in enumerate(self._states)
-        ]
+        return [self.promising(number) for number in range(len(self.tasks))]
+
+    def promising(self, task: int) -> int:
+        """How many more trials of this task seem worth their time, including those under way."""
+        state = self._states[task]
+        return len(self._paying(task, state.under_way)) + len(self._paying(task, state.left))
 
     def next(
         self, kernels: int, compiled: Container[Instance] = ()
@@ -276,31 +302,24 @@ class Scheduler:
     ) -> list[tuple[KernelConfig, Outlook]]:
         """The candidates that may win by more than the noise; all of them until one has computed
         correct results."""
-        best, floor = self._states[number].best, self.tasks[number].floor_us
-        outlooks = [
-            (config, self._calibration.outlook(number, candidate))
+        best = self._states[number].best
+        beaten = math.inf if best is None else (1 - LEAST_GAIN) * best.us
+        if beaten <= self.tasks[number].floor_us:
+            return []
+        calibration = self._calibration
+        outlooks = (
+            (config, calibration.outlook(number, candidate))
             for config, candidate in candidates.items()
-        ]
-        if best is None:
-            return outlooks
-        beaten = (1 - LEAST_GAIN) * best.us
-        return [
-            (config, outlook)
-            for config, outlook in outlooks
-            if beaten > floor and outlook.chance(beaten) >= _LEAST_CHANCE
-        ]
+        )
+        return [(config, outlook) for config, outlook in outlooks if outlook.may_beat(beaten)]
 
     @cached_property
     def _calibration(self) -> Calibration:
-        """The calibration from candidates as predicted; other launches of their kernels would count
-        an error several times."""
-        errors: dict[tuple[int, Family[Any]], list[float]] = defaultdict(list)
-        for number, state in enumerate(self._states):
-            for config, measurement in state.measured.items():
-                if measurement.status is Status.OK and config in state.predicted:
-                    errors[number, config.family].append(
-                        math.log(measurement.us / state.predicted[config])
-                    )
+        errors = {
+            (number, family): found
+            for number, state in enumerate(self._states)
+            for family, found in state.errors.items()
+        }
         return Calibration(errors, self._assumed)
 
 

@@ -115,7 +115,9 @@ class _Run:
         while self._seconds() < budget:
             self._submit(self._request(compiling))
             # kernels that are still being compiled may be unable to win by now
-            waiting = bool(self._waiting) and any(self._scheduler.worthwhile())
+            waiting = bool(self._waiting) and any(
+                map(self._scheduler.promising, range(len(self._tasks)))
+            )
             if not self._gpus.busy and not waiting:
                 return "done"
             patience = 0.0 if self._gpus.busy else min(_PATIENCE, budget - self._seconds())
@@ -225,7 +227,7 @@ class _Run:
                 _tflops(task, current),
                 _tflops(task, best.us if best else math.inf),
                 tried,
-                tried + self._scheduler.worthwhile()[number],
+                tried + self._scheduler.promising(number),
                 self._spent[number],
             )
         )

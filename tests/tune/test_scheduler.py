@@ -153,6 +153,28 @@ def test_what_the_database_has_is_not_wanted_again() -> None:
     assert again.worthwhile() == [0] * len(tasks)
 
 
+def test_what_one_task_promises_takes_no_look_at_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = tasks_of(MODEL, H200)
+    scheduler = Scheduler(tasks)
+    run(scheduler, 0.2, rounds=2)
+    promised, seen, outlook = scheduler.worthwhile(), set(), Calibration.outlook
+
+    def seeing(self: Calibration, task: int, candidate: Ranked) -> Outlook:
+        seen.add(task)
+        return outlook(self, task, candidate)
+
+    monkeypatch.setattr(Calibration, "outlook", seeing)
+    assert scheduler.promising(1) == promised[1]
+    assert seen <= {1}
+    assert scheduler.worthwhile() == promised
+
+
+@pytest.mark.parametrize("us", [5.0, 6.1, 6.2, 10.0, math.inf])
+def test_a_candidate_may_beat_what_it_has_a_chance_to_beat(us: float) -> None:
+    outlook = Outlook(10.0, 0.3)
+    assert outlook.may_beat(us) == (outlook.chance(us) >= 0.05)
+
+
 def test_failures_are_never_chosen_and_the_next_candidate_takes_their_place() -> None:
     (task,) = tasks_of([conv()], H200)
     scheduler = Scheduler([task])
