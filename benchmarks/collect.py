@@ -7,6 +7,8 @@ predicted times.
     python -m benchmarks.collect measure measurements.jsonl.gz --within 25m
     # products of codes of 8 bits alone
     python -m benchmarks.collect measure measurements.jsonl.gz --only "quantized *"
+    # so that they stay valid where other kernels change
+    python -m tests.same_results note
     # from any number of such files: onnxbolt cache merge FILE, then onnxbolt cache train model.json
 
 Problems are those of models/ and tests/zoo on sm_90a in fp16, and others with sizes between those

@@ -7,7 +7,9 @@ predicted times, and kernels' machine code.
     python -m tests.same_results record [--only PATTERN] [--jobs N]
     # exit code 1 if anything differs
     python -m tests.same_results compare [--only PATTERN] [--jobs N]
-    # lets measurements of the recorded kernels serve today's, if their machine code is the same
+    # notes today's sources: of families whose sources stay as they are, measurements stay valid
+    python -m tests.same_results note
+    # the same for families whose sources have changed since they were recorded, but not their code
     python -m tests.same_results rekey
 
 Models: every graph of tests/zoo and every model of models/, fp16 and keep, sm_80 and sm_90a. The
@@ -42,7 +44,13 @@ import onnx
 from onnxbolt import optimize
 from onnxbolt.archs import get
 from onnxbolt.codegen.artifacts import Unit, compile_units
-from onnxbolt.codegen.digest import EQUAL, kernel_sources_digest
+from onnxbolt.codegen.digest import (
+    EQUAL,
+    families_digests,
+    family_sources_digest,
+    kernel_sources_digest,
+    same_kernels,
+)
 from onnxbolt.codegen.render import Instance, render_unit
 from onnxbolt.dtypes import DType
 from onnxbolt.families import config_from
@@ -229,18 +237,32 @@ def differences(recorded: dict[str, Any], found: dict[str, Any]) -> Iterator[str
                 yield f"{name}: another model, {value['fused']} fused nodes of {before['fused']}"
 
 
-def rekey(recorded: dict[str, Any]) -> list[str]:
-    """Write which sources' measurements hold for today's kernels. Returns what differs; then
-    nothing is written."""
-    found = dict(map(_run, tasks("kernels/*")))
-    lines = sorted(differences(recorded, found))
-    if not lines:
-        equal = {json.loads(LOCK.read_text())["kernels"]} - {kernel_sources_digest()}
-        EQUAL.write_text(
-            json.dumps({"kernels": kernel_sources_digest(), "equal": sorted(equal)}, indent=1)
-            + "\n"
-        )
+def note() -> None:
+    """Write the digests of today's sources, by which later ones are compared with them."""
+    table = json.loads(EQUAL.read_text())
+    table["sources"][kernel_sources_digest()] = families_digests()
+    _write_table(table)
+
+
+def rekey(document: dict[str, Any]) -> list[str]:
+    """Write which families of other sources than the recorded ones have the same machine code, and
+    return a line for each that has another."""
+    table = json.loads(EQUAL.read_text())
+    lines = []
+    for family, before in document["sources"].items():
+        if not same_kernels(family, before):
+            found = dict(map(_run, tasks(f"kernels/{family}")))
+            changed = list(differences(document["found"], found))
+            if not changed:
+                group = sorted({before, family_sources_digest(family)})
+                table["equal"].setdefault(family, []).append(group)
+            lines += changed
+    _write_table(table)
     return lines
+
+
+def _write_table(table: dict[str, Any]) -> None:
+    EQUAL.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
 
 
 def _run(task: tuple[str, Callable[..., Any], tuple[Any, ...]]) -> tuple[str, Any]:
@@ -252,7 +274,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("invent", "record", "compare", "rekey"))
+    parser.add_argument("command", choices=("invent", "record", "compare", "note", "rekey"))
     parser.add_argument(
         "--only", default="*", help="a pattern of model names, such as 'zoo/resnet50.*', or kernels"
     )
@@ -264,8 +286,11 @@ def main() -> int:
         for name in MEASURED:
             measured(name, None)
         return 0
+    if chosen.command == "note":
+        note()
+        return 0
     if chosen.command == "rekey":
-        print("\n".join(lines := rekey(document["found"])))
+        print("\n".join(lines := rekey(document)))
         return 1 if lines else 0
     found: dict[str, Any] = {}
     with multiprocessing.get_context("spawn").Pool(chosen.jobs, maxtasksperchild=8) as pool:
@@ -274,6 +299,9 @@ def main() -> int:
             print(name, flush=True)
             if chosen.command == "record":
                 document["found"] = dict(sorted((document["found"] | found).items()))
+                kind, _, family = name.partition("/")
+                if kind == "kernels":
+                    document["sources"][family] = family_sources_digest(family)
                 document["commit"] = subprocess.run(
                     ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True
                 ).stdout.strip()

@@ -2,7 +2,9 @@
 files.
 
 Models, lock files and measurements identify their kernels by this digest. Moving or formatting a
-file changes no kernel, so models, lock files and measurements stay valid.
+file changes no kernel, so models, lock files and measurements stay valid. equal_kernels.json has
+the digests of earlier sources: measurements of a family's kernels stay valid where other families
+have changed alone.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from onnxbolt.codegen.resources import EXTENSIONS, resource_dir
 
@@ -96,10 +99,14 @@ def _directive(found: re.Match[str]) -> str:
 
 def sources_digest(texts: Iterable[str]) -> str:
     """SHA-256, in hex, of the normalized texts in any order, without empty ones."""
-    digests = sorted(
-        hashlib.sha256(kept.encode()).digest() for kept in map(normalized, texts) if kept
-    )
-    return hashlib.sha256(b"".join(digests)).hexdigest()
+    return hashlib.sha256(b"".join(sorted(map(_digest, texts)))).hexdigest()
+
+
+@functools.cache
+def _digest(text: str) -> bytes:
+    """The digest of a normalized text; empty for an empty one."""
+    kept = normalized(text)
+    return hashlib.sha256(kept.encode()).digest() if kept else b""
 
 
 def kernel_sources() -> list[str]:
@@ -150,22 +157,56 @@ def _kernel_sources_digest(added: tuple[str, ...]) -> str:
     return sources_digest([*kernel_sources(), *added])
 
 
-@functools.cache
-def equal_digests() -> frozenset[str]:
-    """Digests of earlier sources whose kernels have the same machine code, so that their
-    measurements hold for today's kernels.
+def holds(digest: str, family: str | None = None) -> bool:
+    """True if measurements that name the sources `digest` hold for today's kernels of a family;
+    without one, for those of all families that there were."""
+    if digest in (present_sources_digest(), kernel_sources_digest()):
+        return True
+    then = _earlier().get(digest, {})
+    if family is not None:
+        return same_kernels(family, then.get(family, ""))
+    return bool(then) and all(same_kernels(name, sources) for name, sources in then.items())
 
-    equal_kernels.json is written by `python -m tests.same_results rekey`, which compares the
-    machine code. It names the sources that it was written for; for other sources it means nothing.
-    """
-    table = json.loads(EQUAL.read_text(encoding="utf-8"))
-    return frozenset(table["equal"]) if table["kernels"] == kernel_sources_digest() else frozenset()
+
+def same_kernels(family: str, sources: str) -> bool:
+    """True if `sources`, a digest of `family_sources_digest`, are today's of the family, or have
+    the same machine code."""
+    today = family_sources_digest(family)
+    if not today or sources == today:
+        return bool(today)
+    return any({sources, today} <= group for group in _of_equal_code().get(family, ()))
 
 
 def valid_digests() -> frozenset[str]:
-    """Digests of the sources whose measurements hold for today's kernels.
+    """Digests of the sources with which measurements may hold for today's kernels; `holds` tells
+    of which families.
 
     Those that were made before an extension was installed are of the package's own kernels, which
     an extension does not change.
     """
-    return frozenset({present_sources_digest(), kernel_sources_digest()}) | equal_digests()
+    return frozenset({present_sources_digest(), kernel_sources_digest(), *_earlier()})
+
+
+def families_digests() -> dict[str, str]:
+    """`family_sources_digest` of each of the package's families."""
+    found = resource_dir("custom_ops").glob("families/*/kernel.h")
+    return {
+        name: family_sources_digest(name) for name in sorted(path.parent.name for path in found)
+    }
+
+
+def _earlier() -> Mapping[str, Mapping[str, str]]:
+    """The `families_digests` of earlier sources, by the digest of all these sources."""
+    return dict(_table()["sources"])
+
+
+def _of_equal_code() -> Mapping[str, list[set[str]]]:
+    """By family, sets of digests of sources that have the same machine code."""
+    return {name: list(map(set, groups)) for name, groups in _table()["equal"].items()}
+
+
+@functools.cache
+def _table() -> Mapping[str, Any]:
+    """The facts in equal_kernels.json, written by `python -m tests.same_results note` and
+    `rekey`."""
+    return dict(json.loads(EQUAL.read_text(encoding="utf-8")))

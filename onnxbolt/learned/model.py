@@ -20,7 +20,7 @@ import numpy as np
 
 from onnxbolt import checks
 from onnxbolt.archs import get
-from onnxbolt.codegen.digest import family_sources_digest
+from onnxbolt.codegen.digest import same_kernels
 from onnxbolt.errors import InputError
 from onnxbolt.families import Family, KernelConfig, config_from, named
 from onnxbolt.files import read_whole
@@ -170,7 +170,7 @@ def _spread(value: object) -> float:
 
 def _holds(name: str, held: Mapping[str, Any]) -> bool:
     """True if the family's kernels, formula and features are those of the file."""
-    if not held["sources"] or held["sources"] != family_sources_digest(name):
+    if not same_kernels(name, held["sources"]):
         return False
     try:
         return digest_of([Probe.of(probe) for probe in held["probes"]]) == held["formula"]

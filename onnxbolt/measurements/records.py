@@ -51,6 +51,11 @@ class Measurement:
     clock_mhz: int = 0
     detail: str = ""
 
+    @property
+    def family(self) -> str | None:
+        """The name of the kernel's family; None for a session."""
+        return self.config.family.name if self.config else None
+
 
 def median_and_deviation(samples: Sequence[float]) -> tuple[float, float]:
     """Median, and median absolute deviation."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from onnxbolt import extensions
-from onnxbolt.codegen.digest import present_sources_digest, valid_digests
+from onnxbolt.codegen.digest import holds, present_sources_digest, valid_digests
 from onnxbolt.errors import InputError
 from onnxbolt.families import KernelConfig
 from onnxbolt.files import write_whole
@@ -84,14 +84,17 @@ class Database:
         )
 
     def measurements(self, key: str) -> list[Measurement]:
-        """All measurements of a key, oldest first, including those made with other sources of equal
-        machine code."""
+        """All measurements of a key, oldest first, including those made with other sources as far
+        as they hold for today's kernels."""
         today = present_sources_digest()
-        keys = sorted({key, *(key.replace(today, digest) for digest in valid_digests())})
+        sources = {key.replace(today, digest): digest for digest in valid_digests()}
+        keys = sorted({key, *sources})
         places = ", ".join("?" * len(keys))
+        rows = self._select(f"WHERE key IN ({places}) ORDER BY time_ns, id", *keys)
         return [
-            self._measurement(row)
-            for row in self._select(f"WHERE key IN ({places}) ORDER BY time_ns, id", *keys)
+            each
+            for each in map(self._measurement, rows)
+            if each.key == key or holds(sources[each.key], each.family)
         ]
 
     def best(self, key: str) -> Measurement | None:

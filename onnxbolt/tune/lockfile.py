@@ -24,7 +24,7 @@ import numpy as np
 
 from onnxbolt import checks
 from onnxbolt.archs import names
-from onnxbolt.codegen.digest import equal_digests, kernel_sources_digest
+from onnxbolt.codegen.digest import holds, kernel_sources_digest
 from onnxbolt.codegen.resources import installed
 from onnxbolt.errors import FrozenError, InputError
 from onnxbolt.families import config_from
@@ -190,10 +190,11 @@ class Lock:
 
     @property
     def same_kernels(self) -> bool:
-        """True if it was written for today's kernels, or for sources of equal machine code."""
+        """True if it was written for today's kernels, or for sources of which no family's kernels
+        have changed."""
         if self.kernels is None or self.kernels == kernel_sources_digest(self.extensions):
             return True
-        return not self.extensions and self.kernels in equal_digests()
+        return not self.extensions and holds(self.kernels)
 
     def updated(
         self, used: Timings, options: Options, archs: Sequence[str], onnxruntime: str = ""

@@ -23,7 +23,7 @@ import numpy as np
 
 from onnxbolt import checks
 from onnxbolt.archs import get
-from onnxbolt.codegen.digest import family_sources_digest, valid_digests
+from onnxbolt.codegen.digest import family_sources_digest, holds, valid_digests
 from onnxbolt.errors import InputError
 from onnxbolt.families import Family, KernelConfig
 from onnxbolt.learned.features import of_kernel, of_problem
@@ -159,9 +159,9 @@ def measured_in(database: Database) -> list[Measured]:
         values = checks.parsed_json(key)
         machine = machine_of(values)
         del values["machine"]
-        if str(machine.pop("templates", "")) in valid:
+        if (sources := str(machine.pop("templates", ""))) in valid:
             of_problem_alone, of_both = canonical(values), canonical([values, machine])
-            rows = database.measurements(key)
+            rows = [row for row in database.measurements(key) if holds(sources, row.family)]
             group = groups.setdefault(of_both, (kernel[0], of_problem_alone, machine["gpu"], []))
             group[3].extend(rows)
     found = [_measured(*groups[text]) for text in sorted(groups)]

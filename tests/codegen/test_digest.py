@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from onnxbolt.codegen import digest
-from onnxbolt.codegen.digest import equal_digests, kernel_sources_digest, normalized, sources_digest
+from onnxbolt.codegen.digest import (
+    families_digests,
+    family_sources_digest,
+    holds,
+    kernel_sources_digest,
+    normalized,
+    same_kernels,
+    sources_digest,
+    valid_digests,
+)
 from onnxbolt.codegen.resources import resource_dir
 
 KERNEL = """// A kernel.
@@ -31,8 +40,8 @@ __global__ void Copy(const float* from, float* to) {
 def _forgotten() -> Iterator[None]:
     """Clears the caches of sources, so that one test's changes do not reach later tests."""
     yield
-    digest._kernel_sources_digest.cache_clear()
-    equal_digests.cache_clear()
+    for each in (digest._kernel_sources_digest, digest._table, family_sources_digest):
+        each.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -167,13 +176,55 @@ def test_it_covers_kernels_and_templates(
     assert kernel_sources_digest() != before
 
 
-def test_equal_digests_hold_for_the_sources_that_were_compared(
+def _table(path: Path, sources: object, equal: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.write_text(json.dumps({"sources": sources, "equal": equal}))
+    monkeypatch.setattr(digest, "EQUAL", path)
+    digest._table.cache_clear()
+
+
+def test_measurements_hold_for_families_whose_sources_have_not_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = tmp_path / "equal.json"
-    monkeypatch.setattr(digest, "EQUAL", table)
-    table.write_text(json.dumps({"kernels": kernel_sources_digest(), "equal": ["before"]}))
-    assert equal_digests() == {"before"}
-    equal_digests.cache_clear()
-    table.write_text(json.dumps({"kernels": "others", "equal": ["before"]}))
-    assert equal_digests() == frozenset()
+    now = families_digests()
+    before = {"a": now, "b": now | {"pool": "others"}, "c": now | {"removed": "others"}}
+    _table(tmp_path / "equal.json", before, {}, monkeypatch)
+    assert valid_digests() == {kernel_sources_digest(), "a", "b", "c"}
+    for name in before:
+        assert holds(name, "gemm_sm90")
+    assert [name for name in before if holds(name, "pool")] == ["a", "c"]
+    assert not holds("a", "of_an_extension")
+    assert [name for name in before if holds(name)] == ["a"]
+    assert not holds("unknown", "gemm_sm90")
+    assert not holds("unknown")
+    assert holds(kernel_sources_digest(), "of_an_extension")
+    assert holds(kernel_sources_digest())
+
+
+def test_measurements_hold_for_families_with_the_same_machine_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = families_digests()
+    before = {"a": now | {"pool": "others"}, "b": now | {"pool": "slower"}}
+    equal = {"pool": [["others", now["pool"]], ["slower", "slow"]]}
+    _table(tmp_path / "equal.json", before, equal, monkeypatch)
+    assert [name for name in before if holds(name, "pool")] == ["a"]
+    assert [name for name in before if holds(name)] == ["a"]
+    assert same_kernels("pool", "others")
+    assert not same_kernels("pool", "slow")
+    assert not same_kernels("of_an_extension", "")
+
+
+def test_a_change_of_one_family_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, then = kernel_sources_digest(), families_digests()
+    for name in ("custom_ops", "templates"):
+        shutil.copytree(resource_dir(name), tmp_path / name)
+    monkeypatch.setattr(digest, "resource_dir", tmp_path.joinpath)
+    with (tmp_path / "custom_ops" / "families" / "pool" / "kernel.h").open("a") as header:
+        header.write("int x;")
+    for each in (digest._kernel_sources_digest, family_sources_digest):
+        each.cache_clear()
+    _table(tmp_path / "equal.json", {before: then}, {}, monkeypatch)
+    assert before != kernel_sources_digest()
+    assert {name for name in then if not holds(before, name)} == {"pool"}

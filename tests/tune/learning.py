@@ -44,7 +44,7 @@ def true_us(problem: Problem, config: KernelConfig) -> float:
     return formula_us(problem, config, get(90)) * math.exp(0.1 + wrong + noise)
 
 
-def measurements(found: Sequence[Problem]) -> list[Measurement]:
+def measurements(found: Sequence[Problem], family: str = "gemm_sm90") -> list[Measurement]:
     return [
         Measurement(
             kernel_key(problem, machine()),
@@ -57,7 +57,7 @@ def measurements(found: Sequence[Problem]) -> list[Measurement]:
             1980,
         )
         for problem in found
-        for config in kernels(problem)
+        for config in kernels(problem, family)
     ]
 
 

@@ -13,9 +13,11 @@ import pytest
 
 from onnxbolt.archs import get
 from onnxbolt.cli import main
+from onnxbolt.codegen import digest
+from onnxbolt.codegen.digest import families_digests
 from onnxbolt.errors import InputError
 from onnxbolt.learned.model import CostModel
-from onnxbolt.measurements.keys import canonical
+from onnxbolt.measurements.keys import canonical, kernel_key
 from onnxbolt.measurements.records import Measurement, Status
 from onnxbolt.plan import cost
 from onnxbolt.tune import listing, training
@@ -105,6 +107,27 @@ def test_what_counts_is_what_computes_correct_results_with_todays_kernels(
         second.config: 77.0,
         third.config: third.us,
     }
+
+
+def test_measurements_with_other_sources_count_for_the_families_that_stayed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both where they are looked up and where they are learned from."""
+    (problem,) = learning.problems(1)
+    rows = [
+        dataclasses.replace(row, key=row.key.replace(learning.machine().templates, "before"))
+        for family in ("gemm_sm90", "gemm_2x")
+        for row in learning.measurements([problem], family)
+    ]
+    database.add(*rows)
+    sources = families_digests() | {"gemm_2x": "others"}
+    monkeypatch.setattr(digest, "_earlier", lambda: {"before": sources})
+    kept = {row.config for row in rows if row.family == "gemm_sm90"}
+    assert 0 < len(kept) < len(rows)
+    assert database.tried(kernel_key(problem, learning.machine())) == kept
+    (found,) = measured_in(database)
+    assert set(found.kernels) == kept
+    assert database.measurements(rows[0].key) == rows  # as they are stored
 
 
 UNKNOWN: list[Any] = [None, [], "H200", 90, {}, {"gpu": []}, {"templates": []}]
