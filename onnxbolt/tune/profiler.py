@@ -44,12 +44,7 @@ class Profiler:
 
     def __init__(self, arch: int, command: Sequence[str] = ()) -> None:
         self._arch = arch
-        self._command = tuple(command) or (
-            sys.executable,
-            "-P",
-            worker.__file__,
-            str(profiler_library(arch)),
-        )
+        self._command = tuple(command) or worker_command(profiler_library(arch))
         self._child: Child | None = None
         self._best: dict[Problem, float] = {}  # microseconds, of correct results
 
@@ -222,6 +217,11 @@ class Profiler:
         if self._child:
             self._child.kill()
             self._child = None
+
+
+def worker_command(library: Path | str) -> tuple[str, ...]:
+    """The command of a worker (worker.py) with the profiler's library."""
+    return sys.executable, "-P", worker.__file__, str(library)
 
 
 def machine_of(arch: int, device: Mapping[str, Any]) -> Machine:

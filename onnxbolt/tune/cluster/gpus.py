@@ -45,7 +45,8 @@ def admit(pool: Pool, worker: Worker, facts: dict[str, Any]) -> None:
     checks.integer("power_limit", device["power_limit"], 0, UNBOUNDED)
     worker.machine = machine_of(arch, device)
     worker.cudnn = checks.integer("cuDNN", facts["cuDNN"], 0, UNBOUNDED)
-    if others := {each.cudnn for each in pool.admitted(worker.machine)} - {worker.cudnn}:
+    workers = [each for each in pool.admitted(worker.machine) if each.stand_in is None]
+    if others := {each.cudnn for each in workers} - {worker.cudnn}:
         raise RefusedError(f"its cuDNN is {worker.cudnn}, and that of the others {others.pop()}")
 
 
@@ -138,6 +139,19 @@ class ClusterGpus(Gpus):
         return self._pool.cancel({job for job, of in self._tasks.items() if task in (None, of[0])})
 
     def _measure(self, worker: Worker, problem: Problem, racing: Candidates) -> list[Measurement]:
+        """Measurements on the worker's GPU, of which the best is kept."""
+        found = (
+            worker.stand_in.measure(problem, racing)
+            if worker.stand_in is not None
+            else self._asked(worker, problem, racing)
+        )
+        for measurement in found:
+            best = self._best.get(problem)
+            if measurement.status is Status.OK and (best is None or measurement.us < best.us):
+                self._best[problem] = measurement
+        return found
+
+    def _asked(self, worker: Worker, problem: Problem, racing: Candidates) -> list[Measurement]:
         """Checked measurements. Raises ValueError for those that the worker cannot have made."""
         reply = self._pool.ask(
             worker,
@@ -161,10 +175,6 @@ class ClusterGpus(Gpus):
         asked = [config for config, _ in racing]
         if [measurement.config for measurement in found[: len(asked)]] != asked:
             raise ValueError("measurements of other candidates")
-        for measurement in found:
-            best = self._best.get(problem)
-            if measurement.status is Status.OK and (best is None or measurement.us < best.us):
-                self._best[problem] = measurement
         return found
 
 
@@ -178,7 +188,10 @@ class ClusterRacing(Racing):
 
     @property
     def cudnn(self) -> int:
-        return max((each.cudnn for each in self._pool.admitted(self._machine)), default=0)
+        workers = self._pool.admitted(self._machine)
+        if any(each.stand_in for each in workers):
+            return super().cudnn  # theirs, too, when they have joined
+        return max((each.cudnn for each in workers), default=0)
 
     @property
     def slots(self) -> int:
@@ -188,7 +201,7 @@ class ClusterRacing(Racing):
         def run(worker: Worker, moved: bool) -> list[Lap | None] | RaceError:
             return self._run(worker, race)
 
-        job = Job(("race", number), self._machine, run, self._outbox)
+        job = Job(("race", number), self._machine, run, self._outbox, away=True)
         self._numbers[job] = number
         self._pool.submit(job)
 

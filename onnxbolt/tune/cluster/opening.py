@@ -11,6 +11,7 @@ from onnxbolt.spelling import option
 from onnxbolt.tune.cluster.compilers import Compilers, admit_compiler
 from onnxbolt.tune.cluster.gpus import ClusterGpus, admit, machines_of
 from onnxbolt.tune.cluster.pool import Messages, Pool
+from onnxbolt.tune.cluster.standing_in import stand_ins
 
 
 @contextlib.contextmanager
@@ -33,9 +34,10 @@ def cluster_gpus(
         if options.scheduler
         else local_cluster(uuids)
     )
+    here = stand_ins(uuids)
     with (
         connected as client,
-        Pool(client, "GPU", admit, messages) as pool,
+        Pool(client, "GPU", admit, messages, here) as pool,
         Pool(client, "CPU", admit_compiler, messages) as compilers,
     ):
         workers = pool.wait(max(len(uuids), 1))

@@ -19,6 +19,7 @@ from onnxbolt import checks
 from onnxbolt.errors import InputError, OnnxboltError
 from onnxbolt.measurements.records import Machine
 from onnxbolt.tune.cluster import tasks
+from onnxbolt.tune.cluster.standing_in import StandIn
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -29,6 +30,7 @@ _ASKING = 60.0  # seconds of a task that measures nothing, besides those for the
 _ARRIVAL = 60.0  # seconds without any worker after which there is an error
 _SETTLING = 10.0  # seconds for another worker to join while all are refused
 _WORTH_MOVING = 2.0  # seconds that a job waits for its worker before an idle one takes it over
+_ENDING = 10.0  # seconds that a stand-in's last job may take
 _ATTEMPTS = 3  # times that a job may run on a worker that dies or hangs meanwhile
 
 
@@ -38,10 +40,6 @@ class _LostError(Exception):
 
 class _HungError(Exception):
     """The worker does not answer in time."""
-
-
-class _BusyError(Exception):
-    """Another process uses the worker's GPU."""
 
 
 class RefusedError(Exception):
@@ -61,6 +59,7 @@ class Worker:
     running: Job | None = None
     gone: threading.Event = field(default_factory=threading.Event)
     libraries: set[str] = field(default_factory=set)  # digests of those that were sent
+    stand_in: StandIn | None = None  # this process in the place of a worker
 
     def runs(self, subject: Hashable) -> bool:
         return self.running is not None and self.running.subject == subject
@@ -75,6 +74,7 @@ class Job:
     machine: Machine | None
     run: Callable[[Worker, bool], Any]
     outbox: queue.SimpleQueue[tuple[Job, Any, float]]
+    away: bool = False  # in a process of a worker alone
     attempts: int = 0
     since: float = field(default_factory=time.monotonic)
 
@@ -89,12 +89,16 @@ class Pool:
         resource: str,
         admit: Callable[[Pool, Worker, dict[str, Any]], None],
         messages: Messages,
+        stand_ins: Collection[StandIn] = (),
     ) -> None:
+        """Each of `stand_ins` does the jobs of a worker of its name until that one has joined."""
         self._client, self._resource, self._messages = client, resource, messages
-        self._admit = admit
+        self._admit, self._stand_ins = admit, stand_ins
+        self._threads: list[threading.Thread] = []  # those of stand-ins
         self._changed = threading.Condition()
         self._workers: dict[str, Worker] = {}
         self._refused: dict[str, str] = {}  # addresses of workers that are not used, and why
+        self._digests: dict[tuple[Path, int, int], str] = {}  # digests of files
         self._homes: dict[Hashable, Worker] = {}
         self._waiting: list[Job] = []
         self._seen = time.monotonic()  # when there was a worker for the last time
@@ -102,6 +106,10 @@ class Pool:
         self._closed = threading.Event()
 
     def __enter__(self) -> Pool:
+        with self._changed:
+            for stand_in in self._stand_ins:
+                name = stand_in.name
+                self._begin(Worker(f"here/{name}", name, stand_in=stand_in), 1)
         threading.Thread(target=self._watch, name="onnxbolt-cluster", daemon=True).start()
         return self
 
@@ -109,6 +117,8 @@ class Pool:
         self._closed.set()
         with self._changed:
             self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(_ENDING)
 
     def submit(self, job: Job) -> None:
         with self._changed:
@@ -175,9 +185,12 @@ class Pool:
 
     def send(self, worker: Worker, library: Path) -> str:
         """The name of a library on the worker, to which it is sent unless the worker has it."""
-        data = library.read_bytes()
-        digest = tasks.digest_of(data)
+        file = library.stat()
+        content = library, file.st_ino, file.st_mtime_ns
+        digest = self._digests.get(content, "")
         if digest not in worker.libraries:
+            data = library.read_bytes()
+            digest = self._digests[content] = tasks.digest_of(data)
             self._call(worker, tasks.store, _ASKING, digest, data)
             worker.libraries.add(digest)
         return digest
@@ -196,7 +209,7 @@ class Pool:
         finally:
             future.release()
         if "busy" in reply:
-            raise _BusyError(reply["busy"])
+            raise tasks.BusyError(reply["busy"])
         if "failure" in reply:
             raise OnnxboltError(checks.text("failure", reply["failure"]))
         return reply
@@ -236,7 +249,8 @@ class Pool:
                     if address not in self._workers and address not in self._refused:
                         self._join(Worker(address, str(facts["name"])), facts)
                 for address in self._workers.keys() - here.keys():
-                    self._leave(self._workers[address])
+                    if self._workers[address].stand_in is None:
+                        self._leave(self._workers[address])
                 if self._workers:
                     self._seen = time.monotonic()
                 self._changed.notify_all()
@@ -246,9 +260,15 @@ class Pool:
         if facts["nthreads"] != slots:
             self._leave(worker, f"start it with --nthreads {slots}, as many as {self._resource}")
             return
+        self._begin(worker, slots)
+
+    def _begin(self, worker: Worker, slots: int) -> None:
         self._workers[worker.address] = worker
         name = f"onnxbolt-{worker.name}"
-        threading.Thread(target=self._serve, args=(worker, slots), name=name, daemon=True).start()
+        thread = threading.Thread(target=self._serve, args=(worker, slots), name=name, daemon=True)
+        if worker.stand_in is not None:
+            self._threads.append(thread)
+        thread.start()
 
     def _leave(self, worker: Worker, refused: str = "") -> None:
         """The worker gets no more jobs. The caller holds the lock."""
@@ -262,10 +282,37 @@ class Pool:
 
     def _serve(self, worker: Worker, slots: int) -> None:
         """Runs jobs on a worker as long as both are there."""
+        if worker.stand_in is not None:
+            with worker.stand_in:
+                self._serve_admitted(worker, slots, self._admit_stand_in)
+        else:
+            self._serve_admitted(worker, slots, self._admit_worker)
+
+    def _admit_stand_in(self, worker: Worker) -> None:
+        assert worker.stand_in is not None
+        worker.machine = worker.stand_in.machine
+
+    def _admit_worker(self, worker: Worker) -> None:
+        reply = self._call(worker, tasks.hello, _ASKING)
+        self._check_versions(reply["versions"])
+        self._relieve(worker)
+        self._admit(self, worker, reply)
+
+    def _relieve(self, worker: Worker) -> None:
+        """Let a worker have the GPU and the subjects of its stand-in, if there is one."""
+        with self._changed:
+            for other in list(self._workers.values()):
+                if other.stand_in is not None and other.name == worker.name:
+                    self._leave(other)
+                    while other.running is not None:
+                        self._changed.wait(_LOOK)
+                    self._homes.update(
+                        (subject, worker) for subject, home in self._homes.items() if home is other
+                    )
+
+    def _serve_admitted(self, worker: Worker, slots: int, admit: Callable[[Worker], None]) -> None:
         try:
-            reply = self._call(worker, tasks.hello, _ASKING)
-            self._check_versions(reply["versions"])
-            self._admit(self, worker, reply)
+            admit(worker)
             with self._changed:
                 worker.admitted = True
                 self._changed.notify_all()
@@ -288,7 +335,7 @@ class Pool:
                 outcome = job.run(worker, moved)
             except (OnnxboltError, OSError) as error:
                 outcome = OnnxboltError(str(error))
-            except _BusyError:
+            except tasks.BusyError:
                 self._again(worker, job)
                 continue
             except (_LostError, _HungError) as error:
@@ -323,7 +370,9 @@ class Pool:
         ranked = [
             (rank, job.since, number, job)
             for number, job in enumerate(self._waiting)
-            if job.machine == worker.machine and (rank := self._rank(worker, job)) is not None
+            if job.machine == worker.machine
+            and not (job.away and worker.stand_in)
+            and (rank := self._rank(worker, job)) is not None
         ]
         return min(ranked)[-1] if ranked else None
 

@@ -7,15 +7,15 @@ process measures on the GPU. A worker with a GPU has one thread, so one object h
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
 import platform
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +32,20 @@ from onnxbolt.families import config_from
 from onnxbolt.measurements.keys import problem_from
 from onnxbolt.measurements.records import Machine
 from onnxbolt.options import cache_directory
-from onnxbolt.tune import racing, worker
+from onnxbolt.tune import racing
 from onnxbolt.tune.cuda import CudaError, Stream
 from onnxbolt.tune.library import cutlass_version
-from onnxbolt.tune.profiler import Profiler
+from onnxbolt.tune.profiler import Profiler, worker_command
 from onnxbolt.tune.rows import values_of
 from onnxbolt.tune.sessions import cudnn_version
 from onnxbolt.verify.session import CUDA, available_providers
 
 LOCK_SECONDS = 60.0  # that a task waits for the GPU
 Task = Callable[..., bytes]
+
+
+class BusyError(Exception):
+    """Another process uses the GPU."""
 
 
 def versions() -> dict[str, str]:
@@ -144,10 +148,10 @@ def digest_of(data: bytes) -> str:
 def _on_gpu(request: bytes, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> bytes:
     """The reply to a request, while no other process measures on the GPU."""
     try:
-        with _gpu_lock().acquire(timeout=LOCK_SECONDS):
+        with alone_on((*gpu.uuids(), "none")[0]):
             return _reply(answer(json.loads(request)))
-    except Timeout:
-        return _reply({"busy": "another process measures on the GPU"})
+    except BusyError as error:
+        return _reply({"busy": str(error)})
     except OnnxboltError as error:
         return _reply({"failure": str(error)})
 
@@ -166,12 +170,23 @@ def read_reply(reply: bytes) -> dict[str, Any]:
     return values | {"data": data}
 
 
+@contextlib.contextmanager
+def alone_on(uuid: str) -> Iterator[None]:
+    """While this lasts, no other process measures on this host's GPU with this UUID. Raises
+    BusyError."""
+    try:
+        lock = _gpu_lock(uuid).acquire(timeout=LOCK_SECONDS)
+    except Timeout:
+        raise BusyError("another process measures on the GPU") from None
+    with lock:
+        yield
+
+
 @functools.cache
-def _gpu_lock() -> FileLock:
-    """The lock of this worker's GPU on its host."""
+def _gpu_lock(uuid: str) -> FileLock:
     directory = cache_directory() / "gpus"
     directory.mkdir(exist_ok=True)
-    return FileLock(directory / f"{(*gpu.uuids(), 'none')[0]}.lock")
+    return FileLock(directory / f"{uuid}.lock")
 
 
 @functools.cache
@@ -190,4 +205,4 @@ def _profiler(values: dict[str, Any]) -> Profiler:
 @functools.cache
 def _profiler_of(arch: int, library: str) -> Profiler:
     """The profiler of this worker, whose child process goes on from task to task."""
-    return Profiler(arch, (sys.executable, "-P", worker.__file__, library))
+    return Profiler(arch, worker_command(library))

@@ -16,7 +16,7 @@ import pytest
 
 from onnxbolt.codegen.render import Instance, instance_name
 from onnxbolt.tune import stage
-from onnxbolt.tune.cluster import gpus
+from onnxbolt.tune.cluster import gpus, opening
 from onnxbolt.tune.library import Result
 
 ROOT = Path(__file__).parents[3]
@@ -60,6 +60,7 @@ def fake_cluster(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Cluster:
     monkeypatch.setenv("FAKE_GPU", str(fake))
     monkeypatch.setattr("onnxbolt.gpu.local_arch", lambda: "sm_90a")
     monkeypatch.setattr("onnxbolt.gpu.uuids", lambda: UUIDS)
+    monkeypatch.setattr(opening, "stand_ins", lambda uuids: [])
     monkeypatch.setattr(gpus, "profiler_library", lambda arch: profiler)
     monkeypatch.setattr(stage, "_build", lambda _, *asked: found.build(*asked))
     command = connecting.worker_command

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,6 +77,26 @@ def test_a_job_whose_reply_is_wrong_ends(reply: bytes) -> None:
         _, outcome, _ = outbox.get(timeout=10)
     assert isinstance(outcome, OnnxboltError)
     assert worker.gone.wait(10)
+
+
+def test_a_library_is_read_once_for_each_worker(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library, reads, read_bytes = tmp_path / "kernel.so", [], Path.read_bytes
+    library.write_bytes(b"kernel")
+
+    def reading(path: Path) -> bytes:
+        reads.append(path)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", reading)
+    workers = opened({"store": b"{}\n"})
+    first, second = Worker(HERE, "first"), Worker(HERE, "second")
+    digests = {workers.send(each, library) for each in (first, first, second, second)}
+    assert digests == {tasks.digest_of(b"kernel")}
+    assert len(reads) == 2
+    library.write_bytes(b"another kernel")
+    assert workers.send(first, library) == tasks.digest_of(b"another kernel")
 
 
 def test_a_worker_that_is_lost_takes_none_that_has_joined_at_its_address_along() -> None:
