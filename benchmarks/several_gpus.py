@@ -1,11 +1,14 @@
 """The duration of tuning with one, two and four GPUs of one host.
 
-    # resnet50 at batch 32; writes results/several_gpus-<gpu>.json
+    # resnet50, with an open batch and at batch 32; writes results/several_gpus-<gpu>.json
     python -m benchmarks.several_gpus
     # kernels alone, which needs no onnxruntime-gpu; with empty caches for 1 and 4 GPUs only
-    python -m benchmarks.several_gpus bert_base --fuse all --cold 1 4
+    python -m benchmarks.several_gpus bert_base --batch 32 --fuse all --cold 1 4
     # with the kernels that are compiled in DIR, whose database is emptied
     python -m benchmarks.several_gpus --cache DIR
+
+At batch 32 ResNet-50 has 32 problems, and one GPU has measured them in seconds. With an open batch
+it has 183, since it is tuned for batches from 1 to 64.
 
 A model is tuned by the first number of --cold with an empty cache directory, and then by each
 number of --gpus with all kernels compiled and an empty database; at last by the other numbers of
@@ -18,6 +21,7 @@ tune once more: they have to measure nothing and to choose the same kernels.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import os
 import sys
@@ -36,6 +40,8 @@ from onnxbolt.options import Options
 from onnxbolt.tune.database import default_path
 
 MODELS = ("resnet50",)
+OPEN, MOST = "open", 64  # an open batch, and the largest one that is tuned for by default
+BATCHES = (OPEN, "32")
 GPUS = (1, 2, 4)
 COLD, COMPILED, AGAIN = "cold", "compiled", "again"
 
@@ -47,34 +53,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {most} GPUs of a supported architecture are needed", file=sys.stderr)
         return 1
     rows: list[Row] = []
-    for name in chosen.models or MODELS:
+    for name, batch in itertools.product(chosen.models or MODELS, chosen.batch):
         values: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), "fuse": chosen.fuse}
-        rows.append(Row(name, chosen.batch, "fp16", values=values))
-        for line in _survive(name, chosen, values):
+        if batch == OPEN:
+            rows.append(Row(f"{name}, batches from 1", MOST, "fp16", values=values))
+        else:
+            rows.append(Row(name, int(batch), "fp16", values=values))
+        for line in _survive(name, batch, chosen, values):
             write_results("several_gpus", rows, chosen.out, chosen.append)
-            say(f"{name}: {line}")
+            say(f"{rows[-1].name}: {line}")
     return 0
 
 
-def _survive(name: str, chosen: argparse.Namespace, values: dict[str, Any]) -> Iterator[str]:
+def _survive(
+    name: str, batch: str, chosen: argparse.Namespace, values: dict[str, Any]
+) -> Iterator[str]:
     """As `measured`; a failure is noted, and ends the model's runs."""
     try:
         with tempfile.TemporaryDirectory(prefix="onnxbolt-cold-") as scratch:
-            yield from measured(name, chosen, values, Path(scratch))
+            yield from measured(name, batch, chosen, values, Path(scratch))
     except Exception as error:  # any failure: the other models are still to be measured
         values["failure"] = f"{type(error).__name__}: {error}"[:500]
         yield values["failure"]
 
 
 def measured(
-    name: str, chosen: argparse.Namespace, values: dict[str, Any], scratch: Path
+    name: str, batch: str, chosen: argparse.Namespace, values: dict[str, Any], scratch: Path
 ) -> Iterator[str]:
     """Add the results of one run after another to `values`, with a line for each."""
     end = time.monotonic() + chosen.within
 
     def tuned(count: int) -> Run:
         options = Options(tune=True, budget=chosen.budget, fuse=chosen.fuse, gpus=count)
-        return isolated(tune_model, name, chosen.batch, options)
+        size = batch if batch == OPEN else int(batch)
+        return isolated(tune_model, name, size, options)
 
     cold, first = [(COLD, count) for count in chosen.cold], 0 if chosen.cache else 1
     runs = [
@@ -129,10 +141,16 @@ def facts(run: Run) -> dict[str, Any]:
     }
 
 
+def _batch(text: str) -> str:
+    return text if text == OPEN else str(int(text))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default: {' '.join(MODELS)}")
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument(
+        "--batch", type=_batch, nargs="+", default=BATCHES, metavar="N", help=f"{OPEN} or numbers"
+    )
     parser.add_argument("--gpus", type=int, nargs="+", default=GPUS, metavar="N")
     parser.add_argument("--cold", type=int, nargs="*", default=GPUS, metavar="N")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="with compiled kernels")
@@ -145,7 +163,7 @@ def _parser() -> argparse.ArgumentParser:
         type=time_argument,
         default=math.inf,
         metavar="TIME",
-        help="for each model; no further run is begun then, e.g. 4m (default: all runs)",
+        help="for each job; no further run is begun then, e.g. 4m (default: all runs)",
     )
     parser.add_argument(
         "--out", type=Path, help="result file (default: benchmarks/results/several_gpus-<gpu>.json)"

@@ -90,8 +90,9 @@ def _survive(name: str, chosen: argparse.Namespace) -> Row:
     return Row(name, chosen.batch, "fp16", values=values)
 
 
-def _model(name: str, batch: int) -> onnx.ModelProto:
-    """A model of models/ in fp16 at `batch`, or an export, whose batch is its own."""
+def _model(name: str, batch: int | str) -> onnx.ModelProto:
+    """A model of models/ in fp16 at `batch`, a number or a dimension's name, or an export, whose
+    batch is its own."""
     return load(STORED, BY_NAME[name]) if name in BY_NAME else build(name, batch, "fp16")
 
 
@@ -130,7 +131,7 @@ def values_of(cold: Run, warm: Run) -> dict[str, Any]:
     }
 
 
-def tune_model(name: str, batch: int, options: Options) -> Run:
+def tune_model(name: str, batch: int | str, options: Options) -> Run:
     """Tune in a new process, so that nothing that an earlier run left in memory makes this run
     faster."""
     model = _model(name, batch)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from benchmarks import several_gpus
@@ -26,8 +27,10 @@ class Tuner:
 
     def __init__(self) -> None:
         self.calls: list[tuple[int | str, bool, bool]] = []
+        self.models: list[onnx.ModelProto] = []
 
-    def __call__(self, *_: object, options: Options, **__: object) -> Tuning:
+    def __call__(self, model: onnx.ModelProto, *, options: Options, **__: object) -> Tuning:
+        self.models.append(model)
         kernel = cache_directory() / "candidates" / "kernel.so"
         known = default_path().exists()
         self.calls.append((options.gpus, kernel.exists(), known))
@@ -56,7 +59,8 @@ def tuner(monkeypatch: pytest.MonkeyPatch) -> Tuner:
 def run(tmp_path: Path) -> Rows:
     def rows(*arguments: str) -> list[dict[str, Any]]:
         out = tmp_path / "results.json"
-        assert several_gpus.main(["dlrm_mlp", *arguments, "--out", str(out)]) == 0
+        batch = () if "--batch" in arguments else ("--batch", "32")
+        assert several_gpus.main(["dlrm_mlp", *batch, *arguments, "--out", str(out)]) == 0
         return list(json.loads(out.read_text())["rows"])
 
     return rows
@@ -97,7 +101,7 @@ def test_kernels_of_another_cache_need_no_cold_run_first(
 def test_a_run_that_compiles_is_repeated(
     tuner: Tuner, run: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def other_kernels(*given: object, options: Options, **more: object) -> Tuning:
+    def other_kernels(*given: onnx.ModelProto, options: Options, **more: Any) -> Tuning:
         (cache_directory() / f"kernels of {options.gpus}.so").touch()
         return tuner(*given, options=options, **more)
 
@@ -106,6 +110,21 @@ def test_a_run_that_compiles_is_repeated(
     assert row["values"]["cold"]["4"]["compiled"] == 2
     assert row["values"]["compiled"]["1"]["compiled"] == 0
     assert tuner.calls[:3] == [(4, False, False), (1, True, False), (1, True, False)]
+
+
+def test_an_open_batch_is_a_job_of_its_own(tuner: Tuner, run: Rows) -> None:
+    batched, one = run("--batch", "open", "8", "--gpus", "1", "--cold", "4")
+    assert (batched["name"], batched["batch"]) == ("dlrm_mlp, batches from 1", 64)
+    assert (one["name"], one["batch"]) == ("dlrm_mlp", 8)
+    assert tuner.calls[: len(tuner.calls) // 2] == tuner.calls[len(tuner.calls) // 2 :]
+    shapes = [
+        [
+            axis.dim_param or axis.dim_value
+            for axis in model.graph.input[0].type.tensor_type.shape.dim
+        ]
+        for model in tuner.models
+    ]
+    assert {shape[0] for shape in shapes} == {"open", 8}
 
 
 def test_no_run_begins_when_the_time_is_over(tuner: Tuner, run: Rows) -> None:
