@@ -47,6 +47,7 @@ from onnxbolt.canonicalize import (
     rotary_form,
     scale_shift,
     shape_form,
+    snake_form,
     split_axes,
     sum_form,
     transpose_form,
@@ -118,6 +119,7 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (activations.run, "decomposed activations recognized"),
     # a decomposed activation would read its argument twice, as if that were stored
     (shape_form.run, "sizes read from images that are stored anyway"),
+    (snake_form.run, "Snake activations recognized"),
     # an activation is one node now
     (rearranged_activations.run, "activations moved in front of Reshapes and Transposes"),
     (glu_form.run, "products of gated units divided"),

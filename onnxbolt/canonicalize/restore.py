@@ -9,7 +9,13 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnxbolt.canonicalize import attention_form, group_norm_form, norm_form, rotary_form
+from onnxbolt.canonicalize import (
+    attention_form,
+    group_norm_form,
+    norm_form,
+    rotary_form,
+    snake_form,
+)
 from onnxbolt.canonicalize.recognition import Recognition
 from onnxbolt.epilogues import EPILOGUES
 from onnxbolt.graph import promises
@@ -49,7 +55,9 @@ def restore(graph: gs.Graph) -> int:
             continue
         first, *more = node.expansion
         standard = not more and not first.domain and _defined(first.op_type, graph.opset, x)
-        if x.dtype == node.recognition.dtype:
+        if node.op == snake_form.OP and _is_moved(node, x):
+            made = snake_form.written(graph, node, [x, *factors], y)
+        elif x.dtype == node.recognition.dtype:
             made = _originals(graph, node, x, y)
         elif node.op == group_norm_form.OP:
             made = _in_type(graph, node, x, y)
@@ -61,6 +69,11 @@ def restore(graph: gs.Graph) -> int:
             made = norm_form.written(graph, node, [x, *factors], y)
         graph.nodes[at:at] = made
     return len(internal)
+
+
+def _is_moved(node: gs.Node, x: gs.Tensor) -> bool:
+    """True if x has another type or layout than at recognition."""
+    return bool(x.dtype != node.recognition.dtype or x.name != node.recognition.x)
 
 
 def _defined(op: str, opset: int, x: gs.Tensor) -> bool:

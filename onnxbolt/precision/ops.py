@@ -60,6 +60,7 @@ _OTHERS_SAFE = frozenset(
         "ScatterND",
         "Selu",
         "Sign",
+        "Snake",  # canonicalize/snake_form.py
         "Softmax",
         "Softsign",
         "Sqrt",

@@ -40,6 +40,7 @@ _BOUNDED = frozenset(
         "Round",
         "Selu",
         "Sign",
+        "Snake",
         "Softsign",
         "ThresholdedRelu",
     }
