@@ -26,6 +26,11 @@ namespace sm90 {
 
 constexpr int kPairedColumns = 16;
 
+// The column of the result that column `product` of the product is, where results are codes.
+CUTLASS_HOST_DEVICE constexpr int ColumnOfCodes(int product) {
+  return product / 16 * 16 + product % 8 / 2 * 4 + product % 16 / 8 * 2 + product % 2;
+}
+
 // A step that reads codes, as kernels compute it that subtract zero points as they read.
 template <class Step>
 using Centred = std::conditional_t<
@@ -148,19 +153,19 @@ class CodesEpilogue : public Epilogue<Shape> {
                   kCount = kColumns / 2;
     const int tile_column = unit_column + Column;
     cutlass::Array<float, kCount> x;
+    if constexpr (std::is_same_v<Sum, float>) {
 #pragma unroll
-    for (int i = 0; i < kCount; i += 2 * kNeighbours) {
+      for (int i = 0; i < kCount; ++i) x[i] = sums[Column / 2 + i];
+    } else {
 #pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        const auto offsets = to.template offsets<kNeighbours>(
-            unit_row + this->first_row() + 8 * row, tile_column + column_of(i));
+      for (int i = 0; i < kCount; i += 2 * kNeighbours) {
 #pragma unroll
-        for (int j = i; j < i + 2 * kNeighbours; ++j) {
-          if (row_of(j) != row) continue;
-          if constexpr (std::is_same_v<Sum, float>)
-            x[j] = sums[Column / 2 + j];
-          else
-            x[j] = float(sums[Column / 2 + j] + offsets[place_of(j)]);
+        for (int row = 0; row < 2; ++row) {
+          const auto offsets = to.template offsets<kNeighbours>(
+              unit_row + this->first_row() + 8 * row, tile_column + column_of(i));
+#pragma unroll
+          for (int j = i; j < i + 2 * kNeighbours; ++j)
+            if (row_of(j) == row) x[j] = float(sums[Column / 2 + j] + offsets[place_of(j)]);
         }
       }
     }

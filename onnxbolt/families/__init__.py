@@ -13,7 +13,7 @@ from typing import Any
 
 from onnxbolt import checks
 from onnxbolt.archs import Arch, get
-from onnxbolt.dtypes import DType
+from onnxbolt.dtypes import INTEGERS, DType
 from onnxbolt.families import row
 from onnxbolt.families.attention import Attention
 from onnxbolt.families.attention_sm90 import AttentionSm90
@@ -56,6 +56,7 @@ from onnxbolt.problems import (
     QuantizedConvProblem,
     QuantizedGemmProblem,
     QuantizeProblem,
+    StemCodesProblem,
 )
 from onnxbolt.registry import EXTENSIONS_FROM, NotInstalledError, Registry
 
@@ -200,6 +201,21 @@ def multiplies_codes(archs: Collection[int] = ()) -> bool:
 def makes_codes() -> bool:
     """True if planning may choose kernels that make codes of values."""
     return QuantizeProblem in problem_types().values()
+
+
+def stem_makes_codes(stem: Stem, dtype: DType, archs: Collection[int] = ()) -> bool:
+    """True if planning may choose kernels for this stem convolution that end with codes of a type,
+    on each of `archs` if there are some."""
+    able = [
+        family
+        for family in _planned()
+        if StemCodesProblem in family.problems
+        and StemCodesProblem not in family.unmeasured
+        and family.reads_nchw(stem)
+    ]
+    if not able or dtype not in INTEGERS or stem.widths[-1] % dtype.alignment:
+        return False
+    return all(any(family.runs_on(get(arch)) for family in able) for arch in archs)
 
 
 def convolves_by_channel() -> bool:

@@ -7,6 +7,7 @@ Epilogues of different anchors may overlap: both convolutions before a residual 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import onnx_graphsurgeon as gs
@@ -131,7 +132,7 @@ def _follow(
     followed, refusals = list(links), list[Refusal]()
     tensor, layer = anchor.output, anchor
     while True:
-        found = _next(layer, followed, tensor, pinned, several)
+        found = _next(layer, followed, tensor, pinned, several, graph.archs)
         if is_skipped(graph, *(node for link in found.links for node in link.nodes)):
             found = _stays(found.links)
         refusals += found.refusals
@@ -148,7 +149,12 @@ def _follow(
 
 
 def _next(
-    anchor: Anchor, before: list[Link], tensor: gs.Tensor, pinned: set[str], several: bool
+    anchor: Anchor,
+    before: list[Link],
+    tensor: gs.Tensor,
+    pinned: set[str],
+    several: bool,
+    archs: Sequence[int],
 ) -> Continuation:
     """The links that the node behind `tensor` adds.
 
@@ -162,9 +168,21 @@ def _next(
             return Continuation(beside if fits([*before, *beside]) else ())
         return _past(anchor, before, tensor) if several else Continuation()
     reader = tensor.outputs[0]
-    if anchor.dtype.bytes == 2 and reader.op == "Cast" and of_image(CODES_OF_VALUES, reader):
-        return Continuation()  # the kernel that makes the codes reads values of 16 bits
+    codes = of_image(CODES_OF_VALUES, reader) if reader.op == "Cast" else None
+    if codes is not None and anchor.dtype.bytes == 2:
+        return _encoded(anchor, *codes, pinned, archs)
     return _written(links_over(reader, tensor, anchor, before), pinned)
+
+
+def _encoded(
+    anchor: Anchor, alone: Anchor, link: Link, pinned: set[str], archs: Sequence[int]
+) -> Continuation:
+    """The link by which a kernel ends with the codes that one of their own, `alone`, would make;
+    without it, that one reads values of 16 bits."""
+    made = link.step.row.cast
+    if made is None or not anchor.op.ends_with_codes(anchor, made, archs):
+        return Continuation()
+    return _written(Continuation((replace(link, nodes=alone.nodes),)), pinned)
 
 
 def _written(found: Continuation, pinned: set[str]) -> Continuation:

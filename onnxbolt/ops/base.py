@@ -384,6 +384,10 @@ class FusedOp:
         """The type of x where x are indices; None where x is of the element type."""
         return None
 
+    def ends_with_codes(self, anchor: Anchor, dtype: DType, archs: Sequence[int]) -> bool:
+        """True if kernels for values may end with codes of a type, on each of `archs`."""
+        return False
+
     def beside(self, anchor: Anchor, tensor: gs.Tensor) -> tuple[Link, ...]:
         """The links by which a kernel writes the multi-use value `tensor`, at which an epilogue
         would end, and something made of it, too; none by default."""

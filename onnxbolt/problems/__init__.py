@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from onnxbolt.problems.attention import MAX_HEAD, AttentionProblem
 from onnxbolt.problems.base import Problem, Reference
-from onnxbolt.problems.conv import ConvProblem
+from onnxbolt.problems.conv import ConvProblem, StemCodesProblem
 from onnxbolt.problems.conv3d import Conv3dProblem
 from onnxbolt.problems.conv_transpose import ConvTranspose3dProblem, ConvTransposeProblem
 from onnxbolt.problems.deformable_attention import DeformableAttentionProblem
@@ -60,6 +60,7 @@ __all__ = [
     "Reference",
     "RotaryProblem",
     "SqueezeExciteProblem",
+    "StemCodesProblem",
     "TokenNormProblem",
     "VolumePoolProblem",
 ]

@@ -189,5 +189,46 @@ class ConvProblem(ImageProduct):
         return replace(self, chain=chain, out=out, y_nchw=True, padding=padding)
 
 
+@dataclass(frozen=True)
+class StemCodesProblem(ImageProduct):
+    """A stem convolution of values, NCHW x KRSC -> NPQK, whose epilogue ends with the codes of its
+    result."""
+
+    operation = "conv"
+    nchw = True
+
+    n: int
+    h: int
+    w: int
+    c: int
+    k: int
+    r: int
+    s: int
+    p: int
+    q: int
+    pads: tuple[int, int, int, int]  # top, left, bottom, right
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    groups: int
+    dtype: DType
+    out: DType
+    chain: tuple[str, ...]
+
+    @classmethod
+    def of(cls, values: Product, out: DType) -> StemCodesProblem:
+        """The problem of a stem of values, a ConvProblem, that ends with codes of type `out`."""
+        fields = {name: getattr(values, name) for name in cls.__dataclass_fields__}
+        return cls(**{**fields, "out": out})
+
+    @property
+    def layers(self) -> tuple[StemCodesProblem, ...]:
+        return (self,)
+
+    @property
+    def reference(self) -> None:
+        """None: predictions decide."""
+        return None
+
+
 def _pair(sizes: tuple[int, int]) -> str:
     return str(sizes[0]) if sizes[0] == sizes[1] else f"{sizes[0]}x{sizes[1]}"

@@ -24,6 +24,7 @@ from onnxbolt.canonicalize.quantized import moves
 from onnxbolt.domains import INTERNAL
 from onnxbolt.dtypes import INTEGERS, DType
 from onnxbolt.epilogues import EPILOGUES, steps_of
+from onnxbolt.families import Stem
 from onnxbolt.graph.bodies import bodies_in
 from onnxbolt.graph.edit import auto_pad, is_mean, pinned, producer, sole_use
 from onnxbolt.graph.order import in_order
@@ -75,6 +76,8 @@ class Placement:
         for node in reversed(self._order):
             if node in self._products:
                 self._walk(node)
+            elif self._is_stem(node):
+                self._walk(node, adds=False)
 
     @property
     def products(self) -> list[Product]:
@@ -163,11 +166,26 @@ class Placement:
 
     # --- epilogues --------------------------------------------------------------------------------
 
-    def _walk(self, product: gs.Node) -> None:
-        """Follow the epilogue of a product, or a run of elementwise nodes."""
+    def _is_stem(self, node: gs.Node) -> bool:
+        """True for a stem convolution of values whose kernel ends with codes."""
+        if node.op != "Conv" or node.domain or producer(node.inputs[0]) is not None:
+            return False
+        weight = node.inputs[1]
+        if not isinstance(weight, gs.Constant) or len(weight.shape) != _IMAGE:
+            return False
+        strides, dilations = (
+            tuple(node.attrs.get(name, [1, 1])) for name in ("strides", "dilations")
+        )
+        k, *filters = map(int, weight.shape)
+        groups = int(node.attrs.get("group", 1))
+        stem = Stem(DType.F16, (k,), tuple(filters), strides, dilations, groups, ())
+        return families.stem_makes_codes(stem, self.dtype)
+
+    def _walk(self, product: gs.Node, adds: bool = True) -> None:
+        """Follow the epilogue of a product, which may add tensors, or not."""
         tensor = product.outputs[0]
         while (reader := sole_use(self.graph, tensor)) is not None:
-            if not self._continues(reader, tensor, product):
+            if not (self._continues(reader, tensor, product) if adds else _is_step(reader)):
                 break
             self._inside.add(tensor.name)
             tensor = reader.outputs[0]

@@ -111,6 +111,34 @@ def _inverted_block(zero: int) -> onnx.ModelProto:
     return net.model(_coded(net, net.node("Add", _coded(net, y, 0.03, 128), x), 0.04, 128))
 
 
+def _stems(code: type) -> onnx.ModelProto:
+    """Stem convolutions of values whose results are codes: with a max pool of codes behind, as
+    ResNet's, with channels of one and of several stores, and with images that fill no tile."""
+    net = Net({"x": (2, 3, 45, 83)})
+    zero = 0 if code is I8 else 30
+    ends = list[str]()
+    for k, filter, stride, activation, pools in (
+        (64, 7, 2, "Relu", True),
+        (16, 3, 2, "HardSwish", False),
+        (48, 3, 1, "Relu", False),
+        (96, 5, 1, "Sigmoid", False),
+        (160, 3, 2, "Relu", True),
+    ):
+        weight = net.normal(k, 3, filter, filter, scale=(3 * filter**2) ** -0.5)
+        y = net.node(
+            *("Conv", "x", weight, net.normal(k, scale=0.1)),
+            pads=[filter // 2] * 4,
+            strides=[stride] * 2,
+        )
+        y = _coded(net, net.node(activation, y), 0.021, zero, code)
+        if pools:
+            y = net.node("MaxPool", y, kernel_shape=[3, 3], strides=[2, 2], pads=SAME)
+            y = _coded(net, y, 0.021, zero, code)
+        y = net.node("Conv", y, _weight(net, 32, k, 1, 1, axis=0))
+        ends.append(net.node("GlobalAveragePool", net.node("Relu", y)))
+    return net.model(net.node("Concat", *ends, axis=1))
+
+
 def _transformer(code: type = E4M3, after: bool = False) -> onnx.ModelProto:
     """A block's linear layers in codes; between them values of fp32. `after`: the residual behind
     the norm reads its values, too."""
@@ -163,6 +191,19 @@ def test_blocks_of_images(
     build: Callable[[int], onnx.ModelProto], least: int, zero: int, precision: str, tmp_path: Path
 ) -> None:
     assert len(_verified(build(zero), tmp_path, precision)) >= least
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("code", [I8, U8], ids=lambda code: code.__name__)
+def test_stems_end_with_codes(code: type, precision: str, tmp_path: Path) -> None:
+    """No values are between a stem and the products of its codes."""
+    with planned(named("stem_sm90")):
+        _verified(_stems(code), tmp_path, precision)
+    types = [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node]
+    short = "I8" if code is I8 else "U8"
+    assert sum(f"_Quantize{short}_{'b' * (precision == 'bf16')}f16_nchw" in t for t in types) == 5
+    assert sum(t.startswith("MaxPool_nhwc") and t.endswith(short.lower()) for t in types) == 2
+    assert "QuantizeLinear" not in types
 
 
 @pytest.mark.parametrize("precision", ["keep", "fp16"])

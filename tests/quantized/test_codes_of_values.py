@@ -231,13 +231,15 @@ def test_predictions() -> None:
     assert best[1] < best[0]
 
 
-def _image(between: Callable[[Net, str], str], later: bool = False) -> ModelProto:
+def _image(
+    between: Callable[[Net, str], str], later: bool = False, code: Any = I8, channels: int = 32
+) -> ModelProto:
     """A convolution of codes behind one of values, and what `between` makes of its result."""
     net = Net({"x": (2, 3, 16, 16)}, opset=19, seed=5)
-    numbers = net.const(0.031), net.const(0, I8)
-    values = between(net, net.node("Conv", "x", net.normal(32, 3, 3, 3), pads=[1] * 4))
+    numbers = net.const(0.031), net.const(0, code)
+    values = between(net, net.node("Conv", "x", net.normal(channels, 3, 3, 3), pads=[1] * 4))
     q = net.node("DequantizeLinear", net.node("QuantizeLinear", values, *numbers), *numbers)
-    weight = net.const(net.rng.integers(-127, 128, (32, 32, 1, 1)), I8)
+    weight = net.const(net.rng.integers(-127, 128, (channels, channels, 1, 1)), I8)
     y = net.node("Conv", q, net.node("DequantizeLinear", weight, net.const(0.0021)))
     return net.model(net.node("Add", y, values) if later else net.node("Tanh", y))
 
@@ -288,3 +290,23 @@ def test_scales_without_a_reciprocal_are_left(build: Build, tmp_path: Path) -> N
     """Kernels multiply by it."""
     fused = fusing.fused(_model(build, scale=0.0), tmp_path)
     assert not [op for op in fusing.types(fused) if "QuantizeI8" in op]
+
+
+@pytest.mark.parametrize("code", [I8, np.uint8], ids=lambda code: np.dtype(code).name)
+def test_a_stem_ends_with_codes(code: Any, tmp_path: Path) -> None:
+    model, name = _image(_relu, code=code), DType.of_codes(np.dtype(code))
+    with planned(named("stem_sm90")):
+        fused = fusing.fused(model, tmp_path, "fp16")
+    result = verify(model, fused, providers=[CPU])
+    assert result.passed, result.text()
+    assert name is not None
+    assert fusing.types(fused)[f"FusedConv_Relu_Quantize{name.name}_f16_nchw_f32"] == 1
+
+
+def test_a_stem_of_odd_channels_ends_with_values(tmp_path: Path) -> None:
+    """Codes are stored 16 channels at a time."""
+    model = _image(_relu, channels=24)
+    with planned(named("stem_sm90")):
+        fused = fusing.fused(model, tmp_path, "fp16")
+    types = fusing.types(fused)
+    assert types["FusedConv_Relu_f16_nchw_f32"] == types["FusedQuantize_QuantizeI8_f16"] == 1

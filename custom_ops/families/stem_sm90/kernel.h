@@ -7,7 +7,8 @@
 // (sm90/stem/kernel.h).
 //
 // Constraints: fp16 or bf16 products; the filter's extents and strides are the configuration's; no
-// groups, no dilation and no residual; output channels are multiples of 16 bytes.
+// groups, no dilation and no residual; output channels are multiples of 16 bytes. An epilogue may
+// end with codes of 8 bits.
 #pragma once
 #include "ops/conv/arguments.h"
 #include "sm90/stem/kernel.h"
@@ -35,7 +36,7 @@ class ConvEnd {
   __device__ void drain() { epilogue_.drain(); }
 
  private:
-  sm90::Epilogue<typename Plan::Finish> epilogue_;
+  typename Plan::Epilogue epilogue_;
   const int channels_;
 };
 

@@ -20,8 +20,7 @@ namespace stem {
 // Stores the columns of a product, as many at a time as one store takes.
 template <class Plan>
 __device__ void Store(const sm90::Accumulators<Plan::Finish::kColumns>& sums,
-                      sm90::Epilogue<typename Plan::Finish>& epilogue, const ImageOutput& to,
-                      int channels) {
+                      typename Plan::Epilogue& epilogue, const ImageOutput& to, int channels) {
   constexpr int kColumns = Plan::Finish::kUnitColumns, kValues = kColumns / 2;
 #pragma unroll
   for (int column = 0; column < Plan::Finish::kColumns; column += kColumns)
@@ -115,8 +114,8 @@ const char* Check(const ConvArguments& conv, int64_t channels) {
       conv.stride_h != Plan::kStrideH || conv.stride_w != Plan::kStrideW)
     return "the kernel is for another filter or stride";
   if (int64_t(conv.c) * conv.h * conv.w > 2147483647) return "an image exceeds 2^31 - 1 elements";
-  if (channels % 8 != 0 || conv.y_pitch * sizeof(typename Plan::Output) % 16 != 0 ||
-      !IsAligned(conv.y, 16))
+  if (channels % (Plan::kCodes ? sm90::kPairedColumns : 8) != 0 ||
+      conv.y_pitch * sizeof(typename Plan::Output) % 16 != 0 || !IsAligned(conv.y, 16))
     return "y, its pitch or k is not aligned to 16 bytes";
   return nullptr;
 }

@@ -4,7 +4,7 @@
 #include "cutlass/fast_math.h"
 #include "runtime/instance.h"
 #include "runtime/integers.h"
-#include "sm90/epilogue.h"
+#include "sm90/codes.h"
 
 namespace onnxbolt {
 namespace stem {
@@ -18,6 +18,11 @@ constexpr int kChunk = 8;         // values along k that lie side by side: half 
 constexpr int kStepsAtOnce = 6;   // steps whose fragments are in registers at a time
 constexpr int kChunksAtOnce = 4;  // chunks of weights that a thread loads at a time
 
+template <class T>
+struct Same {
+  using Type = T;
+};
+
 // Constants of an instance.
 //
 // The pixels under a tile lie in shared memory as rows of [columns][channels], so that a row of the
@@ -26,14 +31,20 @@ constexpr int kChunksAtOnce = 4;  // chunks of weights that a thread loads at a 
 // elements.
 //
 // Columns: of the output, if another product follows; then Chain is that product's epilogue.
+//
+// Where results are codes, weights lie in the order by which a thread has neighbouring columns
+// (sm90/codes.h).
 template <class Config, class ElementType, class OutputType, class ChainType,
           int Columns = Config::at(kTileN)>
 struct Plan {
   using Row = Config;
   using Element = ElementType;
   using Output = OutputType;
-  using Chain = ChainType;
+  static constexpr bool kCodes = sizeof(Output) == 1;  // results are codes of 8 bits
+  using Chain = typename std::conditional_t<kCodes, sm90::ChainOfCodes<Output, ChainType>,
+                                            Same<ChainType>>::Type;
   using Finish = sm90::EpilogueShape<Element, Output, Chain, 1, Columns>;
+  using Epilogue = std::conditional_t<kCodes, sm90::CodesEpilogue<Finish>, sm90::Epilogue<Finish>>;
   static constexpr int kGroups = Row::at(kConsumers), kThreads = kGroups * kGroupThreads;
   static constexpr int kN = Row::at(kTileN), kTileRows = Row::at(kTileM) / kTileColumns,
                        kUnits = kTileRows / kUnitRows;
@@ -72,6 +83,7 @@ struct Plan {
   static_assert(kUnits * kUnitRows * kTileColumns == Row::at(kTileM) && kDepth == Row::at(kTileK),
                 "the tile fits the filter");
   static_assert(Finish::kStagingBytes % 1024 == 0 || Columns < 64, "units begin where swizzles do");
+  static_assert(!kCodes || Columns % sm90::kPairedColumns == 0, "codes are stored in pairs");
   static_assert(kSharedMemory <= ArchOf<Row>::kSharedMemory, "no room for the weights");
 };
 

@@ -49,13 +49,18 @@ class Weights {
     }
   };
 
+  // The channel whose weights are a product's column.
+  __device__ static constexpr int source(int column) {
+    return Plan::kCodes ? sm90::ColumnOfCodes(column) : column;
+  }
+
   __device__ void load(int begin) {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const Place place(begin + i);
       const bool exists =
-          place.exists && place.run < Plan::kR && first_ + place.channel < params_.k;
-      const int line = (first_ + place.channel) * Plan::kR + place.run;
+          place.exists && place.run < Plan::kR && first_ + source(place.channel) < params_.k;
+      const int line = (first_ + source(place.channel)) * Plan::kR + place.run;
       const Element* run = static_cast<const Element*>(params_.filter) + line * Plan::kS * Plan::kC;
 #pragma unroll
       for (int j = 0; j < kChunk; ++j) {

@@ -15,12 +15,13 @@ from onnxbolt.families.blocks.staging import staging_bytes
 from onnxbolt.families.row import at
 from onnxbolt.integers import ceil_divide, round_up
 from onnxbolt.kernel_time import SHARED_BYTES_PER_CLOCK, US, overlapped
-from onnxbolt.problems import ConvProblem
+from onnxbolt.problems import ConvProblem, StemCodesProblem
 
 # output channels of a product
 COLUMNS = (8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128)
 # output pixels of a tile, in rows of 16
 _TILES, _TILES_OF_FEW = (128, 64), (256, 128, 64)
+_CODES = 16  # output channels that are stored together where the output has 8 bits
 _FEW = 32  # output channels whose tiles are small enough to have more pixels
 _GROUPS, _MOST_GROUPS = 4, 6  # warpgroups of a block: the usual number and the most
 _MOST_CHANNELS, _LARGEST_FILTER, _LARGEST_STRIDE = 4, 11, 4
@@ -77,12 +78,18 @@ def is_served(stem: Stem) -> bool:
     return serves(stem.dtype, weight, stem.strides, stem.dilations, stem.groups)
 
 
-def configurations(kind: type[F], problem: ConvProblem, arch: Arch, **fields: Any) -> list[F]:
+def configurations(
+    kind: type[F], problem: ConvProblem | StemCodesProblem, arch: Arch, **fields: Any
+) -> list[F]:
     """All configurations, feasible or not."""
     weight = (problem.k, problem.c, problem.r, problem.s)
     if not serves(problem.dtype, weight, problem.strides, problem.dilations, problem.groups):
         return []
-    columns = min(COLUMNS, key=lambda n: (-(-problem.k // n) * n, -n))
+    stored = _CODES if problem.out.is_code else 1
+    if problem.k % stored:
+        return []
+    whole = [n for n in COLUMNS if n % stored == 0]
+    columns = min(whole, key=lambda n: (-(-problem.k // n) * n, -n))
     return [
         kind(
             arch=arch.number,
@@ -118,7 +125,7 @@ def fits(config: StemConfig, arch: Arch, of_thread: int, of_block: int) -> bool:
     return of_thread <= most and of_block <= arch.shared_memory_per_block
 
 
-def _depth(problem: ConvProblem) -> int:
+def _depth(problem: ConvProblem | StemCodesProblem) -> int:
     """K of the product: each row of the filter is a run of neighbouring elements, padded to an even
     number of chunks."""
     run = problem.s * _stored_channels(problem.c, problem.strides[1])
@@ -178,13 +185,13 @@ def _patch(config: StemConfig) -> tuple[int, int]:
     return rows, -(-(columns + _QUAD - 1) // _QUAD)
 
 
-def predicted_us(problem: ConvProblem, config: StemConfig, arch: Arch) -> float:
+def predicted_us(problem: ConvProblem | StemCodesProblem, config: StemConfig, arch: Arch) -> float:
     """Microseconds of one launch."""
     busy = overlapped(_compute_us(problem, config, arch), memory_us(problem, arch))
     return arch.launch_us + _PROLOGUE_US + busy
 
 
-def _compute_us(problem: ConvProblem, config: StemConfig, arch: Arch) -> float:
+def _compute_us(problem: ConvProblem | StemCodesProblem, config: StemConfig, arch: Arch) -> float:
     """The most loaded SM's time, device memory aside; with a 1x1 convolution behind, whose
     weights pass shared memory as well."""
     rows, columns, size = config.pixels, config.columns, problem.dtype.bytes

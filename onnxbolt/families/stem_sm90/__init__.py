@@ -10,7 +10,7 @@ from onnxbolt.epilogues import MEAN
 from onnxbolt.families.base import Compiled, Family, Stem
 from onnxbolt.families.blocks import stem
 from onnxbolt.families.blocks.stem import StemConfig, is_served
-from onnxbolt.problems import ConvProblem
+from onnxbolt.problems import ConvProblem, StemCodesProblem
 
 _FIXED = {**stem.FIXED_SLOTS, "instruction_k": 1}
 
@@ -24,11 +24,14 @@ class StemSm90(Family[StemSm90Config]):
     """Serves filters of up to 11x11 on up to 4 channels."""
 
     number, name, config = 8, "stem_sm90", StemSm90Config
-    problems, kinds = (ConvProblem,), frozenset({"conv"})
+    problems, kinds = (ConvProblem, StemCodesProblem), frozenset({"conv"})
+    unmeasured = (StemCodesProblem,)
     needs = frozenset({Capability.TMA, Capability.WGMMA})
     fixed = _FIXED
 
-    def candidates(self, problem: ConvProblem, arch: Arch) -> tuple[StemSm90Config, ...]:
+    def candidates(
+        self, problem: ConvProblem | StemCodesProblem, arch: Arch
+    ) -> tuple[StemSm90Config, ...]:
         if not problem.nchw or problem.inner or MEAN in problem.chain:
             return ()
         found = stem.configurations(StemSm90Config, problem, arch)
@@ -43,7 +46,9 @@ class StemSm90(Family[StemSm90Config]):
     def shared_memory(self, kernel: Compiled) -> int:
         return stem.block_bytes(kernel.config, kernel.out, kernel.chain, kernel.config.columns)
 
-    def predicted_us(self, problem: ConvProblem, config: StemSm90Config, arch: Arch) -> float:
+    def predicted_us(
+        self, problem: ConvProblem | StemCodesProblem, config: StemSm90Config, arch: Arch
+    ) -> float:
         return stem.predicted_us(problem, config, arch)
 
     def reads_nchw(self, stem: Stem) -> bool:

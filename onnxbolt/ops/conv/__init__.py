@@ -9,20 +9,21 @@ from typing import Any
 import onnx_graphsurgeon as gs
 from onnx import AttributeProto, NodeProto
 
+from onnxbolt import families
 from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import BIAS, CASTS, MEAN, PRODUCT, STORE, Step
 from onnxbolt.forms import FIRST_TO_LAST, LAST_TO_FIRST, PLAIN, Form
-from onnxbolt.graph.edit import conv_attributes
+from onnxbolt.graph.edit import conv_attributes, producer
 from onnxbolt.ops.base import Described, Operation, Signature, Sizes, Stored, Surroundings, Tensors
 from onnxbolt.ops.body import Arranged, AttributeType, Body, epilogue
 from onnxbolt.ops.conv import layout, pattern
 from onnxbolt.ops.conv.problem import problem_of
 from onnxbolt.ops.products import ProductOp
 from onnxbolt.patterns.types import AnchorPattern, StepPattern
-from onnxbolt.problems import ConvProblem, Problem
+from onnxbolt.problems import ConvProblem, Problem, StemCodesProblem
 
-_ATTRIBUTES = {
+ATTRIBUTES = {
     "strides": AttributeProto.INTS,
     "pads": AttributeProto.INTS,
     "dilations": AttributeProto.INTS,
@@ -79,9 +80,18 @@ class Conv(ProductOp):
         """False for volumes, whose slices may be the images of a kernel."""
         return len(anchor.weight.shape) < 5
 
+    def ends_with_codes(self, anchor: Anchor, dtype: DType, archs: Sequence[int]) -> bool:
+        """True for a stem convolution of the graph's input, which is NCHW."""
+        before = producer(anchor.x)
+        if before is not None and before.op == "Cast":
+            before = producer(before.inputs[0])
+        stem = layout.stem_of(anchor, [anchor.channels], ())
+        return before is None and families.stem_makes_codes(stem, dtype, archs)
+
     def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> Problem:
         """The convolution, of height 1 if it has one dimension; of images where it is one."""
-        return problem_of(candidate, sizes(candidate.anchor.x), stored)
+        values = problem_of(candidate, sizes(candidate.anchor.x), stored)
+        return StemCodesProblem.of(values, candidate.out) if candidate.out.is_code else values
 
     def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
         """Attributes `epilogue_params`, those of ONNX, and `padding` if y is in both forms."""
@@ -92,7 +102,7 @@ class Conv(ProductOp):
             # kernels read fp32 and the weight's type
             x = source if DType.of(source.dtype) in (DType.F32, anchor.dtype) else x
             read_as_nchw = DType.of(x.dtype)
-        steps = candidate.epilogue
+        steps = tuple(s.of_type if s.row.given else s for s in candidate.epilogue)
         attributes = candidate.parameters | conv_attributes(anchor.node)
         if anchor.depthwise and writes.channels is not None:
             attributes["group"] = len(writes.channels)
@@ -131,8 +141,9 @@ class Conv(ProductOp):
         return node.output[0], node.output[1]
 
     def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
-        """Those of ONNX."""
-        return _ATTRIBUTES
+        """Those of ONNX, and the numbers of codes at the end."""
+        codes = any(step.row.given for step in signature.steps)
+        return {**ATTRIBUTES, "epilogue_params": AttributeProto.FLOATS} if codes else ATTRIBUTES
 
     def body(self, body: Body, signature: Signature, opset: int) -> str:
         """Conv in channels-first throughout: ONNX Runtime fuses the bias and ReLU there, and the
@@ -149,7 +160,7 @@ class Conv(ProductOp):
             inputs.append(body.convert(bias, DType.F32, body.dtype))
             steps.pop(0)
         result = body("Conv", inputs)
-        body.refer(_ATTRIBUTES)
+        body.refer(ATTRIBUTES)
 
         def operand(name: str, step: Step) -> str:
             if step.row.operand in ("tensor", "weight"):
@@ -161,7 +172,10 @@ class Conv(ProductOp):
             stored=lambda name: body("Transpose", [name], perm=last),
             product=lambda name, weight: body("Conv", [name, weight]),  # 1x1, [K, 1, 1, C]
         )
+        codes = [steps.pop()] if steps and steps[-1].row.given else []
         result = epilogue(body, steps, opset, result, operands, arranged)
+        if codes:  # they are made of fp32
+            result = epilogue(body, codes, opset, body.widen(result))
         if not signature.to_nchw:
             return body("Transpose", [result], perm=last)
         if signature.padding:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from onnxbolt.candidates import Candidate
+from collections.abc import Sequence
+
+from onnxbolt.candidates import Anchor, Candidate
 from onnxbolt.families import Stem, reads_nchw
 from onnxbolt.forms import CHANNELS_LAST, PLAIN, Form, in_accesses, kept, padded_channels
 from onnxbolt.graph.volumes import axes_of, is_of_images
@@ -40,24 +42,23 @@ def _reads(candidate: Candidate, around: Surroundings) -> Form:
 
 def _is_stem(candidate: Candidate, around: Surroundings) -> bool:
     """True if a kernel for few channels in NCHW serves; it has no tensor operands."""
-    anchor, filters = candidate.anchor, candidate.anchor.weight.shape[1:]
+    anchor = candidate.anchor
     if candidate.tensors:
         return False
     alignment = anchor.dtype.alignment
     stored = [-(-count // alignment) * alignment for count in candidate.widths]
     if not around.padded:
         stored[-1] = candidate.widths[-1]
+    return reads_nchw(stem_of(anchor, stored, candidate.steps), around.archs)
+
+
+def stem_of(anchor: Anchor, widths: Sequence[int], steps: tuple[str, ...]) -> Stem:
+    """The convolutions of so many channels that begin at `anchor`, as a stem."""
+    filters = anchor.weight.shape[1:]
     strides, dilations = (
         tuple(anchor.node.attrs.get(name, [1] * len(filters[1:])))
         for name in ("strides", "dilations")
     )
-    stem = Stem(
-        anchor.dtype,
-        tuple(stored),
-        tuple(filters),
-        strides,
-        dilations,
-        anchor.groups,
-        candidate.steps,
+    return Stem(
+        anchor.dtype, tuple(widths), tuple(filters), strides, dilations, anchor.groups, steps
     )
-    return reads_nchw(stem, around.archs)

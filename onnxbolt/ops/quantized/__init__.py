@@ -23,6 +23,7 @@ from onnxbolt.forms import FIRST_TO_LAST, LAST_TO_FIRST, Form, kept, padded_chan
 from onnxbolt.graph.edit import conv_attributes
 from onnxbolt.ops.base import Operation, Signature, Sizes, Stored, Surroundings, Tensors
 from onnxbolt.ops.body import Arranged, AttributeType, Body, epilogue
+from onnxbolt.ops.conv import ATTRIBUTES as CONV_ATTRIBUTES
 from onnxbolt.ops.conv import Conv
 from onnxbolt.ops.conv.problem import problem_of
 from onnxbolt.ops.elementwise import Elementwise
@@ -236,7 +237,7 @@ class QuantizedConv(_OfCodes, Conv):
 
     def attributes(self, signature: Signature) -> Mapping[str, AttributeType]:
         """Those of ONNX, the steps' parameters and the zero point of x."""
-        return {**super().attributes(signature), **_ATTRIBUTES}
+        return {**CONV_ATTRIBUTES, **_ATTRIBUTES}
 
     def body(self, body: Body, signature: Signature, opset: int) -> str:
         """Conv of values in NCHW, and the steps."""
@@ -248,7 +249,7 @@ class QuantizedConv(_OfCodes, Conv):
         if steps and steps[0].name == BIAS:
             inputs.append(operands.pop(0))
         result = body("Conv", inputs)
-        body.refer(super().attributes(signature))
+        body.refer(CONV_ATTRIBUTES)
         if len(inputs) > 2:
             steps.pop(0)
 
