@@ -1,5 +1,6 @@
 // Max and average pooling in NHWC with ONNX's semantics, for every architecture: accesses of up to
-// 16 bytes of channels, arithmetic in fp32, in which codes of 8 bits are exact.
+// 16 bytes of channels, arithmetic in fp32, in which codes of 8 bits are exact. The largest of
+// codes is found without arithmetic.
 //
 // Three kernels: usually a thread computes one vector of channels of one output pixel; where
 // windows are large and outputs few, as in global pooling, the threads of a block share a window
@@ -74,12 +75,58 @@ struct Window {
   }
 };
 
+// The largest codes so far. Codes are compared as they are, without a conversion: those of even and
+// of odd places of a word in two registers, each as the upper half of 16 bits.
+template <class Code, int Width>
+class LargestCodes {
+ public:
+  using Access = cutlass::AlignedArray<Code, Width>;
+
+  __device__ LargestCodes() {
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kWords; ++i) even_[i] = odd_[i] = kSigned ? 0x80008000 : 0;
+  }
+
+  __device__ void add(const Access& access) {
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(&access);
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kWords; ++i) {
+      even_[i] = larger(even_[i], words[i] << 8 & kUpper);
+      odd_[i] = larger(odd_[i], words[i] & kUpper);
+    }
+  }
+
+  __device__ Access codes() const {
+    Access access;
+    CUTLASS_PRAGMA_UNROLL
+    for (int i = 0; i < kWords; ++i)
+      reinterpret_cast<uint32_t*>(&access)[i] = even_[i] >> 8 | odd_[i];
+    return access;
+  }
+
+ private:
+  static constexpr bool kSigned = std::is_signed_v<Code>;
+  static constexpr int kWords = Width / 4;
+  static constexpr uint32_t kUpper = 0xff00ff00;
+
+  __device__ static uint32_t larger(uint32_t a, uint32_t b) {
+    return kSigned ? __vmaxs2(a, b) : __vmaxu2(a, b);
+  }
+
+  uint32_t even_[kWords], odd_[kWords];
+};
+
 template <class Element, class Output, int Width, PoolKind Kind>
 struct Accumulator {
   using Access = cutlass::AlignedArray<Element, Width>;
   using Result = cutlass::AlignedArray<Output, Width, std::min<int>(Width * sizeof(Output), 16)>;
   static constexpr int kBatch = 4;  // positions whose loads are under way together
+  // The largest of codes is one of them, and is stored as it is.
+  static constexpr bool kCodes = Kind == PoolKind::kMax && std::is_integral_v<Element> &&
+                                 std::is_same_v<Element, Output> && Width % 4 == 0;
+  struct Nothing {};
   cutlass::Array<float, Width> values;
+  std::conditional_t<kCodes, LargestCodes<Element, Width>, Nothing> largest;
 
   __device__ Accumulator() { values.fill(identity()); }
 
@@ -101,9 +148,22 @@ struct Accumulator {
   }
 
   __device__ void add(const Access& access) {
-    CUTLASS_PRAGMA_UNROLL
-    for (int channel = 0; channel < Width; ++channel)
-      values[channel] = combine(values[channel], float(access[channel]));
+    if constexpr (kCodes) {
+      largest.add(access);
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int channel = 0; channel < Width; ++channel)
+        values[channel] = combine(values[channel], float(access[channel]));
+    }
+  }
+
+  // Makes numbers of the largest codes.
+  __device__ void unpack() {
+    if constexpr (kCodes) {
+      const Access codes = largest.codes();
+      CUTLASS_PRAGMA_UNROLL
+      for (int channel = 0; channel < Width; ++channel) values[channel] = float(codes[channel]);
+    }
   }
 
   // Row r and column s of the window; what changes nothing where that is not `wanted`, or outside
@@ -157,9 +217,13 @@ struct Accumulator {
                         float slices = 1.f) const {
     float scale = Kind == PoolKind::kAverage ? 1.f / (window.count(pool) * slices) : 1.f;
     Result result;
-    CUTLASS_PRAGMA_UNROLL
-    for (int channel = 0; channel < Width; ++channel)
-      result[channel] = Output(values[channel] * scale);
+    if constexpr (kCodes) {
+      result = largest.codes();
+    } else {
+      CUTLASS_PRAGMA_UNROLL
+      for (int channel = 0; channel < Width; ++channel)
+        result[channel] = Output(values[channel] * scale);
+    }
     *reinterpret_cast<Result*>(static_cast<Output*>(pool.y) + int64_t(window.pixel) * pool.y_pitch +
                                group * Width) = result;
   }
@@ -224,6 +288,7 @@ static __global__ void __launch_bounds__(kSharedThreads)
   Accumulator<Element, Output, Width, Kind> sum;
   WaitForPredecessors();
   if (group < pool.groups.divisor) sum.scan(pool, window, group, threadIdx.y, blockDim.y);
+  sum.unpack();
   CUTLASS_PRAGMA_UNROLL
   for (int channel = 0; channel < Width; ++channel)
     partial[thread * Width + channel] = sum.values[channel];
