@@ -25,7 +25,6 @@ class StemSm90(Family[StemSm90Config]):
 
     number, name, config = 8, "stem_sm90", StemSm90Config
     problems, kinds = (ConvProblem, StemCodesProblem), frozenset({"conv"})
-    unmeasured = (StemCodesProblem,)
     needs = frozenset({Capability.TMA, Capability.WGMMA})
     fixed = _FIXED
 
