@@ -136,12 +136,12 @@ TASKS = (
     Task("conv3d", 90, "--append"),
     Task("quantized", 240, "--trials 14 --budget 150s --append"),
     *(
-        Task("quantized_models", seconds, f"{name} --tune --budget 60s --append")
-        for name, seconds in (
-            ("resnet50-32", 150),
-            ("mobilenet_v3_large-32", 250),
-            ("vit_b16-32", 150),
-            ("bert_large-32", 320),
+        Task("quantized_models", seconds, f"{name} --tune --budget {budget}s --append")
+        for name, budget, seconds in (
+            ("resnet50-32", 120, 200),
+            ("mobilenet_v3_large-32", 120, 250),
+            ("vit_b16-32", 60, 150),
+            ("bert_large-32", 60, 320),
         )
     ),
     *(
