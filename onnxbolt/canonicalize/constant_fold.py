@@ -22,6 +22,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from onnxbolt.canonicalize.evaluator import differs
+from onnxbolt.graph import drawn
 from onnxbolt.graph.edit import (
     SELECTING,
     Derived,
@@ -39,14 +40,8 @@ from onnxbolt.graph.exporter import node_proto, used_constants
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
 
-_NEVER = frozenset(
+_NEVER = drawn.OPERATORS | frozenset(
     {
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-        "Bernoulli",
-        "Multinomial",
         "Dropout",
         "If",
         "Loop",

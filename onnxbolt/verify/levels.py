@@ -19,6 +19,7 @@ import onnx
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
 from onnxbolt.graph import weights
+from onnxbolt.graph.drawn import drawn
 from onnxbolt.verify.bounds import Bounded, is_float
 from onnxbolt.verify.codes import is_code
 from onnxbolt.verify.declared import undeclared
@@ -82,7 +83,8 @@ class _Judge:
         self._constants = unit(models.dtype.numpy) if rounded else FP32_OPERANDS
         # values that exceed the range of 16 bits then do so in the original, too
         self._overflows = uses(models.original, SIXTEEN_BITS)
-        self._unjudged = 0
+        self._drawn = drawn(models.original)
+        self._unjudged = self._random = 0
 
     def notes(self) -> dict[str, None]:
         """Sentences that a user needs to interpret the rows."""
@@ -91,6 +93,11 @@ class _Judge:
             found[
                 f"{self._unjudged} integer tensors were not compared by segment, because"
                 " they depend on rounded values"
+            ] = None
+        if self._random:
+            found[
+                f"{self._random} tensors were not compared by segment, because the model draws"
+                " them at random"
             ] = None
         return found
 
@@ -179,6 +186,9 @@ class _Judge:
         self, piece: Piece, node: str, got: np.ndarray, limits: Bounded, originals: Arrays
     ) -> Iterator[Row]:
         name, expected = piece.name, originals[piece.name]
+        if name in self._drawn:
+            self._random += 1
+            return
         try:
             expected = piece.stored(expected)
             expected = (

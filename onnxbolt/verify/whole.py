@@ -14,6 +14,7 @@ from onnx import ModelProto
 from onnxbolt import tolerances
 from onnxbolt.dtypes import DType
 from onnxbolt.errors import InputError
+from onnxbolt.graph.drawn import drawn as drawn_at_random
 from onnxbolt.graph.scopes import outer_reads, subgraphs
 from onnxbolt.verify import nudges
 from onnxbolt.verify.draws import OTHERS
@@ -24,6 +25,7 @@ from onnxbolt.verify.session import RUNTIME_ERRORS, Runner, uses
 from onnxbolt.verify.widen import SIXTEEN_BITS
 
 _KIND = "output"
+_DRAWN = "the model draws at random what it depends on"
 _BLANK = "the original's output has only zeros, infinities and NaNs"
 
 
@@ -34,7 +36,7 @@ def rows(models: Models, feeds: Feeds) -> Iterator[Row]:
     Raises InputError where the original does not run on the inputs.
     """
     found = _outputs(models, feeds)
-    unjudged = {row.name: row.unjudged for row in found if row.unjudged}
+    unjudged = {row.name: row.unjudged for row in found if row.unjudged not in ("", _DRAWN)}
     better = dict(_redrawn(models, feeds, unjudged)) if unjudged and not models.inputs_given else {}
     yield from (better.get(row.name, row) for row in found)
 
@@ -59,13 +61,21 @@ def _outputs(models: Models, feeds: Feeds) -> list[Row]:
     found = _judged(
         models, feeds, [_compared(models, name, got[name], expected[name]) for name in names]
     )
+    inputs = {value.name for value in graph_inputs(models.original)}
     blank = {
         name
-        for name in _following_inputs(models.original)
+        for name in _following(models.original, inputs)
         if name in expected and _is_blank(expected[name])
     }
-    return [
+    found = [
         replace(row, passed=False, unjudged=_BLANK) if row.passed and row.name in blank else row
+        for row in found
+    ]
+    random = _following(models.original, drawn_at_random(models.original))
+    return [
+        replace(row, passed=False, reason="", unjudged=_DRAWN)
+        if row.name in random and row.error > row.limit and row.reason != NOT_FINITE
+        else row
         for row in found
     ]
 
@@ -179,9 +189,9 @@ def _is_blank(values: np.ndarray) -> bool:
     )
 
 
-def _following_inputs(model: ModelProto) -> set[str]:
-    """Tensors of the main graph that may change with the graph's inputs."""
-    found = {value.name for value in graph_inputs(model)}
+def _following(model: ModelProto, tensors: set[str]) -> set[str]:
+    """Tensors of the main graph that may change with these ones, and they themselves."""
+    found = set(tensors)
     for node in model.graph.node:  # ONNX has them in order
         reads = {
             *node.input,
