@@ -183,7 +183,7 @@ def test_json_holds_everything(report: Report, tmp_path: Path) -> None:
     assert list(values) == sorted(values)
     assert values["format"] == FORMAT
     assert values["verification"]["passed"] is True
-    times = {"arch", "ours_us", "ort_us", "measured_us", "floor_us", "model"}
+    times = {"arch", "ours_us", "ort_us", "measured_us", "floor_us", "model", "published"}
     assert values["fused"][0]["predicted"][0].keys() == times
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import onnx
 import pytest
 
+from onnxbolt.codegen.digest import EQUAL
+from onnxbolt.tune.published import FOLDER
 from tests.conftest import ROOT
 from tests.support import Net
 
@@ -66,6 +68,13 @@ def test_wheel_holds_the_page_and_the_schema_of_reports(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     page = [f"onnxbolt/report/page/report.{kind}" for kind in ("css", "html.j2", "js")]
     assert {*page, "onnxbolt/report/schema.json"} <= names
+
+
+def test_wheel_holds_measurements_and_the_sources_that_they_hold_for(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    published = {path.relative_to(ROOT).as_posix() for path in FOLDER.glob("*.gz")}
+    assert published
+    assert {*published, EQUAL.relative_to(ROOT).as_posix()} <= names
 
 
 def test_wheel_holds_sources_of_the_library(wheel: Path) -> None:

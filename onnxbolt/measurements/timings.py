@@ -20,6 +20,7 @@ class Choice:
     measured: bool = True  # False: predicted, as plans and lock files may have choices, too
     # the digest of the learned cost model that predicted it; empty if the formula did
     model: str = ""
+    published: bool = False  # measured before, on a GPU of the same kind; the package has it
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ _SAME = 1.03
 class Prediction:
     """Predicted microseconds of one fused node on one architecture, and the measured ones if its
     kernel was measured. `floor_us` is the roofline: no kernel is faster. `model` is the digest of
-    the learned cost model that predicted `ours_us`, empty if the formula did."""
+    the learned cost model that predicted `ours_us`, empty if the formula did; `published`: the
+    package has the measured time."""
 
     arch: int
     ours_us: float
@@ -55,6 +56,7 @@ class Prediction:
     measured_us: float | None = None
     floor_us: float = 0.0
     model: str = ""
+    published: bool = False
 
     @property
     def best_known_us(self) -> float:
@@ -258,6 +260,7 @@ def _prediction(problem: Problem, choice: Choice, theirs: float, arch: Arch) -> 
         choice.us if choice.measured else None,
         floor_us(problem, arch),
         predicted_by(choice.config),
+        choice.published,
     )
 
 

@@ -287,15 +287,18 @@ def _share(coverage: float | None) -> str:
 
 
 def _origin(report: ReportData) -> str:
-    """Says which times of fused nodes were measured and which predicted, and by which learned cost
-    model, if by any."""
+    """Says which times of fused nodes were measured, by the project as well, and which predicted,
+    and by which learned cost model, if by any."""
     measured = {
         f"sm_{p.arch}" for node in report.fused for p in node.predicted if p.measured_us is not None
     }
+    published = sum(any(p.published for p in node.predicted) for node in report.fused)
+    before = f" (those of {published} nodes come with onnxbolt)" if published else ""
     models = sorted({p.model for node in report.fused for p in node.predicted if p.model})
     known = f", those of some kernels by cost model {', '.join(models)}" if models else ""
     return (
-        f"kernels measured on {', '.join(sorted(measured))}, all other times predicted{known}"
+        f"kernels measured on {', '.join(sorted(measured))}{before}, all other times predicted"
+        f"{known}"
         if measured
         else f"times are predicted{known}"
     )

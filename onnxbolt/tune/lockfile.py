@@ -186,7 +186,8 @@ class Lock:
                 cuts=dict(self.cuts),
                 schedules=dict(self.schedules),
             )
-        return Timings(_measured(self.choices), _measured(self.comparisons))
+        own = {key: choice for key, choice in self.choices.items() if not choice.published}
+        return Timings(_measured(own), _measured(self.comparisons))
 
     @property
     def same_kernels(self) -> bool:
@@ -330,8 +331,8 @@ def _measured(decisions: Mapping[Any, Decision]) -> dict[Any, Decision]:
 
 def _steady(old: Choice | None, new: Choice) -> Choice:
     """The old choice if only its time differs."""
-    fixed = (new.config, new.measured, new.model)
-    return old if old and (old.config, old.measured, old.model) == fixed else new
+    same = old and dataclasses.replace(old, us=new.us, mad=new.mad) == new
+    return old if old and same else new
 
 
 def _decided(comparison: Comparison) -> Comparison:
@@ -352,6 +353,7 @@ def _choice_row(key: Key, choice: Choice) -> dict[str, object]:
         "kernel": describe(choice.config),
         "measured": choice.measured,
         **({"model": choice.model} if choice.model else {}),
+        **({"published": True} if choice.published else {}),
         "us": _us(choice.us),
         "mad": _us(choice.mad),
     }
@@ -363,7 +365,9 @@ def _choice(row: Mapping[str, Any]) -> tuple[Key, Choice]:
     check_choice(problem, row["arch"], config)
     us, mad = (checks.number(name, row[name]) for name in ("us", "mad"))
     model = checks.text("model", row.get("model", ""))
-    choice = Choice(config, us, mad, checks.boolean("measured", row["measured"]), model)
+    measured = checks.boolean("measured", row["measured"])
+    published = checks.boolean("published", row.get("published", False))
+    choice = Choice(config, us, mad, measured, model, published)
     return (problem, config.arch), choice
 
 

@@ -44,6 +44,7 @@ from onnxbolt.tune.guided import Guided, strategy_named
 from onnxbolt.tune.measuring import Gpus, OneGpu
 from onnxbolt.tune.profiler import Profiler
 from onnxbolt.tune.progress import Progress, Silent
+from onnxbolt.tune.published import of_local_gpu
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import Tuning, together
 from onnxbolt.tune.tasks import nothing_runs, tasks_of
@@ -78,15 +79,17 @@ def plan_with_timings(
     """The plan, and a summary of the tuning if Options.tune asked for it.
 
     A frozen `locked` decides alone; otherwise the database's measurements of the local GPU are used
-    as well. Raises as `tuned` does.
+    as well, and behind them those of the package. Raises as `tuned` does.
     """
     if options.tune:
         return tuned(subject, archs, options, locked, messages, watch)
     with _memory(subject, archs, locked) as memory:
-        if memory is None:
+        published = None if locked.frozen else of_local_gpu(archs)
+        sources = [source for source in (memory, published) if source]
+        if not sources:
             return subject.plan(archs, options.fuse, locked), None
-        chosen, timings = _rounds(subject, archs, options.fuse, locked, memory)
-        return memory.settled(chosen, archs, options.fuse, timings), None
+        chosen, timings = _rounds(subject, archs, options.fuse, locked, _InTurn(sources))
+        return memory.settled(chosen, archs, options.fuse, timings) if memory else chosen, None
 
 
 def tuned(
@@ -167,6 +170,20 @@ class _Source(Protocol):
     ) -> Timings:
         """`timings` with known or new measurements of problems (repeated as in the model) and
         regions."""
+
+
+@dataclass(frozen=True)
+class _InTurn:
+    """Several sources: each adds what earlier ones do not know."""
+
+    sources: Sequence[_Source]
+
+    def extend(
+        self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]
+    ) -> Timings:
+        for source in self.sources:
+            timings = source.extend(timings, problems, found)
+        return timings
 
 
 def _rounds(
