@@ -6,14 +6,14 @@ learned cost model's, side by side.
     # the model that was judged, too
     python -m benchmarks.predictions measurements.jsonl.gz --model model.json
 
-Held out are all problems of the models HELD, and a fifth of the others, which a seed chooses. A
-model is trained on the rest, without the layers of these problems at another batch, whose times
-would tell too much; a family keeps its formula where cross-validation within the rest says
-so, as in `onnxbolt cache train`. A problem's regret is the measured time of the kernel that is
-predicted to be the fastest, divided by that of the fastest one; a row has the geometric mean over
-its problems, and the mean rank correlation (Spearman's) of those with at least three kernels. A row
-of a model also has the times of all its kernels together, each as often as the model runs it. No
-GPU is needed.
+Held out are all problems of the models HELD, quantized ones included, and a fifth of the others,
+which a seed chooses. A model is trained on the rest, without the layers of these problems at
+another batch, whose times would tell too much; a family keeps its formula where cross-validation
+within the rest says so, as in `onnxbolt cache train`. A problem's regret is the measured time of
+the kernel that is predicted to be the fastest, divided by that of the fastest one; a row has the
+geometric mean over its problems, and the mean rank correlation (Spearman's) of those with at least
+three kernels. A row of a model also has the times of all its kernels together, each as often as the
+model runs it. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ _BATCH: Mapping[str, str] = {
     "QuantizedConvProblem": "n",
 }
 FORMULA, LEARNED = "formula", "learned"
+Model = tuple[str, int, str]  # name, batch, precision
 
 
 @dataclass(frozen=True)
@@ -119,12 +120,17 @@ def gpu_of(problems: Sequence[Measured], path: Path) -> str:
     return gpus.pop()
 
 
-def of_held_models() -> dict[tuple[str, int], Counter[Problem]]:
-    """The problems of the models that are held out, by name and batch, and how often each runs."""
+def of_held_models() -> dict[Model, Counter[Problem]]:
+    """The problems of the models that are held out, and how often each runs; of quantized ones the
+    products of codes."""
     options = Options(archs=("sm_90a",))
     return {
-        (name, batch): collect.of_model(name, batch, options)
+        (name, batch, "fp16"): collect.of_model(name, batch, options)
         for name, batch in collect.WHOLE
+        if name in HELD
+    } | {
+        (name, batch, precision): collect.of_quantized(name, precision, batch)
+        for name, precision, (batch, *_) in collect.QUANTIZED
         if name in HELD
     }
 
@@ -180,26 +186,26 @@ def of_kinds(found: Sequence[Judged]) -> Iterator[Row]:
     for each in found:
         kinds[Task(each.measured.problem, 1, (), 0.0).kind].append(each)
     for kind in sorted(kinds):
-        yield Row(kind, 0, "fp16", values=_values(kind, kinds[kind]))
+        precision = "8 bits" if kind in collect.CODE_COUNTS else "fp16"
+        yield Row(kind, 0, precision, values=_values(kind, kinds[kind]))
 
 
-def of_models(
-    found: Sequence[Judged], models: Mapping[tuple[str, int], Counter[Problem]]
-) -> Iterator[Row]:
+def of_models(found: Sequence[Judged], models: Mapping[Model, Counter[Problem]]) -> Iterator[Row]:
     """A row for each model that is held out, as far as its problems were measured."""
-    for (name, batch), counted in models.items():
+    for (name, batch, precision), counted in models.items():
         own = [each for each in found if each.measured.problem in counted]
         if not own:
             continue
         best = sum(counted[each.measured.problem] * each.measured.best_us for each in own)
         together = {
-            name: round(
-                sum(counted[each.measured.problem] * each.chosen_us[name] for each in own) / best, 4
+            side: round(
+                sum(counted[each.measured.problem] * each.chosen_us[side] for each in own) / best, 4
             )
-            for name in (FORMULA, LEARNED)
+            for side in (FORMULA, LEARNED)
         }
         values = {**_values(name, own), "together": together, "of": len(counted)}
-        yield Row(name, batch, "fp16", values=values)
+        shown = name if precision == "fp16" else f"{name} {precision}"
+        yield Row(shown, batch, precision, values=values)
 
 
 def _values(name: str, found: Sequence[Judged]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import predictions
+from benchmarks import collect, predictions
 from benchmarks.documents import is_sealed
 from benchmarks.predictions import FORMULA, LEARNED
 from benchmarks.quantized import coded
@@ -21,6 +21,7 @@ from tests.tune import learning
 from tests.tune.fakes import conv
 
 PROBLEMS = learning.problems(40)
+HELD = [("bert_base", 32, "fp16"), ("bert_base", 32, "fp8")]
 MODEL = Counter({PROBLEMS[0]: 3, PROBLEMS[1]: 1})
 
 
@@ -72,6 +73,20 @@ def test_nothing_is_learned_from_a_held_layer_at_another_batch(measurements: Pat
     assert not predictions.unlike([image], [dataclasses.replace(codes, n=1)])
 
 
+def test_quantized_models_are_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[object, ...]]()
+
+    def problems(*arguments: object) -> Counter[Problem]:
+        asked.append(arguments)
+        return MODEL
+
+    for name in ("of_model", "of_quantized"):
+        monkeypatch.setattr(collect, name, problems)
+    precisions = Counter(precision for _, _, precision in predictions.of_held_models())
+    assert precisions == {"fp16": 3, "int8": 1, "fp8": 1}
+    assert asked[-2:] == [("resnet50", "int8", 32), ("bert_base", "fp8", 32)]
+
+
 def changed(problem: Problem, field: str) -> Problem:
     return dataclasses.replace(problem, **{field: 8 + getattr(problem, field)})
 
@@ -80,19 +95,20 @@ def test_the_file_has_both_sides_of_kinds_and_models(
     measurements: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("lightgbm", reason="the extra [learn] is not installed")
-    monkeypatch.setattr(predictions, "of_held_models", lambda: {("bert_base", 32): MODEL})
+    monkeypatch.setattr(predictions, "of_held_models", lambda: dict.fromkeys(HELD, MODEL))
     out, model = tmp_path / "out.json", tmp_path / "model.json"
     arguments = [str(measurements), "--out", str(out), "--model", str(model)]
     assert predictions.main(arguments) == 0
     document = json.loads(out.read_text())
     assert is_sealed(document)
     assert document["gpu"] == "Fake"  # that of the measurements
-    kind, bert = document["rows"]
+    kind, bert, codes = document["rows"]
     assert (kind["name"], kind["values"]["problems"]) == ("gemm", 10)
     assert kind["values"]["regret"][LEARNED] < 1.02 < kind["values"]["regret"][FORMULA]
     assert kind["values"]["rank"][LEARNED] > 0.9 > kind["values"]["rank"][FORMULA]
     assert kind["values"]["kernels"] < kind["values"]["feasible"]
     assert (bert["name"], bert["batch"], bert["values"]["of"]) == ("bert_base", 32, 2)
+    assert (codes["name"], codes["dtype"]) == ("bert_base fp8", "fp8")
     assert 1.0 <= bert["values"]["together"][LEARNED] <= bert["values"]["together"][FORMULA]
     assert json.loads(model.read_text())["families"]
 

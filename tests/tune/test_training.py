@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import collect
 from onnxbolt.archs import get
 from onnxbolt.cli import main
 from onnxbolt.codegen import digest
@@ -82,6 +83,22 @@ def test_a_family_keeps_the_formula_where_that_is_no_worse(
     trained = train(database)
     assert [family.kept for family in trained.families] == [False]
     assert json.loads(trained.text)["families"] == []
+
+
+@pytest.mark.parametrize(
+    "family", ["quantized_conv_sm90", "quantized_gemm_sm90", "quantized_depthwise"]
+)
+def test_kernels_of_codes_can_be_learned(database: Database, tmp_path: Path, family: str) -> None:
+    lightgbm()
+    able = [problem for problem in collect.read() if learning.kernels(problem, family)]
+    database.add(*learning.measurements(able[:20], family))
+    trained = train(database)
+    (quality,) = trained.families
+    assert quality.name == family
+    (tmp_path / "model.json").write_text(trained.text)
+    model = CostModel.read(tmp_path / "model.json")
+    assert [each.name for each in model.families] == [family] * quality.kept
+    assert quality.ranks[1] >= quality.ranks[0]
 
 
 def test_what_counts_is_what_computes_correct_results_with_todays_kernels(
