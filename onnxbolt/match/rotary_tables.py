@@ -158,6 +158,9 @@ def _repeats(table: gs.Tensor, interleaved: bool) -> bool:
             return False
         if _doubles(node, interleaved):
             return True
+        if interleaved and node.op == "Concat":  # of the angles of several axes
+            joined = node.attrs.get("axis") in (-1, len(table.shape or ()) - 1)
+            return joined and all(_repeats(each, interleaved) for each in node.inputs)
         source = _source(node)
         if source is None or source.shape is None or source.shape[-1:] != table.shape[-1:]:
             return False
@@ -188,9 +191,10 @@ def _doubles(node: gs.Node, interleaved: bool) -> bool:
         twice = len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]
         rank = len(node.outputs[0].shape or ())
         return bool(node.op == "Concat" and twice and node.attrs.get("axis") in (-1, rank - 1))
-    if node.op != "Reshape":
-        return False
     before = node.inputs[0].shape
+    apart = node.op == "Flatten" and node.attrs.get("axis", 1) == len(before or ())
+    if node.op not in ("Reshape", "Flatten") or apart:
+        return False
     node = producer(node.inputs[0])
     if node is None or not before or before[-1] != 2:
         return False

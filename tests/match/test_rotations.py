@@ -281,6 +281,31 @@ def operators_alone(contrib: bool) -> onnx.ModelProto:
     return layer.model(net.node("Attention", q, k, v, q_num_heads=H, kv_num_heads=H))
 
 
+def of_several_axes(flatten: bool = False) -> onnx.ModelProto:
+    """Tables [positions, D] of computed angles of two axes, each of them for two neighbours, as
+    FLUX has them; a Flatten in place of the Reshape as TorchScript writes it."""
+    layer, found = Layer(), []
+    net = layer.net
+    net.inputs += Net({"axes": (S, 2)}).inputs
+    for i in range(2):
+        place = layer.cut("axes", i, i + 1)
+        angles = net.node("Mul", place, net.const(10.0 ** -np.arange(D // 4).reshape(1, -1)))
+        parts = []
+        for function in ("Cos", "Sin"):
+            single = net.node("Unsqueeze", net.node(function, angles), layer.ints(-1))
+            twice = net.node("Tile", single, layer.ints(1, 1, 2))
+            reshaped = net.node("Reshape", twice, layer.ints(0, D // 2))
+            parts.append(net.node("Flatten", twice) if flatten else reshaped)
+        found.append(parts)
+    cos, sin = (
+        net.node("Unsqueeze", net.node("Concat", *parts, axis=1), layer.ints(0, 1))
+        for parts in zip(*found, strict=True)
+    )
+    q, k, v = (layer.by_heads(layer.projected(H * D)) for _ in "qkv")
+    q, k = (layer.rotated(each, cos, sin, "neighbours") for each in (q, k))
+    return layer.model(layer.attended(q, k, v))
+
+
 FORMS: dict[str, Callable[[], onnx.ModelProto]] = {
     "halves": separate,
     "halves without biases": lambda: separate(bias=False),
@@ -294,6 +319,8 @@ FORMS: dict[str, Callable[[], onnx.ModelProto]] = {
     "first positions stay": first_positions_stay,
     "first positions stay, neighbours": lambda: first_positions_stay("neighbours"),
     "computed tables": computed,
+    "tables of several axes": of_several_axes,
+    "tables of several axes, flattened": lambda: of_several_axes(flatten=True),
     "operator, halves": lambda: operators(0),
     "operator, neighbours": lambda: operators(1),
     "operator of rows": lambda: operators(0, by_heads=False),

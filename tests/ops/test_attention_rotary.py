@@ -38,10 +38,30 @@ def split_halves(net: Net, x: str, width: int) -> str:
 
 def neighbours(net: Net, x: str, width: int) -> str:
     a, b = (cut(net, x, begin, width, 2) for begin in (0, 1))
+    return _stacked(net, a, b, width)
+
+
+def _stacked(net: Net, a: str, b: str, width: int) -> str:
     axis = net.const([-1], np.int64)
     pairs = [net.node("Unsqueeze", each, axis) for each in (net.node("Neg", b), a)]
-    stacked = net.node("Concat", *pairs, axis=-1)
-    return net.node("Reshape", stacked, net.const([0, 0, 0, width], np.int64))
+    return net.node(
+        "Reshape", net.node("Concat", *pairs, axis=-1), net.const([0, 0, 0, width], np.int64)
+    )
+
+
+def unbound(net: Net, x: str, width: int) -> str:
+    """x.reshape(.., -1, 2).unbind(-1), as diffusers have it, by a Split."""
+    pairs = net.node("Reshape", x, net.const([0, 0, 0, width // 2, 2], np.int64))
+    parts = net.several("Split", pairs, net.const([1, 1], np.int64), outputs=2, axis=-1)
+    a, b = (net.node("Squeeze", part, net.const([-1], np.int64)) for part in parts)
+    return _stacked(net, a, b, width)
+
+
+def gathered(net: Net, x: str, width: int) -> str:
+    """The same by Gathers."""
+    pairs = net.node("Reshape", x, net.const([0, 0, 0, width // 2, 2], np.int64))
+    a, b = (net.node("Gather", pairs, net.const(i, np.int64), axis=-1) for i in (0, 1))
+    return _stacked(net, a, b, width)
 
 
 def tables(net: Net, width: int) -> tuple[str, str]:
@@ -80,6 +100,8 @@ FORMS = {
     "halves of a Split": (summed(split_halves), False, D),
     "halves of a part": (summed(halves, D // 2), False, D // 2),
     "neighbours": (summed(neighbours), True, D),
+    "neighbours, unbound": (summed(unbound), True, D),
+    "neighbours, gathered": (summed(gathered), True, D),
     "neighbours of a part": (summed(neighbours, D // 2), True, D // 2),
     "halves, written out": (written_out(), False, D),
 }

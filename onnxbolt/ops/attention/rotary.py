@@ -22,7 +22,7 @@ import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Refusal
 from onnxbolt.domains import CONTRIB
-from onnxbolt.graph.edit import constant_integers, producer
+from onnxbolt.graph.edit import constant_integers, producer, scalar
 from onnxbolt.patterns.types import AnchorPattern
 
 _OP = "RotaryEmbedding"
@@ -168,7 +168,7 @@ def _turned(tensor: gs.Tensor) -> tuple[gs.Tensor, bool] | None:
     if node is None or node.op != "Concat" or len(node.inputs) != 2 or not _is_last(node):
         return None
     (negative, b), (positive, a) = (_unsqueezed(each) for each in node.inputs)
-    second, first = _piece(b), _piece(a)
+    second, first = (_neighbours(each) or _piece(each) for each in (b, a))
     if (negative, positive) != (True, False) or first is None or second is None:
         return None
     x, width = first.tensor, _width(first.tensor)
@@ -261,6 +261,41 @@ def _piece(tensor: gs.Tensor, axis: int = -1) -> _Piece | None:
     at = next(i for i, each in enumerate(node.outputs) if each is tensor)
     begin = sum(each or 0 for each in widths[:at])
     return _Piece(whole, begin, begin + (widths[at] or 0), 1)
+
+
+def _neighbours(tensor: gs.Tensor) -> _Piece | None:
+    """Every second element of x, as an entry of the last axis of Reshape(x, [.., N / 2, 2])."""
+    node = producer(_uncast(tensor))
+    if node is None or node.domain:
+        return None
+    if node.op == "Squeeze":
+        entry = _piece(node.inputs[0])
+        if entry is None or not entry.spans(entry.begin, entry.begin + 1):
+            return None
+        pairs, place = entry.tensor, entry.begin
+        if [*(tensor.shape or ())] != [*pairs.shape[:-1]]:  # another axis is squeezed
+            return None
+    elif node.op == "Gather" and _is_last_input(node):
+        pairs, index = node.inputs[0], scalar(node.inputs[1])
+        if index not in (0, 1) or len(node.inputs[1].shape):
+            return None
+        place = int(index)
+    else:
+        return None
+    reshape = producer(pairs)
+    if reshape is None or reshape.op != "Reshape" or reshape.domain:
+        return None
+    x = _uncast(reshape.inputs[0])
+    width = _width(x)
+    if width is None or [*(pairs.shape or ())] != [*x.shape[:-1], width // 2, 2]:
+        return None
+    return _Piece(x, place, width, 2)
+
+
+def _is_last_input(node: gs.Node) -> bool:
+    """True if the node's axis is the last one of its input."""
+    rank = len(node.inputs[0].shape or ())
+    return node.attrs.get("axis", 0) in (-1, rank - 1)
 
 
 def _sliced(node: gs.Node, whole: gs.Tensor, width: int, axis: int) -> _Piece | None:
