@@ -158,7 +158,8 @@ def _repeats(table: gs.Tensor, interleaved: bool) -> bool:
             return False
         if _doubles(node, interleaved):
             return True
-        if interleaved and node.op == "Concat":  # of the angles of several axes
+        # tables of several axes lie side by side
+        if interleaved and node.op == "Concat":
             joined = node.attrs.get("axis") in (-1, len(table.shape or ()) - 1)
             return joined and all(_repeats(each, interleaved) for each in node.inputs)
         source = _source(node)
