@@ -61,7 +61,7 @@ from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.measurements.strategy import Task
 from onnxbolt.options import METHODS, Options
 from onnxbolt.plan.cost import candidates
-from onnxbolt.problems import ConvProblem, Problem
+from onnxbolt.problems import ConvProblem, Problem, QuantizedConvProblem
 from onnxbolt.quantize.data import Data
 from onnxbolt.quantize.making import calibrated, quantized
 from onnxbolt.quantize.scales import Scales
@@ -117,6 +117,7 @@ QUANTIZED = (
     ("bert_base", "fp8", (32,)),
 )
 _ARCH = "sm_90a"
+Image = ConvProblem | QuantizedConvProblem
 # the fields that sizes between two problems' replace, by class; others stay as they are
 _FREE: Mapping[str, tuple[str, ...]] = {
     "GemmProblem": ("m", "n", "k", "inner"),
@@ -302,7 +303,7 @@ def between(one: Problem, other: Problem, rng: random.Random) -> Problem | None:
         if hasattr(one, name)
     }
     changed = dataclasses.replace(one, **values)
-    return _with_output(changed) if isinstance(changed, ConvProblem) else changed
+    return _with_output(changed) if isinstance(changed, Image) else changed
 
 
 def _between(one: Any, other: Any, rng: random.Random) -> Any:
@@ -315,7 +316,7 @@ def _between(one: Any, other: Any, rng: random.Random) -> Any:
     return min(max(round(size / step) * step, least), most)
 
 
-def _with_output(problem: ConvProblem) -> ConvProblem | None:
+def _with_output(problem: Image) -> Image | None:
     """A convolution with the output's height and width that follow from the others."""
     top, left, bottom, right = problem.pads
     ends = ((problem.h, top + bottom, problem.r), (problem.w, left + right, problem.s))

@@ -45,6 +45,8 @@ def test_the_stored_problems_are_enough_and_have_kernels() -> None:
     for problem in PROBLEMS:
         assert problem.reference is not None
         assert candidates(problem, H200)
+        if isinstance(problem, collect.Image):
+            assert collect._with_output(problem) == problem
 
 
 def test_any_beginning_has_all_kinds() -> None:
