@@ -63,7 +63,8 @@ def _by_gpus(what: str, field: str) -> Cell:
 
     def cell(row: dict[str, Any]) -> str:
         runs = row["values"].get(what, {})
-        return text({f"{n} GPU{'s' * (n != '1')}": run[field] for n, run in runs.items()}, ".1f")
+        found = {n: run[field] for n, run in runs.items() if field in run}
+        return text({f"{n} GPU{'s' * (n != '1')}": value for n, value in found.items()}, ".1f")
 
     return cell
 
@@ -517,6 +518,7 @@ TABLES = {
         {
             **_MODEL,
             "all compiled, s": _by_gpus("compiled", "seconds"),
+            "of which measuring, s": _by_gpus("compiled", "measuring"),
             "empty caches, s": _by_gpus("cold", "seconds"),
             "kernels of the result, us": _by_gpus("compiled", "us"),
             "the same plan": lambda row: text(row["values"].get("again", {}).get("same"), ""),

@@ -13,17 +13,20 @@ it has 183, since it is tuned for batches from 1 to 64.
 A model is tuned by the first number of --cold with an empty cache directory, and then by each
 number of --gpus with all kernels compiled and an empty database; at last by the other numbers of
 --cold, each with an empty directory. With --cache all of --cold comes last. Seconds are of the
-whole call of `onnxbolt.tune`, in a process of its own. `us` is the model's time in the kernels that
-a run chose: results may differ only by noise. With what the last run measured, one and all GPUs
-tune once more: they have to measure nothing and to choose the same kernels.
+whole call of `onnxbolt.tune`, in a process of its own; `measuring` is the part from its first
+measurement to its last one, without planning and the start of CUDA. `us` is the model's time in the
+kernels that a run chose: results may differ only by noise. With what the last run measured, one and
+all GPUs tune once more: they have to measure nothing and to choose the same kernels.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import math
 import os
+import sqlite3
 import sys
 import tempfile
 import time
@@ -118,6 +121,7 @@ def measured(
             if what == COMPILED and found["compiled"]:
                 _forget()
                 found = facts(tuned(count))
+            found["measuring"] = _measuring()
             values.setdefault(what, {})[str(count)] = found
             yield f"{what}, {count} GPUs: {found}"
 
@@ -126,6 +130,13 @@ def _forget() -> None:
     """Remove all measurements."""
     for path in default_path().parent.glob(f"{default_path().name}*"):
         path.unlink()
+
+
+def _measuring() -> float:
+    """Seconds from the first to the last measurement in the database."""
+    with contextlib.closing(sqlite3.connect(default_path())) as database:
+        times = "SELECT max(time_ns) - min(time_ns) FROM measurements"
+        return round(float(database.execute(times).fetchone()[0]) / 1e9, 1)
 
 
 def facts(run: Run) -> dict[str, Any]:

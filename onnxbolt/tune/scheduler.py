@@ -207,6 +207,7 @@ class Scheduler:
         self.tasks = tasks
         self._states = [_State.of(task) for task in tasks]
         self._pioneers = _pioneers(tasks)
+        self._instances: dict[tuple[int, KernelConfig], Instance] = {}
         self._assumed = {
             candidate.config.family: candidate.spread
             for task in tasks
@@ -251,9 +252,10 @@ class Scheduler:
         wanted: dict[Instance, list[tuple[int, float, Trial]]] = defaultdict(list)
         for number, task in enumerate(self.tasks):
             for config, gain, rank in self._gains(number):
-                wanted[instance_of(task.problem, config)].append(
-                    (rank, gain, Trial(number, config))
-                )
+                if (instance := self._instances.get((number, config))) is None:
+                    instance = instance_of(task.problem, config)
+                    self._instances[number, config] = instance
+                wanted[instance].append((rank, gain, Trial(number, config)))
         ready = [instance for instance in wanted if instance in compiled]
         new = sorted(
             (i for i in wanted if i not in compiled),

@@ -81,6 +81,7 @@ def test_cold_runs_begin_empty_and_others_have_the_kernels(tuner: Tuner, run: Ro
     for what, compiled in (("cold", 1), ("compiled", 0)):
         for found in values[what].values():
             assert (found["compiled"], found["trials"], found["us"]) == (compiled, 1, 18.0)
+            assert found["measuring"] == 0.0  # a single measurement
     assert values["again"] == {"measured": 0, "same": True}
 
 
