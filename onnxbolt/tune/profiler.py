@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,6 +33,7 @@ _HOPELESS = 2.0  # candidates slower than this times the best so far get no furt
 # times the best
 _SWEPT, _WORTHWHILE = 3, 1.1
 _START = 120.0  # seconds for loading CUDA, making operands and computing the reference
+_INTERRUPTED = 10.0  # seconds that CUDA's start may go on when nobody wants it any more
 
 
 class Profiler:
@@ -46,18 +48,33 @@ class Profiler:
         self._arch = arch
         self._command = tuple(command) or worker_command(profiler_library(arch))
         self._child: Child | None = None
+        self._beginning: threading.Thread | None = None
+        self._device: dict[str, Any] = {}
         self._best: dict[Problem, float] = {}  # microseconds, of correct results
 
     def __enter__(self) -> Profiler:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._beginning is not None:
+            self._beginning.join(_INTERRUPTED)
         self._end()
+
+    def begin(self) -> None:
+        """Start CUDA while this thread goes on, which has to ask for `machine` next."""
+        self._beginning = threading.Thread(target=self._begin, daemon=True)
+        self._beginning.start()
+
+    def _begin(self) -> None:
+        with contextlib.suppress(OnnxboltError):  # `machine` asks again
+            self._device = self.device()
 
     @cached_property
     def machine(self) -> Machine:
         """The machine, toolchain and sources that times belong to."""
-        return machine_of(self._arch, self.device())
+        if self._beginning is not None:
+            self._beginning.join()
+        return machine_of(self._arch, self._device or self.device())
 
     def device(self) -> dict[str, Any]:
         """The GPU's facts, as worker.py says."""

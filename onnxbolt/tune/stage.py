@@ -88,7 +88,9 @@ def plan_with_timings(
         sources = [source for source in (memory, published) if source]
         if not sources:
             return subject.plan(archs, options.fuse, locked), None
-        chosen, timings = _rounds(subject, archs, options.fuse, locked, _InTurn(sources))
+        first = _first(subject, archs, locked)
+        source = _InTurn(sources)
+        chosen, timings = _rounds(subject, archs, options.fuse, locked, source, first)
         return memory.settled(chosen, archs, options.fuse, timings) if memory else chosen, None
 
 
@@ -115,11 +117,14 @@ def tuned(
     strategy_named(options.strategy)  # before anything is compiled
     start = time.monotonic()  # the budget includes compiling the profiler
     said = messages or _say_nothing
-    with _gpus(archs, options, said) as gpus, Database() as database:
-        measuring = _Measuring(subject, options, database, gpus, said, watch or Silent(), start)
+    with _gpus(archs, options, said) as started, Database() as database:
+        first = _first(subject, archs, locked)
+        measuring = _Measuring(
+            subject, options, database, started(), said, watch or Silent(), start
+        )
         for seconds in _turns(measuring.target):
             measuring.begin(seconds)
-            chosen, timings = _rounds(subject, archs, options.fuse, locked, measuring)
+            chosen, timings = _rounds(subject, archs, options.fuse, locked, measuring, first)
             chosen = measuring.settled(chosen, archs, timings)
             if measuring.at_end():
                 break
@@ -155,8 +160,8 @@ def tune_kernels(
     in the database; no regions are compared. Raises as `tuned` does."""
     strategy_named(options.strategy)
     start = time.monotonic()
-    with _gpus(archs, options, _say_nothing) as gpus, Database() as database:
-        kernels = _Kernels(options, database, gpus, watch or Silent(), start)
+    with _gpus(archs, options, _say_nothing) as started, Database() as database:
+        kernels = _Kernels(options, database, started(), watch or Silent(), start)
         kernels.tune(NOTHING, problems, 1.0)
         kernels.take_stock()
         return kernels.tuning
@@ -186,10 +191,22 @@ class _InTurn:
         return timings
 
 
+def _first(
+    subject: Subject, archs: Sequence[int], timings: Timings
+) -> tuple[Plan, Sequence[Problem]]:
+    """The plan that the first round begins with, and further problems of all rounds."""
+    return subject.plan(archs, "all", timings), subject.segments(archs)
+
+
 def _rounds(
-    subject: Subject, archs: Sequence[int], fuse: str, timings: Timings, source: _Source
+    subject: Subject,
+    archs: Sequence[int],
+    fuse: str,
+    timings: Timings,
+    source: _Source,
+    first: tuple[Plan, Sequence[Problem]],
 ) -> tuple[Plan, Timings]:
-    chosen, others = subject.plan(archs, "all", timings), subject.segments(archs)
+    chosen, others = first
     seen_problems: set[Problem] = set()
     seen_regions: set[str] = set()
     while True:
@@ -327,19 +344,22 @@ def _tunable(archs: Sequence[int]) -> int:
 
 
 @contextlib.contextmanager
-def _gpus(archs: Sequence[int], options: Options, messages: Messages) -> Iterator[Sequence[Gpus]]:
-    """The GPUs to measure on, one entry for each architecture that there are any of. Raises
-    InputError if there are none."""
+def _gpus(
+    archs: Sequence[int], options: Options, messages: Messages
+) -> Iterator[Callable[[], Sequence[Gpus]]]:
+    """Starts the GPUs to measure on. The result waits for them: one entry for each architecture
+    that there are any of. Both raise InputError if there are none."""
     uuids = () if options.scheduler else gpu.uuids()
     count = len(uuids) if options.gpus == "all" else int(options.gpus)
     if count > max(len(uuids), 1):
         raise InputError(f"{option('gpus', count)}: this machine has {len(uuids)} of them")
     if options.scheduler or count > 1:
-        with cluster_gpus(uuids[:count], archs, options, messages) as found:
-            yield found
+        with cluster_gpus(uuids[:count], archs, options, messages) as started:
+            yield started
     else:
         with Profiler(_tunable(archs)) as profiler:
-            yield [OneGpu(profiler, profiler.machine)]
+            profiler.begin()
+            yield lambda: [OneGpu(profiler, profiler.machine)]
 
 
 class _Kernels:

@@ -112,6 +112,9 @@ class Profiler:
         )
         self.measured: list[tuple[Problem, KernelConfig]] = []
 
+    def begin(self) -> None:
+        pass
+
     def measure(
         self, problem: Problem, candidates: Sequence[tuple[KernelConfig, Path]]
     ) -> list[Measurement]:

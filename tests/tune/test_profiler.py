@@ -116,6 +116,12 @@ def test_machine_is_gpu_and_what_builds_for_it(bench: Bench) -> None:
     assert bench.profiler.machine is machine
 
 
+def test_cuda_starts_ahead_and_once(bench: Bench) -> None:
+    bench.profiler.begin()
+    assert bench.profiler.machine.gpu == "NVIDIA Test"
+    assert len(bench.requests("device")) == 1
+
+
 def test_medians_of_all_samples(bench: Bench) -> None:
     slow, fast = bench.measure("12", "10", samples=15)
     assert (slow.status, slow.us, slow.mad, slow.runs, slow.clock_mhz, slow.error) == (

@@ -16,6 +16,7 @@ from onnxbolt.cli import main
 from onnxbolt.errors import InputError, OnnxboltError
 from onnxbolt.measurements.timings import NOTHING, Choice, Comparison, Timings
 from onnxbolt.options import Options
+from onnxbolt.plan.choose import Plan
 from onnxbolt.tune import stage
 from onnxbolt.tune.cuda import CudaError
 from onnxbolt.tune.database import Database
@@ -104,6 +105,25 @@ def test_what_was_not_compared_is_judged_alike_with_and_without_tune(
         tuned.regions,
         tuned.refusals,
     )
+
+
+def test_planning_goes_on_while_cuda_starts(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    plan, measuring = Subject.plan, stage._Measuring.__init__
+
+    def planning(self: Subject, *given: Any) -> Plan:
+        done.append("plan")
+        return plan(self, *given)
+
+    def started(self: stage._Measuring, *given: Any) -> None:
+        done.append("measure")
+        measuring(self, *given)
+
+    monkeypatch.setattr(Subject, "plan", planning)
+    monkeypatch.setattr(stage._Measuring, "__init__", started)
+    monkeypatch.setattr(fakes.Profiler, "begin", lambda _: done.append("begin"))
+    pipeline.tune(net(), fuse="all")
+    assert done[:3] == ["begin", "plan", "measure"]
 
 
 def test_a_machine_that_is_unknown_or_another_one_is_a_soft_miss(

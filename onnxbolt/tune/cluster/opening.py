@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from onnxbolt.errors import InputError
 from onnxbolt.options import Options
@@ -17,32 +17,36 @@ from onnxbolt.tune.cluster.standing_in import stand_ins
 @contextlib.contextmanager
 def cluster_gpus(
     uuids: Sequence[str], archs: Sequence[int], options: Options, messages: Messages
-) -> Iterator[Sequence[ClusterGpus]]:
-    """The GPUs of the cluster that `options` name, else those of this machine with these UUIDs: an
-    entry for each planned architecture. Raises InputError if none can be used."""
+) -> Iterator[Callable[[], Sequence[ClusterGpus]]]:
+    """Starts the GPUs of the cluster that `options` name, else those of this machine with these
+    UUIDs. The result waits for them: an entry for each planned architecture. Both raise InputError
+    if none can be used."""
     asked = option(
         *(("scheduler", options.scheduler) if options.scheduler else ("gpus", options.gpus))
     )
-    try:
-        from onnxbolt.tune.cluster.connecting import local_cluster, remote_cluster
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"{asked} needs dask, which is not installed ({error}): pip install 'onnxbolt[cluster]'"
-        ) from error
-    connected = (
-        remote_cluster(options.scheduler, options.insecure)
-        if options.scheduler
-        else local_cluster(uuids)
-    )
-    here = stand_ins(uuids)
-    with (
-        connected as client,
-        Pool(client, "GPU", admit, messages, here) as pool,
-        Pool(client, "CPU", admit_compiler, messages) as compilers,
-    ):
-        workers = pool.wait(max(len(uuids), 1))
-        messages(f"{len(workers)} GPUs measure")
-        yield [
-            ClusterGpus(pool, machine, Compilers(compilers))
-            for machine in machines_of(workers, archs, messages)
-        ]
+    with contextlib.ExitStack() as stack:
+        here = [stack.enter_context(each) for each in stand_ins(uuids)]  # CUDA starts now
+        try:
+            from onnxbolt.tune.cluster.connecting import local_cluster, remote_cluster
+        except ModuleNotFoundError as error:
+            raise InputError(
+                f"{asked} needs dask, which is not installed ({error}):"
+                " pip install 'onnxbolt[cluster]'"
+            ) from error
+        client = stack.enter_context(
+            remote_cluster(options.scheduler, options.insecure)
+            if options.scheduler
+            else local_cluster(uuids)
+        )
+        pool = stack.enter_context(Pool(client, "GPU", admit, messages, here))
+        compilers = stack.enter_context(Pool(client, "CPU", admit_compiler, messages))
+
+        def started() -> list[ClusterGpus]:
+            workers = pool.wait(max(len(uuids), 1))
+            messages(f"{len(workers)} GPUs measure")
+            return [
+                ClusterGpus(pool, machine, Compilers(compilers))
+                for machine in machines_of(workers, archs, messages)
+            ]
+
+        yield started

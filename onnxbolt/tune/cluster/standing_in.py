@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Sequence
 from types import TracebackType
 
 from onnxbolt import gpu
 from onnxbolt.archs import by_name
-from onnxbolt.errors import OnnxboltError
 from onnxbolt.measurements.records import Machine, Measurement
 from onnxbolt.problems import Problem
 from onnxbolt.tune.cluster import tasks
@@ -35,9 +32,7 @@ class StandIn:
     def __init__(self, name: str, arch: int, command: Sequence[str]) -> None:
         self.name = name
         self._profiler = Profiler(arch, ("env", f"CUDA_VISIBLE_DEVICES={name}", *command))
-        # CUDA starts while the cluster does
-        self._start = threading.Thread(target=self._identify, daemon=True)
-        self._start.start()
+        self._profiler.begin()  # CUDA starts while the cluster does
 
     def __enter__(self) -> StandIn:
         return self
@@ -48,20 +43,14 @@ class StandIn:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._start.join()
         self._profiler.__exit__()
 
     @property
     def machine(self) -> Machine:
         """The machine that times belong to. Raises OnnxboltError where nothing can be measured."""
-        self._start.join()
         return self._profiler.machine
 
     def measure(self, problem: Problem, candidates: Candidates) -> list[Measurement]:
         """As the profiler's. Raises BusyError, too."""
         with tasks.alone_on(self.name):
             return self._profiler.measure(problem, candidates)
-
-    def _identify(self) -> None:
-        with contextlib.suppress(OnnxboltError):  # `machine` asks again
-            self._profiler.machine  # noqa: B018

@@ -35,7 +35,8 @@ def test_units_are_compiled_by_workers_and_kept(
         return Compilers(pool)
 
     monkeypatch.setattr(opening, "Compilers", of)
-    with cluster_gpus(UUIDS[:1], [90], Options(tune=True, gpus="all"), print) as (gpus,):
+    with cluster_gpus(UUIDS[:1], [90], Options(tune=True, gpus="all"), print) as started:
+        (gpus,) = started()
         while pools[0].empty:  # workers join as compilers by themselves, which takes a while
             time.sleep(0.05)
         found = dict(gpus.compile_each([GOOD, BAD], toolchain))

@@ -34,8 +34,8 @@ UUIDS = ("GPU-0", "GPU-1")
 
 @contextlib.contextmanager
 def opened(said: list[str], uuids: tuple[str, ...] = UUIDS) -> Iterator[ClusterGpus]:
-    with cluster_gpus(uuids, [90], Options(tune=True, gpus="all"), said.append) as found:
-        (gpus,) = found
+    with cluster_gpus(uuids, [90], Options(tune=True, gpus="all"), said.append) as started:
+        (gpus,) = started()
         yield gpus
 
 

@@ -93,7 +93,7 @@ def test_workers_join_and_foreign_ones_are_refused(cluster: Cluster, tmp_path: P
         )
         stack.enter_context(worker(address, tmp_path, "GPU-first", FAKE_SECONDS="0.5"))
         options = Options(tune=True, scheduler=address)
-        (gpus,) = stack.enter_context(cluster_gpus((), [90], options, said.append))
+        (gpus,) = stack.enter_context(cluster_gpus((), [90], options, said.append))()
 
         def join() -> None:
             while not cluster.measured:
