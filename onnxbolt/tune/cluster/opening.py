@@ -24,15 +24,14 @@ def cluster_gpus(
     asked = option(
         *(("scheduler", options.scheduler) if options.scheduler else ("gpus", options.gpus))
     )
+    try:
+        from onnxbolt.tune.cluster.connecting import local_cluster, remote_cluster
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{asked} needs dask, which is not installed ({error}): pip install 'onnxbolt[cluster]'"
+        ) from error
     with contextlib.ExitStack() as stack:
-        here = [stack.enter_context(each) for each in stand_ins(uuids)]  # CUDA starts now
-        try:
-            from onnxbolt.tune.cluster.connecting import local_cluster, remote_cluster
-        except ModuleNotFoundError as error:
-            raise InputError(
-                f"{asked} needs dask, which is not installed ({error}):"
-                " pip install 'onnxbolt[cluster]'"
-            ) from error
+        here = [stack.enter_context(each) for each in stand_ins(uuids)]
         client = stack.enter_context(
             remote_cluster(options.scheduler, options.insecure)
             if options.scheduler

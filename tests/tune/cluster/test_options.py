@@ -12,6 +12,7 @@ import pytest
 from onnxbolt.cli import main
 from onnxbolt.errors import InputError
 from onnxbolt.options import Choices, Options
+from onnxbolt.tune.cluster import standing_in
 from tests.tune.local_gpu import Gpu, net
 
 
@@ -37,6 +38,7 @@ def test_without_the_extra_the_error_names_it(
     monkeypatch.setattr("onnxbolt.gpu.uuids", lambda: ("GPU-0", "GPU-1"))
     monkeypatch.delitem(sys.modules, "onnxbolt.tune.cluster.connecting", raising=False)
     monkeypatch.setitem(sys.modules, "dask", None)
+    monkeypatch.setattr(standing_in, "profiler_library", lambda _: pytest.fail("compiled before"))
     onnx.save(net(), tmp_path / "net.onnx")
     assert main(["tune", str(tmp_path / "net.onnx"), "--gpus", "all"]) == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
