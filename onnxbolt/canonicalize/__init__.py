@@ -26,6 +26,7 @@ from onnxbolt.canonicalize import (
     conv_form,
     conv_transpose_form,
     cut_form,
+    einsum_form,
     embedding_form,
     expand_form,
     flatten,
@@ -82,6 +83,7 @@ PASSES: list[tuple[Callable[[gs.Graph], int], str]] = [
     (mean_form.run, "means over an image written as GlobalAveragePool"),
     (max_form.run, "GlobalMaxPools written as MaxPool"),
     (sum_form.run, "Sum written as Add"),
+    (einsum_form.run, "Einsums that permute axes written as Transpose"),
     # projections and masks that it makes are canonicalized as others
     (attention_form.run, "ONNX Runtime's attention divided into projections, masks and attention"),
     # the next passes recognize what it writes
