@@ -116,13 +116,19 @@ def _tensor(
     if other is None or (isinstance(other, gs.Constant) and not _has_rows(other, tensor)):
         return None
     if not anchor.op.accepts(other, tensor):
+        differs = "differs" if _known(other) and _known(tensor) else "may differ"
         return (
-            f"its other operand's shape may differ from the result's: {other.name}"
+            f"its other operand's shape {differs} from the result's: {other.name}"
             f" {in_words(other.shape)} and {in_words(tensor.shape)}"
         )
     if other.dtype != tensor.dtype:
         return f"its other operand has another element type: {other.name} {other.dtype}"
     return Link(Step(entry.name), other, (node,), node.outputs[0])
+
+
+def _known(tensor: gs.Tensor) -> bool:
+    """True if all sizes are numbers."""
+    return tensor.shape is not None and all(isinstance(size, int) for size in tensor.shape)
 
 
 def _has_rows(constant: gs.Constant, tensor: gs.Tensor) -> bool:

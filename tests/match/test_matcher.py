@@ -159,10 +159,16 @@ def test_a_broadcast_residual_is_a_near_miss_with_its_shape() -> None:
     general, _, details = refusals[0].reason.partition(": ")
     assert (
         general
-        == "not fused into the previous epilogue, because its other operand's shape may differ"
-        " from the result's"
+        == "not fused into the previous epilogue, because its other operand's shape differs from"
+        " the result's"
     )
     assert details == "g [1, 8, 1, 1] and [1, 8, 6, 6]"
+
+
+def test_a_residual_of_unknown_size_may_be_broadcast() -> None:
+    net = Net({"x": (1, 8, 6, 6), "g": (1, 8, "h", "w")})
+    _, refusals = matched(net.model(net.node("Mul", net.conv("x", 8, 8), "g")))
+    assert "its other operand's shape may differ from the result's" in refusals[0].reason
 
 
 def test_a_third_residual_does_not_fit_the_kernel() -> None:
