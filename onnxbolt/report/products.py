@@ -116,7 +116,7 @@ def _found(
         reads = [name for name in node.input if name]
         if reads and constant.issuperset(reads):  # constant folding computes it
             constant.update(node.output)
-        elif (rule := _RULES.get(_domain(node), {}).get(node.op_type)) is not None:
+        elif (rule := _rule(node)) is not None:
             call = Call(
                 node,
                 tuple(shapes.get(name, []) for name in node.input),
@@ -131,6 +131,13 @@ def _found(
                 known = constant | {tensor.name for tensor in graph.initializer}
                 around = {**shapes, **_declared(graph)}
                 yield from _found(graph.node, around, known, {}, body or place_of(node, attribute))
+
+
+def _rule(node: NodeProto) -> Rule | None:
+    """The rule for a node; None for one that is no product, such as an Einsum of one tensor."""
+    if node.op_type == "Einsum" and len(node.input) == 1:
+        return None
+    return _RULES.get(_domain(node), {}).get(node.op_type)
 
 
 def _domain(node: NodeProto) -> str:
@@ -186,7 +193,7 @@ def _einsum(call: Call) -> int:
         for term, shape in zip(terms, call.inputs, strict=False)
         for letter, size in zip(reversed(term), reversed(shape), strict=False)
     }
-    return 2 * _size(list(sizes.values())) if len(terms) > 1 else 0
+    return 2 * _size(list(sizes.values()))
 
 
 def _attention(call: Call) -> int:

@@ -180,6 +180,12 @@ def test_products_inside_of_control_flow_count(branches: ModelProto) -> None:
     assert refusal.reason == f"inside a body that is not optimized: {inner.left}"
 
 
+@pytest.mark.parametrize("equation", ["abc->cab", "abc->a"])
+def test_an_einsum_of_one_tensor_is_no_product(equation: str) -> None:
+    body = f'y = Einsum<equation="{equation}">(x)'
+    assert not products(model_of("(float[2,4,6] x) => (float[a,b,c] y)", body), {})
+
+
 def test_quantized_products_that_matching_does_not_know() -> None:
     product = Product("y", "MatMulNBits", "com.microsoft", 1, weighted=True)
     (refusal,) = left_out([product], set(), [])
