@@ -9,6 +9,7 @@ computed from their values.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeGuard
 
 import numpy as np
 import onnx
@@ -77,7 +78,7 @@ def infer_at(
             for name, shape in inferred.items():
                 if shape is not None and name in variables:
                     shapes[name] = _merged(shape, variables[name].shape)
-            values = {} if all(map(_is_known, inferred.values())) else evaluate(sized, shapes)
+            values = {} if all(map(is_known, inferred.values())) else evaluate(sized, shapes)
             if not values:
                 break
             shapes |= {name: list(value.shape) for name, value in values.items()}
@@ -85,7 +86,7 @@ def infer_at(
     return found
 
 
-def _is_known(shape: Shape | None) -> bool:
+def is_known(shape: Shape | None) -> TypeGuard[list[int]]:
     return shape is not None and all(isinstance(size, int) for size in shape)
 
 

@@ -204,13 +204,18 @@ def drawn(
     }
 
 
+def physical_memory() -> int | None:
+    """Bytes of this machine's memory; None where the system does not tell (Windows)."""
+    if not hasattr(os, "sysconf"):
+        return None
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def _require_memory(name: str, shape: Sequence[int]) -> None:
     """Raises InputError if random values of this shape, which are drawn in float64, exceed the
     machine's memory."""
-    if not hasattr(os, "sysconf"):  # Windows
-        return
-    size, memory = 8 * math.prod(shape), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if size > memory:
+    size, memory = 8 * math.prod(shape), physical_memory()
+    if memory is not None and size > memory:
         raise InputError(
             f"input {name} has the shape {list(shape)}: {size / 2**30:,.0f} GiB of random"
             f" values, and this machine has {memory / 2**30:,.0f} GiB of memory; correct the"

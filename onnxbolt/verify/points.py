@@ -11,13 +11,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import onnx_graphsurgeon as gs
 from onnx import NodeProto
 
 from onnxbolt import archs, gpu
 from onnxbolt.errors import InputError
 from onnxbolt.graph.exporter import FUSED_DOMAIN
 from onnxbolt.graph.importer import import_model, tensor_type
-from onnxbolt.graph.shapes import Shape, infer, infer_at
+from onnxbolt.graph.shapes import Shape, infer, infer_at, is_known
 from onnxbolt.graph.sizes import Sizes
 from onnxbolt.library import weighted_ops
 from onnxbolt.opspec import OpSpec, configs_of_node
@@ -27,6 +28,7 @@ from onnxbolt.verify.feeds import (
     Feeds,
     drawn,
     graph_inputs,
+    physical_memory,
     require_loads,
     shapes_for,
     working_feeds,
@@ -46,6 +48,8 @@ _SMALL = (
     ),
 )
 _STEP = 32
+# bytes of an element in a comparison: both models' results in fp32, and a difference in fp64
+_COPY_BYTES = 16
 # shapes of all inputs; the first that the model takes
 Alternatives = list[dict[str, tuple[int, ...]]]
 
@@ -70,14 +74,20 @@ def points(models: Models, seed: int, options: Options) -> Iterator[Point]:
     found = False
     if asked or any(not isinstance(size, int) for dims in inputs.values() for size in dims or ()):
         require_loads(models.reference)
+        large = asked is not None or models.provider != CPU  # other sizes are small
+        graph = import_model(models.original) if large else None
         for alternatives in _wanted(models, inputs, asked):
-            feeds = next(
-                filter(None, (_running(models, shapes, seed) for shapes in alternatives)), None
+            why = [_too_large(graph, shapes) if graph else "" for shapes in alternatives]
+            tried = (
+                _running(models, shapes, seed)
+                for shapes, reason in zip(alternatives, why, strict=True)
+                if not reason
             )
+            feeds = next(filter(None, tried), None)
             if feeds is None:
                 models.notes[
                     f"{models.where}: not compared at {_name(alternatives[0], inputs)},"
-                    " because the original does not run there"
+                    f" because {why[0] or 'the original does not run there'}"
                 ] = None
                 continue
             found = True
@@ -86,6 +96,24 @@ def points(models: Models, seed: int, options: Options) -> Iterator[Point]:
             )
     if not found:
         yield Point("", working_feeds(models.original, models.reference, seed))
+
+
+def _too_large(graph: gs.Graph, shapes: Shapes) -> str:
+    """Why the machine's memory does not hold the copies of a tensor that a comparison has, if
+    inputs have these shapes; "" if it does, or if sizes are unknown."""
+    memory = physical_memory()
+    try:
+        (known,) = infer_at(graph, [shapes])
+    except InputError:
+        return ""
+    elements = {name: math.prod(shape) for name, shape in known.items() if is_known(shape)}
+    name = max(elements, key=elements.__getitem__, default="")
+    if memory is None or not name or _COPY_BYTES * elements[name] <= memory:
+        return ""
+    return (
+        f"{name} has {elements[name]:.1e} elements there, too many for this machine's"
+        f" {memory / 2**30:,.1f} GiB of memory"
+    )
 
 
 def _running(models: Models, shapes: Shapes, seed: int) -> Feeds | None:

@@ -140,10 +140,10 @@ def _images(*sizes: tuple[int, int]) -> list[dict[str, tuple[int, ...]]]:
 
 
 def _correlation() -> ModelProto:
-    """Each pixel of an image with each of another one."""
+    """Each feature of an image with each of another one, as optical flow compares them."""
     net = Net({"x": (1, 3, "H", "W"), "y": (1, 3, "h", "w")})
     shape = net.const([1, 64, -1], np.int64)
-    features = (net.node("Relu", net.conv(image, 3, 64, 3, pads=SAME)) for image in "xy")
+    features = (net.node("Relu", net.conv(i, 3, 64, 3, pads=SAME, strides=[8, 8])) for i in "xy")
     first, second = (net.node("Reshape", each, shape) for each in features)
     return net.model(net.node("MatMul", net.node("Transpose", first, perm=[0, 2, 1]), second))
 
@@ -204,9 +204,9 @@ MODELS = {
     "correlation": ImageModel(
         _correlation,
         [
-            {"x": (1, 3, 24, 20), "y": (1, 3, 24, 20)},
-            {"x": (1, 3, 13, 7), "y": (1, 3, 9, 11)},
-            {"x": (1, 3, 1, 1), "y": (1, 3, 40, 33)},
+            {"x": (1, 3, 192, 160), "y": (1, 3, 192, 160)},
+            {"x": (1, 3, 100, 56), "y": (1, 3, 70, 88)},
+            {"x": (1, 3, 1, 1), "y": (1, 3, 320, 260)},
         ],
         ("FusedGemm_",),
     ),

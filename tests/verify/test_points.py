@@ -4,6 +4,7 @@ odd ones."""
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,26 @@ def test_images_are_no_squares_where_the_model_takes_others() -> None:
         {},
     )
     assert compared(model=squares) == ["x:1x3x64x64", "x:3x3x64x64"]
+
+
+def test_sizes_whose_tensors_fill_the_memory_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row with each: 3,000 x 3,000 products are 144 MB in a comparison, 100 x 100 0.2 MB."""
+    monkeypatch.setattr(sys.modules[points.__module__], "physical_memory", lambda: 1 << 20)
+    rows = model_of(
+        "(float[N,8] x) => (float[N,N] y)", "t = Transpose<perm=[1,0]>(x) y = MatMul(x, t)", {}
+    )
+    shapes: dict[str, Any] = {
+        f"{point}_shapes": {"x": (size, 8)}
+        for point, size in (("min", 4), ("opt", 100), ("max", 3000))
+    }
+    result = verify(rows, rows, providers=[CPU], **shapes)
+    assert {row.sizes for row in result.rows} == {"x:4x8", "x:109x8"}
+    shapes["opt_shapes"] = shapes["min_shapes"] = shapes["max_shapes"]
+    result = verify(rows, rows, providers=[CPU], **shapes)
+    assert result.notes[0] == (
+        "CPU: not compared at x:3000x8, because y has 9.0e+06 elements there, too many for this"
+        " machine's 0.0 GiB of memory"
+    )
 
 
 def test_sizes_that_the_original_does_not_take_are_named() -> None:
