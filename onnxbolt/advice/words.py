@@ -116,19 +116,20 @@ def _names(nodes: Sequence[str]) -> str:
 
 
 def _table(found: Sequence[Finding]) -> list[str]:
+    """Findings whose reasons differ in names and numbers alone, behind a colon, share a row."""
     groups: dict[tuple[str, str, str], list[Finding]] = {}
     for each in found:
-        groups.setdefault((each.state, each.op, each.reason), []).append(each)
+        groups.setdefault((each.state, each.op, each.reason.partition(": ")[0]), []).append(each)
     rows = [
         (
             op,
             str(len(members)),
-            reason,
+            members[0].reason if len({each.reason for each in members}) == 1 else general,
             members[0].remedy,
             ", ".join(dict.fromkeys(key for each in members for key in each.advices)),
             members[0].node,
         )
-        for (_, op, reason), members in groups.items()
+        for (_, op, general), members in groups.items()
     ]
     header = "op", "nodes", "reason", "remedy", "advice", "e.g."
     return table(header, (tuple(map(one_line, row)) for row in rows)).splitlines()

@@ -407,3 +407,18 @@ def test_a_change_that_two_kinds_of_multiples_make_is_tried_once() -> None:
         found = explain(model, archs=ARCH)
         listed = [each.words for each in (*found.advices, *found.tried)]
         assert len(listed) == len(set(listed))
+
+
+def test_reasons_that_differ_in_names_alone_share_a_row() -> None:
+    net = Net({"x": (2, 64, 256), "a": (2, 1, 256), "b": (2, 1, 256)})
+    first = net.node("Mul", net.linear("x", 256, 256), "a")
+    second = net.node("Mul", net.linear(first, 256, 256), "b")
+    text = words.text(explain(net.model(net.linear(second, 256, 256)), archs=ARCH))
+    (row,) = (line for line in text.splitlines() if line.startswith("Mul "))
+    assert re.search(r"^Mul +2 +.*shape differs from the result's ", row)
+    net = Net({"x": (2, 64, 256), "a": (2, 1, 256)})
+    y = net.linear(net.node("Mul", net.linear("x", 256, 256), "a"), 256, 256)
+    single = words.text(explain(net.model(y), archs=ARCH))
+    assert re.search(
+        r"^Mul +1 +.*shape differs from the result's: a_f16 \[2, 1, 256\]", single, re.M
+    )
