@@ -40,7 +40,15 @@ from onnxbolt.ops.functions import DOMAIN
 from onnxbolt.ops.functions import build as build_body
 from onnxbolt.ops.grid_sample import Grid
 from onnxbolt.ops.group_norm import Variant
-from onnxbolt.ops.norm import HeadLayerNorm, HeadRmsNorm, Heads, Lookups
+from onnxbolt.ops.norm import (
+    HeadLayerNorm,
+    HeadRmsNorm,
+    Heads,
+    Lookups,
+    ModulatedLayerNorm,
+    ModulatedRmsNorm,
+    Modulation,
+)
 from onnxbolt.opspec import OpSpec
 from onnxbolt.sampling import Sampling
 
@@ -137,6 +145,8 @@ class Fused:
         to_nchw: bool = False,
     ) -> None:
         self.family = family or named("pool")
+        # fields of its kernels' configurations that are not those of the family's other ops
+        self.fields = {"modulation": 1 + variant.gated} if isinstance(variant, Modulation) else {}
         signature = Signature(
             ops.named(kind),
             DType.F32,
@@ -166,8 +176,11 @@ class Fused:
     @property
     def arguments(self) -> str:
         """The structure that its kernels take."""
-        heads = isinstance(ops.named(self.spec.kind), (HeadLayerNorm, HeadRmsNorm))
-        return "HeadNormArguments" if heads else ARGUMENTS[self.family]
+        op = ops.named(self.spec.kind)
+        if isinstance(op, HeadLayerNorm | HeadRmsNorm):
+            return "HeadNormArguments"
+        modulated = isinstance(op, ModulatedLayerNorm | ModulatedRmsNorm)
+        return "ModulatedNormArguments" if modulated else ARGUMENTS[self.family]
 
 
 GEMM = Fused("gemm", Step("Bias"), Step("Relu"), family=named("gemm_2x"))
@@ -278,6 +291,12 @@ LAYER_NORM = Fused(
 TOKEN_STEPS = (Step("Add"), Step(STORE), Step("Scale"), Step("Bias"))
 TOKEN_NORM = Fused("token_layer_norm", *TOKEN_STEPS, family=named("norm"), variant=2)
 TOKEN_RMS_NORM = Fused("token_rms_norm", Step("Add"), Step("Scale"), family=named("norm"))
+MODULATED_NORM = Fused(
+    "modulated_layer_norm", *TOKEN_STEPS, family=named("norm"), variant=Modulation(gated=True)
+)
+MODULATED_RMS_NORM = Fused(
+    "modulated_rms_norm", Step("Scale"), family=named("norm"), variant=Modulation(gated=False)
+)
 EMBEDDING_NORM = Fused(
     "embedding_layer_norm",
     *TOKEN_STEPS,
@@ -439,6 +458,8 @@ ALL = (
     GLU,
     TOKEN_NORM,
     TOKEN_RMS_NORM,
+    MODULATED_NORM,
+    MODULATED_RMS_NORM,
     EMBEDDING_NORM,
     EMBEDDING_RMS_NORM,
     ROTARY,
@@ -477,7 +498,7 @@ def fused_model(
             )
         else:
             inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
-    rows = rows or [config(fused.family)]
+    rows = rows or [config(fused.family, **fused.fields)]
     attributes = {"format": 1, "configs": [n for row in rows for n in row.row()], **attributes}
     node = helper.make_node(
         fused.spec.name, names, list(fused.body.output), "the node", domain=DOMAIN, **attributes
@@ -564,7 +585,10 @@ def host_library(
     """Build a library with one kernel for each op type and architecture, but for those op types
     that are to be `without`."""
     kernels = [
-        (op.arguments, Instance(config(op.family, arch), DType.F32, DType.F32, op.spec.steps))
+        (
+            op.arguments,
+            Instance(config(op.family, arch, **op.fields), DType.F32, DType.F32, op.spec.steps),
+        )
         for op in ops
         if op not in without
         for arch in archs

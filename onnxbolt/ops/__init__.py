@@ -28,6 +28,8 @@ from onnxbolt.ops.norm import (
     HeadLayerNorm,
     HeadRmsNorm,
     LayerNorm,
+    ModulatedLayerNorm,
+    ModulatedRmsNorm,
     RmsNorm,
     TokenLayerNorm,
     TokenRmsNorm,
@@ -107,6 +109,8 @@ OPS: Registry[str, FusedOp] = _Ops(
         Matmul(_GEMM),
         HeadLayerNorm(),  # in front of those of rows, which take what these leave
         HeadRmsNorm(),
+        ModulatedLayerNorm(),
+        ModulatedRmsNorm(),
         LayerNorm(),
         RmsNorm(),
         GroupNorm(),

@@ -24,6 +24,7 @@ from onnxbolt.problems.norm import (
     MAX_TABLES,
     EmbeddingNormProblem,
     HeadNormProblem,
+    ModulatedNormProblem,
     NormProblem,
     TokenNormProblem,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "GroupNormProblem",
     "HeadNormProblem",
     "MatmulProblem",
+    "ModulatedNormProblem",
     "NormProblem",
     "PoolProblem",
     "Problem",

@@ -71,6 +71,12 @@ class NormProblem(Problem):
         return False
 
     @property
+    def modulation(self) -> int:
+        """1 if vectors of each sequence scale and shift the rows in the end, 2 if one is a gate
+        besides, else 0."""
+        return 0
+
+    @property
     def tables(self) -> int:
         """Tables whose rows take the place of those of x."""
         return 0
@@ -226,3 +232,33 @@ class HeadNormProblem(NormProblem):
         rotation = rotation_us(size, arch) if ROTATE in self.chain else 0.0
         alone = NormProblem(self.m, self.c, self.centered, self.dtype, self.out, ("Scale", "Bias"))
         return alone.onnxruntime_us(arch) + rotation + elementwise_us(2 * size, arch)
+
+
+@dataclass(frozen=True)
+class ModulatedNormProblem(NormProblem):
+    """The same of M / tokens sequences, each of which has vectors [C] of its own: behind gamma and
+    beta, rows are multiplied by 1 + scale, and shift is added. s = gate * x + residual if
+    `gated`."""
+
+    operation = "modulated norm"
+
+    tokens: int = 1
+    gated: bool = False
+
+    @property
+    def modulation(self) -> int:
+        return 1 + self.gated
+
+    @property
+    def shape(self) -> str:
+        return f"{super().shape}, {'gated and ' if self.gated else ''}modulated by {self.tokens}"
+
+    @property
+    def reference(self) -> None:
+        """None: predictions decide."""
+        return None
+
+    def onnxruntime_us(self, arch: Arch) -> float:
+        """A norm, and an elementwise kernel for each vector, beside which 1 + scale is small."""
+        size = self.m * self.c * self.dtype.bytes
+        return super().onnxruntime_us(arch) + (2 + self.gated) * elementwise_us(2 * size, arch)

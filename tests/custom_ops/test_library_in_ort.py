@@ -243,6 +243,26 @@ CASES: dict[str, fx.Case] = {
         fx.fused_model(fx.TOKEN_RMS_NORM, ["B", "S", 24], (), [[5, 24], [24]], epsilon=0.25),
         [(3, 5, 24), (5, 24)],
     ),
+    "modulated norm": (
+        fx.fused_model(
+            fx.MODULATED_NORM,
+            ["B", "S", 24],
+            (),
+            [["B", 1, 24], ["B", 24], ["B", 1, 24], ["B", "S", 24], [24], [24]],
+            epsilon=0.25,
+        ),
+        [(3, 5, 24), (3, 1, 24), (3, 24), (3, 1, 24), (3, 5, 24)],
+    ),
+    "modulated rms norm": (
+        fx.fused_model(
+            fx.MODULATED_RMS_NORM,
+            ["B", "S", 24],
+            (),
+            [["B", 24], ["B", 1, 24], [24]],
+            epsilon=0.25,
+        ),
+        [(3, 5, 24), (3, 24), (3, 1, 24)],
+    ),
     "squeeze-excite": (
         fx.fused_model(
             fx.SQUEEZE_EXCITE,
@@ -602,6 +622,24 @@ def test_rows_of_tokens_are_checked(
     operands = ["S", "C"], [24], [24]
     model = fx.fused_model(fx.TOKEN_NORM, ["B", "L", 24], (), operands, epsilon=0.25, prefix=prefix)
     feeds = {"x": np.ones((3, 5, 24), np.float32), "input0": np.ones(rows, np.float32)}
+    with pytest.raises(Exception, match=message):
+        session(model, library).run(None, feeds)
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        ((2, 24), r"input 1 has shape \[2,24\], expected \[3,24\]"),
+        ((3, 2, 24), r"input 1 has shape \[3,2,24\], expected \[3,1,24\]"),
+    ],
+)
+def test_vectors_of_sequences_are_checked(
+    library: fx.HostLibrary, scale: tuple[int, ...], message: str
+) -> None:
+    operands: list[list[Any]] = [[None] * len(scale), ["B", 1, 24], [24]]
+    model = fx.fused_model(fx.MODULATED_RMS_NORM, ["B", "S", 24], (), operands, epsilon=0.25)
+    given = {"x": (3, 5, 24), "input0": scale, "input1": (3, 1, 24)}
+    feeds = {name: np.ones(shape, np.float32) for name, shape in given.items()}
     with pytest.raises(Exception, match=message):
         session(model, library).run(None, feeds)
 

@@ -40,6 +40,7 @@ MIRRORS = {
     "ChainArguments": device.Chain,
     "ConvChainArguments": device.ConvChain,
     "NormArguments": device.Norm,
+    "ModulatedNormArguments": device.ModulatedNorm,
     "Embedding": device.Embedding,
     "GroupNormArguments": device.GroupNorm,
     "SqueezeExciteArguments": device.SqueezeExcite,

@@ -260,6 +260,12 @@ class HeadNorm(Norm):
     _fields_ = [("heads", _I), *_fields(_L, "head_pitch begin")]
 
 
+class ModulatedNorm(Norm):
+    """ModulatedNormArguments."""
+
+    _fields_ = [*_fields(_P, "scale shift gate")]
+
+
 class GroupNorm(ctypes.Structure):
     """GroupNormArguments."""
 

@@ -35,6 +35,13 @@ OF_HEADS: tuple[tuple[str, ...], ...] = (
     ("Scale", "Bias"),
     (),
 )
+MODULATED: tuple[tuple[str, ...], ...] = (
+    ("Scale",),
+    ("Add", STORE, "Scale", "Bias"),
+    ("Scale", "Bias"),
+    ("Add", "Scale"),
+)
+GATED = tuple(chain for chain in MODULATED if "Add" in chain)
 TABLES = range(1, MAX_TABLES + 1)
 _U, _P, _E = Caching.USUAL, Caching.PAST_L1, Caching.EVICTED_FIRST
 # rows of a block, lanes, vectors, batch, elements of an access (0: of 16 bytes), resident, caching
@@ -67,7 +74,8 @@ _HEAD_CONFIGS = (
 def instances(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
     """Each configuration with three chains in turn, with one for tokens, and with one for
     embeddings, of one to three tables in turn, with one that ends with codes, and with one that
-    stores values beside these. Those of heads have configurations of their own."""
+    stores values beside these. Those of heads have configurations of their own; modulated ones
+    come last."""
     chains, of_tokens = itertools.cycle(CHAINS), itertools.cycle(OF_TOKENS)
     embeddings = itertools.cycle(itertools.product(OF_EMBEDDINGS, TABLES))
     codes, of_codes = itertools.cycle(CODES), itertools.cycle(CHAINS)
@@ -95,6 +103,28 @@ def instances(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
         code = next(codes)
         yield Instance(config, dtype, code, (*before, STORE_VALUES[dtype], QUANTIZE[code]))
     yield from _of_heads(arch, types)
+    yield from _modulated(arch, types)
+
+
+def _modulated(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:
+    """Each configuration with a chain in turn, and with one for a gate."""
+    chains, gated = itertools.cycle(MODULATED), itertools.cycle(GATED)
+    for dtype, (rows, lanes, vectors, batch, width, resident, caching) in itertools.product(
+        types, _CONFIGS
+    ):
+        config = NormConfig(
+            arch=arch,
+            rows=rows,
+            lanes=lanes,
+            vectors=vectors,
+            batch=batch,
+            access=width or dtype.alignment,
+            resident=resident,
+            caching=caching,
+            modulation=1,
+        )
+        yield Instance(config, dtype, dtype, next(chains))
+        yield Instance(replace(config, modulation=2), dtype, dtype, next(gated))
 
 
 def _of_heads(arch: int, types: tuple[DType, ...]) -> Iterator[Instance]:

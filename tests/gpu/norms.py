@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import STORE, STORE_VALUES
 from onnxbolt.families.norm import NormConfig
 from onnxbolt.problems import MAX_TABLES
-from tests.gpu.device import Embedding, HeadNorm, Kernel, Library, Norm, Tensor
+from tests.gpu.device import Embedding, HeadNorm, Kernel, Library, ModulatedNorm, Norm, Tensor
 from tests.gpu.operands import Operands, Problem, random_of
 from tests.gpu.reference import assert_codes, epilogue, relative_error
 
@@ -52,7 +53,8 @@ def assert_right(kernel: Kernel, problem: NormProblem, limit: float) -> None:
 def problems(library: Library, instance: Instance) -> list[NormProblem]:
     """Full rows, rows with a tail, short ones; gaps between rows; with and without the mean. Of
     tokens: one sequence, many, with and without tokens in front. Of embeddings: with indices of
-    their own, and with those that sequences or tokens share. Of heads: one and several, beside
+    their own, and with those that sequences or tokens share. Modulated: one sequence and many. Of
+    heads: one and several, beside
     each other and with gaps between, from the first element on and from others."""
     config = instance.config
     assert isinstance(config, NormConfig)
@@ -79,6 +81,11 @@ def problems(library: Library, instance: Instance) -> list[NormProblem]:
         return [
             token_problem(library, instance, (shape[1], *shape[2:]), (*sequence, prefix))
             for shape, sequence, prefix in zip(shapes, _SEQUENCES, _PREFIXES, strict=True)
+        ]
+    if config.modulation:
+        return [
+            modulated_problem(library, instance, (shape[1], *shape[2:]), sequence)
+            for shape, sequence in zip(shapes, _SEQUENCES, strict=True)
         ]
     return [problem(library, instance, shape) for shape in shapes]
 
@@ -233,6 +240,38 @@ def token_problem(
     kept = (source, operands, total)
     stored = (total, added) if stores else (None, None)
     return NormProblem(arguments, output, expected, kept, *stored)
+
+
+def modulated_problem(
+    library: Library, instance: Instance, shape: tuple[int, int, bool], sequence: tuple[int, int]
+) -> NormProblem:
+    """`shape` is columns, elements between rows, and whether the mean is subtracted; `sequence` the
+    number of sequences, and their tokens."""
+    (columns, gap, centered), (count, tokens) = shape, sequence
+    plain = problem(library, instance, (count * tokens, columns, gap, centered))
+    config = instance.config
+    assert isinstance(config, NormConfig)
+    rng, element = random_of(instance, (*shape, *sequence)), instance.dtype.numpy
+    vectors = [rng.normal(0, 1, (count, columns)).astype(element) for _ in range(3)]
+    held = [Tensor(library, vector) for vector in vectors[: 1 + config.modulation]]
+    arguments = ModulatedNorm(tokens=tokens)
+    ctypes.memmove(
+        ctypes.addressof(arguments), ctypes.addressof(plain.arguments), ctypes.sizeof(Norm)
+    )
+    arguments.tokens = tokens
+    for name, tensor in zip(("scale", "shift", "gate"), held, strict=False):
+        setattr(arguments, name, tensor.pointer)
+    scale, shift, gate = (np.repeat(v.astype(np.float64), tokens, axis=0) for v in vectors)
+    source, operands = plain.kept
+    added = source.read().astype(np.float64) * (gate if config.modulation > 1 else 1)
+    added = added + sum(tensor.astype(np.float64) for tensor in operands.tensors)
+    stores = plain.total is not None
+    if stores:
+        added = added.astype(np.float32).astype(element).astype(np.float64)
+    expected = normalized(added, operands.vectors, centered) * (1 + scale) + shift
+    kept = (*plain.kept, *held)
+    stored = added if stores else None
+    return NormProblem(arguments, plain.output, expected, kept, plain.total, stored)
 
 
 def problem(library: Library, instance: Instance, shape: tuple[int, int, int, bool]) -> NormProblem:

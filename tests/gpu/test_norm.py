@@ -92,6 +92,27 @@ def test_refusals_of_embeddings(library: Library, fields: dict[str, int], text: 
         library.kernel(instance).check(problem.arguments)
 
 
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"tokens": 0}, "for other rows"),
+        ({"tokens": 7, "rows": 15}, "no whole sequences"),
+        ({"gate": None}, "other vectors of sequences"),
+        ({"shift": None}, "other vectors of sequences"),
+        ({"scale": 2}, "sequence's vector is not aligned"),
+    ],
+)
+def test_refusals_of_modulated_rows(
+    library: Library, fields: dict[str, int | None], text: str
+) -> None:
+    instance = next(i for i in KERNELS if i.config.named()["modulation"] == 2)
+    problem = norms.problems(library, instance)[1]
+    for field, value in fields.items():
+        setattr(problem.arguments, field, value)
+    with pytest.raises(KernelError, match=text):
+        library.kernel(instance).check(problem.arguments)
+
+
 def test_tables_have_to_be_there_and_aligned(library: Library) -> None:
     instance = next(i for i in TOKENS if i.config.named()["tables"] == 1)
     problem = norms.problems(library, instance)[1]

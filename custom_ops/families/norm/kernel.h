@@ -10,6 +10,9 @@
 // sin are loaded with x, since rows of a thread are other heads; pairs of neighbouring columns are
 // rotated in registers.
 //
+// Modulated rows are scaled and shifted by vectors of their sequence, which are loaded with x, and
+// so is the gate by which x is multiplied in front of the sum.
+//
 // A row has a part of a warp, a warp, or a block. Results are the same bits on every run, and do
 // not depend on other rows. They are codes of 8 bits where the chain ends with Quantize; with a
 // step StoreF16 and so on in front of it, the second output is the result as values.
@@ -62,6 +65,8 @@ static __global__ void __launch_bounds__(Tile<Row>::kThreads)
   for (int64_t first = int64_t(blockIdx.x) * T::kBlockRows; first < params.rows;
        first += int64_t(gridDim.x) * T::kBlockRows) {
     Held rows(params, first + begin, lane);
+    typename Held::Modulation modulation;
+    if constexpr (T::kModulated) rows.load(modulation);
     rows.load();
     if constexpr (T::kHeads) {
       typename Held::HeadOperands operands;
@@ -70,7 +75,7 @@ static __global__ void __launch_bounds__(Tile<Row>::kThreads)
       rows.store(operands);
     } else {
       rows.normalize(sums);
-      rows.store(factor);
+      rows.store(factor, modulation);
     }
     if constexpr (!T::kResident) break;
   }
@@ -86,7 +91,9 @@ struct Norm {
   using Tile = norm::Tile<Row>;
   static constexpr int kSharedMemory = 0;  // beside the kernel's own arrays
   static constexpr auto kKernel = norm::run<Row, Element, Output, Chain, Stores>;
-  using Arguments = std::conditional_t<Tile::kHeads, HeadNormArguments, NormArguments>;
+  using Arguments = std::conditional_t<
+      Tile::kHeads, HeadNormArguments,
+      std::conditional_t<Tile::kModulated, ModulatedNormArguments, NormArguments>>;
 
   static_assert(Chain::kTensors <= 1 && Chain::kVectors <= 2, "a residual, gamma and beta");
   static_assert(!Tile::kTokens || Tile::kTables > 0 || Chain::kTensors == 1,
@@ -96,6 +103,9 @@ struct Norm {
                                   !Stores && sizeof(Output) > 1),
                 "heads have neither residuals nor codes");
   static_assert(Tile::kHeads || !Chain::kRotated, "rows of heads alone are rotated");
+  static_assert(!Tile::kModulated || (!Tile::kHeads && !Tile::kTokens && sizeof(Output) > 1),
+                "modulated rows are those of x, and no codes");
+  static_assert(!Tile::kGated || Chain::kTensors == 1, "a gate is one in front of a sum");
   static_assert(!Chain::kStores || (!Stores && sizeof(Output) == 1 &&
                                     std::is_same_v<typename Chain::Value, Element>),
                 "values are stored beside codes, in the type of x, and no sum is stored then");
@@ -114,12 +124,17 @@ struct Norm {
         !IsAligned(args.sum, kBytes))
       return "x or a result is not aligned to align_a elements";
     if ((Stores || Chain::kStores) && args.sum == nullptr) return "the second output is missing";
-    if (Tile::kTokens != (args.tokens > 0)) return "the kernel is for other rows";
+    if ((Tile::kTokens || Tile::kModulated) != (args.tokens > 0))
+      return "the kernel is for other rows";
     if (Tile::kTokens && (args.prefix < 0 || args.prefix >= args.tokens || args.rows % args.tokens))
       return "rows are no whole sequences";
     if (const char* error = CheckTables(args)) return error;
     if constexpr (Tile::kHeads) {
       if (const char* error = CheckHeads(static_cast<const HeadNormArguments&>(args))) return error;
+    }
+    if constexpr (Tile::kModulated) {
+      const auto& modulated = static_cast<const ModulatedNormArguments&>(args);
+      if (const char* error = CheckModulation(modulated, kBytes)) return error;
     }
     return CheckOperands<Chain, Element>(args.epilogue, Tile::kWidth);
   }
@@ -143,6 +158,16 @@ struct Norm {
   }
 
  private:
+  static const char* CheckModulation(const ModulatedNormArguments& args, int bytes) {
+    if (args.rows % args.tokens) return "rows are no whole sequences";
+    if (!args.scale || !args.shift || Tile::kGated != (args.gate != nullptr))
+      return "the kernel is for other vectors of sequences";
+    if (!IsAligned(args.scale, bytes) || !IsAligned(args.shift, bytes) ||
+        !IsAligned(args.gate, bytes))
+      return "a sequence's vector is not aligned to align_a elements";
+    return nullptr;
+  }
+
   static const char* CheckHeads(const HeadNormArguments& args) {
     if (args.heads < 1 || args.rows % args.heads) return "rows are no whole tokens";
     if (args.begin % Tile::kWidth || args.head_pitch % Tile::kWidth)

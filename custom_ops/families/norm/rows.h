@@ -25,6 +25,8 @@ struct Tile {
   static constexpr bool kTokens = Row::at(kIterator);       // rows are those of sequences
   static constexpr int kTables = Row::at(kConsumers);       // embeddings that take the place of x
   static constexpr bool kHeads = Row::at(kWarpN);           // rows are heads of tokens
+  static constexpr bool kModulated = Row::at(kWarpK) > 0;   // sequences have a scale and a shift,
+  static constexpr bool kGated = Row::at(kWarpK) > 1;       // and a gate
   static constexpr int kTerms = kTables > 0 ? kTables : 1;  // tensors that a residual is added to
   static constexpr int kThreads = kRows * kLanes;
   static constexpr int kBlockRows = kRows * kBatch;
@@ -58,8 +60,19 @@ struct HeadParams : Params {
         tokens_of(arguments.heads) {}
 };
 
+struct ModulatedParams : Params {
+  const void *scale, *shift, *gate;
+
+  ModulatedParams(const ModulatedNormArguments& arguments, int width)
+      : Params(arguments, width),
+        scale(arguments.scale),
+        shift(arguments.shift),
+        gate(arguments.gate) {}
+};
+
 template <class T>
-using ParamsOf = std::conditional_t<T::kHeads, HeadParams, Params>;
+using ParamsOf = std::conditional_t<T::kHeads, HeadParams,
+                                    std::conditional_t<T::kModulated, ModulatedParams, Params>>;
 
 // The row of a table that an index names; -1: none.
 __device__ inline int64_t RowOf(const Embedding& embedding, int sequence, int token) {
@@ -165,6 +178,7 @@ class Rows {
       if (row(b) < params_.rows) sources[b] = Source<T>::of(params_, row(b));
     }
     Access terms[T::kTerms][T::kBatch][T::kVectors], residual[T::kBatch][T::kVectors];
+    Access gate[T::kGated ? T::kBatch : 1][T::kGated ? T::kVectors : 1];
     each([&](int b, int v, bool held) {
       CUTLASS_PRAGMA_UNROLL
       for (int t = 0; t < T::kTerms; ++t) {
@@ -181,6 +195,10 @@ class Rows {
                                                                  params_.epilogue.tensor_pitch[0]));
         }
       }
+      if constexpr (T::kGated) {
+        gate[b][v].clear();
+        if (held) gate[b][v] = of_sequence(params_.gate, b, v);
+      }
     });
     each([&](int b, int v, bool held) {
       CUTLASS_PRAGMA_UNROLL
@@ -188,6 +206,7 @@ class Rows {
         values_[b][v][i] = float(terms[0][b][v][i]);
         CUTLASS_PRAGMA_UNROLL
         for (int t = 1; t < T::kTerms; ++t) values_[b][v][i] += float(terms[t][b][v][i]);
+        if constexpr (T::kGated) values_[b][v][i] *= float(gate[b][v][i]);
         if constexpr (kResidual) values_[b][v][i] += float(residual[b][v][i]);
       }
       if constexpr (Stores) store_sum(b, v, held);
@@ -268,9 +287,27 @@ class Rows {
     });
   }
 
-  // `factor(v)` has gamma and beta for the thread's access v.
+  // The scale and the shift of each row's sequence, for the thread's columns.
+  struct Modulation {
+    Access scale[T::kBatch][T::kVectors], shift[T::kBatch][T::kVectors];
+
+    __device__ float apply(float value, int b, int v, int i) const {
+      return value + value * float(scale[b][v][i]) + float(shift[b][v][i]);
+    }
+  };
+
+  __device__ void load(Modulation& modulation) const {
+    each([&](int b, int v, bool held) {
+      if (!held) return;
+      modulation.scale[b][v] = of_sequence(params_.scale, b, v);
+      modulation.shift[b][v] = of_sequence(params_.shift, b, v);
+    });
+  }
+
+  // `factor(v)` has gamma and beta for the thread's access v; `modulation` counts for modulated
+  // rows alone.
   template <class FactorOf>
-  __device__ void store(const FactorOf& factor_of) const {
+  __device__ void store(const FactorOf& factor_of, const Modulation& modulation) const {
     CUTLASS_PRAGMA_UNROLL
     for (int v = 0; v < T::kVectors; ++v) {
       if (!holds(params_, lane_, v)) continue;
@@ -288,7 +325,11 @@ class Rows {
               Chain::template encode<Output>(values, params_.epilogue.params);
         } else {
           CUTLASS_PRAGMA_UNROLL
-          for (int i = 0; i < T::kWidth; ++i) y[i] = Output(factor.apply(values_[b][v][i], i));
+          for (int i = 0; i < T::kWidth; ++i) {
+            float value = factor.apply(values_[b][v][i], i);
+            if constexpr (T::kModulated) value = modulation.apply(value, b, v, i);
+            y[i] = Output(value);
+          }
         }
         norm::Store<T::kHint>(at<Result>(params_.y, row(b), v, params_.y_pitch), y);
       }
@@ -323,6 +364,12 @@ class Rows {
       for (int v = 0; v < T::kVectors; ++v)
         act(b, v, row(b) < params_.rows && holds(params_, lane_, v));
     }
+  }
+
+  // A vector of the row's sequence.
+  __device__ Access of_sequence(const void* vectors, int b, int v) const {
+    return *at<const Access>(vectors, params_.sequences.div(static_cast<int>(row(b))), v,
+                             params_.columns);
   }
 
   // x, or a table.

@@ -45,4 +45,11 @@ struct HeadNormArguments : NormArguments {
   int64_t head_pitch = 0, begin = 0;
 };
 
+// The same of sequences of `tokens` rows, each of which has vectors [columns] of its own: behind
+// gamma and beta, rows are multiplied by 1 + scale, and shift is added; s = gate * x + residual
+// where there is a gate.
+struct ModulatedNormArguments : NormArguments {
+  const void *scale = nullptr, *shift = nullptr, *gate = nullptr;  // [sequences, columns], dense
+};
+
 }  // namespace onnxbolt

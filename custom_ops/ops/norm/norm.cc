@@ -15,6 +15,12 @@
 // its first element in the group, and where both end. y [batch, positions, heads x size] has the
 // heads side by side, or y [batch, positions, heads, size] with `apart`. The epilogue may rotate
 // pairs of the first `rotated_columns` of all heads (ops/gemm/rotary.cc).
+//
+// ModulatedLayerNorm and ModulatedRmsNorm: of sequences x [batch, tokens, columns], whose rows are
+// multiplied by 1 + scale in the end, and shift is added, where scale and shift are vectors of each
+// sequence, [batch, 1, columns] or [batch, columns]. With a gate, such a vector as well, x is
+// multiplied by it in front of the sum with the residual. Inputs: x, scale, shift, the gate, then
+// those of the norm.
 #include <algorithm>
 #include <cstring>
 
@@ -240,6 +246,49 @@ class HeadNorm : public Operation {
   int64_t pitch_, begin_, end_, heads_, size_;
 };
 
+// `op` outlives the node.
+template <bool kCentered>
+class ModulatedNorm : public Operation {
+ public:
+  ModulatedNorm(const Op& op, const Attributes& attributes)
+      : op_(op),
+        epsilon_(attributes.Float("epsilon", 1e-5f)),
+        gated_(std::count(op.operands, op.operands + std::strlen(op.operands), 'i') > 2) {}
+
+  Shape Output(const Shape& x, const Shape&) const override {
+    RequireRank("x", x, 3);
+    return x;
+  }
+  Symbols Names(Symbols x, const Shape&, const Shape&) const override { return x; }
+
+  const char* Launch(const Tensors& t, const Run& run) const override {
+    ModulatedNormArguments arguments{{t.rows(), AsInt(t.x_shape.back()), kCentered, epsilon_,
+                                      t.x_data, t.y_data, t.stored_data, t.x_pitch, t.y_pitch,
+                                      t.epilogue, AsInt(t.y_shape[1])}};
+    arguments.scale = OfSequences(t, kFirst), arguments.shift = OfSequences(t, kFirst + 1);
+    if (gated_) arguments.gate = OfSequences(t, kFirst + 2);
+    return run(&arguments);
+  }
+
+ private:
+  static constexpr size_t kFirst = 1;
+
+  // The vectors of a slice's sequences.
+  const void* OfSequences(const Tensors& t, size_t index) const {
+    const OrtValue* value = t.buffers->Input(index);
+    const Shape shape = ort::ShapeOf(value);
+    const int64_t sequences = t.whole_y[0], tokens = t.whole_y[1], columns = t.whole_y[2];
+    if (shape.size() != 2) RequireShape(index, shape, {sequences, 1, columns});
+    if (shape.size() == 2) RequireShape(index, shape, {sequences, columns});
+    return Behind(t.buffers->Read(value, op_.element), tokens ? t.first_row / tokens * columns : 0,
+                  op_.element);
+  }
+
+  const Op& op_;
+  const float epsilon_;
+  const bool gated_;
+};
+
 const RegisteredKind<Norm<true>> kLayerNorm("layer_norm", Cut::kRows);
 const RegisteredKind<Norm<false>> kRmsNorm("rms_norm", Cut::kRows);
 const RegisteredKind<TokenNorm<true>> kTokenLayerNorm("token_layer_norm", Cut::kImages,
@@ -252,6 +301,8 @@ const RegisteredKind<EmbeddingNorm<false>> kEmbeddingRmsNorm("embedding_rms_norm
                                                              Operands::kOwn);
 const RegisteredKind<HeadNorm<true>> kHeadLayerNorm("head_layer_norm");
 const RegisteredKind<HeadNorm<false>> kHeadRmsNorm("head_rms_norm");
+const RegisteredKind<ModulatedNorm<true>> kModulatedLayerNorm("modulated_layer_norm");
+const RegisteredKind<ModulatedNorm<false>> kModulatedRmsNorm("modulated_rms_norm");
 
 }  // namespace
 }  // namespace onnxbolt

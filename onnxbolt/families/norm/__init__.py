@@ -21,6 +21,7 @@ from onnxbolt.problems import (
     MAX_TABLES,
     EmbeddingNormProblem,
     HeadNormProblem,
+    ModulatedNormProblem,
     NormProblem,
     TokenNormProblem,
 )
@@ -73,7 +74,8 @@ class NormConfig(KernelConfig):
     `access` elements each; a row longer than a warp has a block of its own. A thread has `batch`
     rows under way together. `resident`: a block keeps gamma and beta in registers, and takes
     further rows until none is left. `tokens`: rows are those of sequences. `tables`: those of so
-    many tables take the place of x. `heads`: rows are heads of tokens."""
+    many tables take the place of x. `heads`: rows are heads of tokens. `modulation`: sequences
+    have vectors that scale and shift (1), and a gate (2)."""
 
     rows: int = at("tile_m", sound=_power_of_two)
     lanes: int = at("tile_n", sound=_power_of_two)
@@ -85,6 +87,7 @@ class NormConfig(KernelConfig):
     tokens: bool = at("iterator", default=False, numbers=FLAG)
     tables: int = at("consumers", default=0, sound=lambda tables: 0 <= tables <= MAX_TABLES)
     heads: bool = at("warp_n", default=False, numbers=FLAG)
+    modulation: int = at("warp_k", default=0, sound=lambda modulation: 0 <= modulation <= 2)
 
     @property
     def threads(self) -> int:
@@ -110,19 +113,27 @@ class NormConfig(KernelConfig):
             wrong.append("tables")
         if self.heads and (self.tokens or self.resident):
             wrong.append("heads")
+        if self.modulation and (self.heads or self.tokens):
+            wrong.append("modulation")
         return wrong
 
 
 class Norm(Family[NormConfig]):
-    """LayerNorm and RmsNorm, of rows, of tokens, of embeddings and of heads, on every architecture,
-    for every type."""
+    """LayerNorm and RmsNorm, of rows, of tokens, of embeddings and of heads, and modulated ones, on
+    every architecture, for every type."""
 
     number, name, config = 24, "norm", NormConfig
     takes = ("element", "output", "epilogue", "stores")
-    problems = (NormProblem, TokenNormProblem, EmbeddingNormProblem, HeadNormProblem)
+    problems = (
+        NormProblem,
+        TokenNormProblem,
+        EmbeddingNormProblem,
+        HeadNormProblem,
+        ModulatedNormProblem,
+    )
     kinds = frozenset(
         f"{source}{norm}"
-        for source in ("", "token_", "embedding_", "head_")
+        for source in ("", "token_", "embedding_", "head_", "modulated_")
         for norm in ("layer_norm", "rms_norm")
     )
     tensor_cores = False
@@ -137,8 +148,8 @@ class Norm(Family[NormConfig]):
         return tuple(c for c in configs if c.access > 1 or not rotates(problem.chain))
 
     def words(self, config: NormConfig) -> list[str]:
-        """Heads are named where there are such."""
-        return [word for word in super().words(config) if word != "heads_0"]
+        """Heads and modulation are named where there are such."""
+        return [w for w in super().words(config) if w not in ("heads_0", "modulation_0")]
 
     def shared_memory(self, kernel: Compiled) -> int:
         """None beside the kernel's own arrays."""
@@ -197,6 +208,7 @@ def _configs(problem: NormProblem, arch: int) -> Iterator[NormConfig]:
                 tokens=problem.of_tokens,
                 tables=problem.tables,
                 heads=problem.of_heads,
+                modulation=problem.modulation,
             )
 
 

@@ -19,15 +19,17 @@ from onnxbolt.ops.attention.attributes import place
 from onnxbolt.ops.attention.body import apart
 from onnxbolt.ops.base import FusedOp, Operation, Signature, Sizes, Stored, Tensors
 from onnxbolt.ops.body import REST, AttributeType, Body
-from onnxbolt.ops.norm import embeddings, heads, pattern, tokens
+from onnxbolt.ops.norm import embeddings, heads, modulated, pattern, tokens
 from onnxbolt.ops.norm.embeddings import EmbeddingAnchor
 from onnxbolt.ops.norm.heads import HeadAnchor
+from onnxbolt.ops.norm.modulated import ModulatedAnchor
 from onnxbolt.ops.norm.tokens import TokenAnchor
 from onnxbolt.ops.products import operands
 from onnxbolt.patterns.types import AnchorPattern
 from onnxbolt.problems import (
     EmbeddingNormProblem,
     HeadNormProblem,
+    ModulatedNormProblem,
     NormProblem,
     TokenNormProblem,
 )
@@ -96,6 +98,7 @@ class _Norm(FusedOp):
         for step in steps:
             if step.row.operand == "vector":
                 result = step.row.body(body, opset, result, next(names), step.params)
+        result = self._modulated(body, signature, result)
         if steps and steps[-1].row.cast:
             body.dtype = DType.F32
             for step in steps:
@@ -106,6 +109,10 @@ class _Norm(FusedOp):
 
     def _x(self, body: Body, signature: Signature) -> str:
         return body.load("x")
+
+    def _modulated(self, body: Body, signature: Signature, y: str) -> str:
+        """The result that a subclass makes of the normalized rows `y`, in fp32."""
+        return y
 
     def _normalized(self, body: Body, x: str, opset: int) -> str:
         if self.centered:
@@ -287,6 +294,102 @@ class EmbeddingRmsNorm(_EmbeddingNorm):
     name, op_type, centered = "embedding_rms_norm", "EmbeddingRmsNorm", False
 
 
+class _ModulatedNorm(_Norm):
+    """x [B, S, C] to y [B, S, C], and to the sum if that has further readers: the normalized rows
+    times 1 + scale, plus shift, where scale and shift are vectors of each sequence. The sum is that
+    of the residual and x times a gate, a third such vector, if there is one."""
+
+    problem_type = ModulatedNormProblem
+    makes_codes = False
+
+    def anchors(self) -> Sequence[AnchorPattern]:
+        """The gate's product, the residual's Add, or the normalization."""
+        return modulated.anchors(self, self.centered)
+
+    def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> NormProblem:
+        """Rows are those of all sequences."""
+        anchor = _modulation(candidate.anchor)
+        batch, length, columns = sizes(anchor.x)
+        return ModulatedNormProblem(
+            batch * length,
+            columns,
+            self.centered,
+            anchor.dtype,
+            anchor.dtype,
+            candidate.steps,
+            tokens=length,
+            gated=anchor.gate is not None,
+        )
+
+    def operation(self, candidate: Candidate, stored: Stored, tensors: Tensors) -> Operation:
+        """Attribute `epsilon`."""
+        anchor = _modulation(candidate.anchor)
+        variant = Modulation(anchor.gate is not None)
+        return Operation(
+            Signature(self, anchor.dtype, 0, candidate.epilogue, variant=variant),
+            [
+                tensors.get(anchor.x, stored.reads),
+                *(tensors.get(vector, PLAIN) for vector in anchor.further),
+                *operands(candidate, (stored.writes,), tensors),
+            ],
+            {"epsilon": pattern.epsilon(anchor.normalization)},
+        )
+
+    def letters(self, signature: Signature) -> str:
+        """The vectors of each sequence."""
+        return "i" * len(_gated(signature).inputs)
+
+    def inputs(self, signature: Signature) -> list[str]:
+        """Those of `letters`, then those of the norm."""
+        return [*_gated(signature).inputs, *super().inputs(signature)]
+
+    def words(self, signature: Signature) -> Sequence[str]:
+        """`Gated`, where there is a gate."""
+        return ["Gated"] if _gated(signature).gated else []
+
+    def _x(self, body: Body, signature: Signature) -> str:
+        """x times the gate."""
+        x = body.load("x")
+        if not _gated(signature).gated:
+            return x
+        return body("Mul", [x, self._of_sequences(body, signature, "gate", body.dtype)])
+
+    def _modulated(self, body: Body, signature: Signature, y: str) -> str:
+        scale, shift = (
+            self._of_sequences(body, signature, name, DType.F32) for name in ("scale", "shift")
+        )
+        return body("Add", [body("Add", [body("Mul", [y, scale]), y]), shift])
+
+    def _of_sequences(self, body: Body, signature: Signature, name: str, dtype: DType) -> str:
+        """The vectors [B, 1, C], which the node may have as [B, C]."""
+        vectors = body.reshape(name, body.size("x", 0), 1, body.size("x", -1))
+        return body.convert(vectors, signature.dtype, dtype)
+
+
+class ModulatedLayerNorm(_ModulatedNorm):
+    """LayerNormalization that vectors of each sequence modulate."""
+
+    name, op_type, centered = "modulated_layer_norm", "ModulatedLayerNorm", True
+
+
+class ModulatedRmsNorm(_ModulatedNorm):
+    """RMSNormalization and SimplifiedLayerNormalization that vectors of each sequence modulate."""
+
+    name, op_type, centered = "modulated_rms_norm", "ModulatedRmsNorm", False
+
+
+@dataclass(frozen=True)
+class Modulation:
+    """The variant of a signature: x is multiplied by a gate."""
+
+    gated: bool
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the sequences' vectors in the function body."""
+        return ["scale", "shift", *["gate"] * self.gated]
+
+
 @dataclass(frozen=True)
 class Heads:
     """The variant of a signature: the heads are all of x, and y has them as one axis."""
@@ -424,6 +527,16 @@ def _heads(anchor: Anchor) -> HeadAnchor:
 
 def _variant(signature: Signature) -> Heads:
     assert isinstance(signature.variant, Heads)  # `operation` makes no others
+    return signature.variant
+
+
+def _modulation(anchor: Anchor) -> ModulatedAnchor:
+    assert isinstance(anchor, ModulatedAnchor)  # the pattern makes no others
+    return anchor
+
+
+def _gated(signature: Signature) -> Modulation:
+    assert isinstance(signature.variant, Modulation)  # `operation` makes no others
     return signature.variant
 
 

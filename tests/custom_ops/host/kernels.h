@@ -443,6 +443,27 @@ inline void Compute(const HeadNormArguments& a) {
   }
 }
 
+// The norm of gate * x in fp32, behind which each sequence has a scale and a shift.
+inline void Compute(const ModulatedNormArguments& a) {
+  const auto of = [&](const void* vectors, int64_t row, int c) {
+    return static_cast<const float*>(vectors)[row / a.tokens * a.columns + c];
+  };
+  std::vector<float> x(a.rows * a.columns);
+  for (int64_t row = 0; row < a.rows; ++row) {
+    for (int c = 0; c < a.columns; ++c)
+      x[row * a.columns + c] =
+          static_cast<const float*>(a.x)[row * a.x_pitch + c] * (a.gate ? of(a.gate, row, c) : 1.f);
+  }
+  NormArguments plain = a;
+  plain.x = x.data(), plain.x_pitch = a.columns, plain.tokens = 0;
+  Compute(plain);
+  for (int64_t row = 0; row < a.rows; ++row) {
+    float* const y = static_cast<float*>(a.y) + row * a.y_pitch;
+    for (int c = 0; c < a.columns; ++c)
+      y[c] = y[c] * (1.f + of(a.scale, row, c)) + of(a.shift, row, c);
+  }
+}
+
 // A value of an image's vector; 0 where there is none.
 inline float OfImage(const GroupNormArguments& a, const void* vectors, int n, int c) {
   return vectors ? static_cast<const float*>(vectors)[int64_t{n} * a.channels + c] : 0.f;
@@ -623,6 +644,7 @@ inline int64_t Rows(const QuantizedGemmArguments& a) { return a.m; }
 inline int64_t Rows(const ChainArguments& a) { return a.m; }
 inline int64_t Rows(const ElementwiseArguments& a) { return a.rows; }
 inline int64_t Rows(const NormArguments& a) { return a.tokens ? a.rows / a.tokens : a.rows; }
+inline int64_t Rows(const ModulatedNormArguments& a) { return a.rows / a.tokens; }
 inline int64_t Rows(const HeadNormArguments& a) { return a.rows / a.heads; }
 inline int64_t Rows(const AttentionArguments& a) { return a.batch; }
 inline int64_t Rows(const ConvChainArguments& a) { return a.conv.n; }
