@@ -351,7 +351,7 @@ class Call:
 
     def _ended_by(self, maker: NodeProto | None, x: Bounded) -> Bounded:
         """A body's result; the rounding of a Cast has been counted."""
-        cast = maker is not None and maker.op_type == "Cast"
+        cast = maker is not None and maker.op_type in ("Cast", "CastLike")
         return self.ended(x, x.dtype, 0.0 if cast else unit(x.dtype))
 
     def layer_input(self, x: Bounded) -> Bounded:
@@ -451,7 +451,15 @@ def _spread(value: np.ndarray, other: np.ndarray) -> Error:
 
 
 def _cast(call: Call) -> Bounded | None:
-    x, target = call.given[0], onnx.helper.tensor_dtype_to_np_dtype(int(call.attributes["to"]))
+    return _converted(call, onnx.helper.tensor_dtype_to_np_dtype(int(call.attributes["to"])))
+
+
+def _cast_like(call: Call) -> Bounded | None:
+    return _converted(call, call.given[1].dtype)
+
+
+def _converted(call: Call, target: np.dtype) -> Bounded | None:
+    x = call.given[0]
     if not (is_float(x.dtype) and is_float(target)):
         return code_rules.cast(x, target, call.attributes)
     rounding = unit(target) if unit(target) > unit(x.dtype) else 0.0
@@ -689,6 +697,7 @@ def _of_shape(call: Call) -> Bounded:
 _RULES: dict[str, Callable[[Call], Bounded | None]] = {
     "BatchNormalization": _batch_normalization,
     "Cast": _cast,
+    "CastLike": _cast_like,
     "Constant": _constant,
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,

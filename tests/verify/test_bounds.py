@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import NodeProto, helper
+from onnx import NodeProto, TensorProto, helper
 
 from onnxbolt.epilogues.numerics import erf
 from onnxbolt.verify.bounds import Bounded, bounded
@@ -397,3 +397,15 @@ def test_a_normalization_reads_the_sum_that_it_stores() -> None:
 def _assert_within(values: np.ndarray, found: Bounded) -> None:
     limit = found.absolute(found.arithmetic) + found.absolute(found.operands)
     assert (np.abs(values - found.value) <= limit).all()
+
+
+def test_a_cast_like_another_tensor_is_a_cast() -> None:
+    """Value and bounds, rather than those that changes of operands would show."""
+    x, like = RNG.standard_normal((16, 16)).astype(np.float32), np.ones(1, np.float16)
+    cast = helper.make_node("Cast", ["x0"], ["y"], to=TensorProto.FLOAT16)
+    expected = analysed(cast, x)
+    found = analysed(helper.make_node("CastLike", ["x0", "x1"], ["y"]), x, like)
+    assert (found.dtype, expected.dtype) == (np.float16, np.float16)
+    for one, other in zip(found.errors, expected.errors, strict=True):
+        np.testing.assert_array_equal(found.absolute(one), expected.absolute(other))
+    np.testing.assert_array_equal(found.value, expected.value)
