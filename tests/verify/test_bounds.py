@@ -405,7 +405,7 @@ def test_a_cast_like_another_tensor_is_a_cast() -> None:
     cast = helper.make_node("Cast", ["x0"], ["y"], to=TensorProto.FLOAT16)
     expected = analysed(cast, x)
     found = analysed(helper.make_node("CastLike", ["x0", "x1"], ["y"]), x, like)
-    assert (found.dtype, expected.dtype) == (np.float16, np.float16)
+    assert found.dtype == expected.dtype == np.dtype(np.float16)
     for one, other in zip(found.errors, expected.errors, strict=True):
         np.testing.assert_array_equal(found.absolute(one), expected.absolute(other))
     np.testing.assert_array_equal(found.value, expected.value)
