@@ -254,8 +254,12 @@ def rekey(document: dict[str, Any]) -> list[str]:
             found = dict(map(_run, tasks(f"kernels/{family}")))
             changed = list(differences(document["found"], found))
             if not changed:
-                group = sorted({before, family_sources_digest(family)})
-                table["equal"].setdefault(family, []).append(group)
+                groups = table["equal"].get(family, [])
+                equal = {before, family_sources_digest(family)}.union(
+                    *(group for group in groups if before in group)
+                )
+                others = [group for group in groups if before not in group]
+                table["equal"][family] = [*others, sorted(equal)]
             lines += changed
     _write_table(table)
     return lines

@@ -24,9 +24,9 @@ EVERY = families_digests()
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Facts about earlier sources, which differ from today's in two families."""
     path = tmp_path / "equal_kernels.json"
-    path.write_text(
-        json.dumps({"equal": {}, "sources": {"before": EVERY | {"pool": "a", "norm": "b"}}})
-    )
+    sources = {"before": EVERY | {"pool": "a", "norm": "b"}}
+    equal = {"pool": [["a", "older"], ["b", "c"]]}
+    path.write_text(json.dumps({"equal": equal, "sources": sources}))
     for module in (digest, same_results):
         monkeypatch.setattr(module, "EQUAL", path)
     digest._table.cache_clear()
@@ -57,6 +57,10 @@ def test_families_of_equal_machine_code_are_noted(
     assert same_results.rekey(document) == ["kernels/norm: other instructions"]
     assert compiled == ["kernels/pool", "kernels/norm"]
     digest._table.cache_clear()
+    today = family_sources_digest("pool")
+    assert json.loads(table.read_text())["equal"] == {
+        "pool": [["b", "c"], sorted(["a", "older", today])]
+    }
     assert [name for name in ("pool", "norm", "layout") if holds("before", name)] == [
         "pool",
         "layout",
