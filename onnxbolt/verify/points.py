@@ -50,6 +50,7 @@ _SMALL = (
 _STEP = 32
 # bytes of an element in a comparison: both models' results in fp32, and a difference in fp64
 _COPY_BYTES = 16
+_SHARE = 4  # such a tensor may have a quarter of the memory, since a comparison holds others, too
 # shapes of all inputs; the first that the model takes
 Alternatives = list[dict[str, tuple[int, ...]]]
 
@@ -108,7 +109,7 @@ def _too_large(graph: gs.Graph, shapes: Shapes) -> str:
         return ""
     elements = {name: math.prod(shape) for name, shape in known.items() if is_known(shape)}
     name = max(elements, key=elements.__getitem__, default="")
-    if memory is None or not name or _COPY_BYTES * elements[name] <= memory:
+    if memory is None or not name or _SHARE * _COPY_BYTES * elements[name] <= memory:
         return ""
     return (
         f"{name} has {elements[name]:.1e} elements there, too many for this machine's"

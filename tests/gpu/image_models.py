@@ -140,10 +140,14 @@ def _images(*sizes: tuple[int, int]) -> list[dict[str, tuple[int, ...]]]:
 
 
 def _correlation() -> ModelProto:
-    """Each feature of an image with each of another one, as optical flow compares them."""
+    """Each feature of an image with each of another one, as optical flow compares them. Features
+    are few, since images of usual sizes are large."""
     net = Net({"x": (1, 3, "H", "W"), "y": (1, 3, "h", "w")})
     shape = net.const([1, 64, -1], np.int64)
-    features = (net.node("Relu", net.conv(i, 3, 64, 3, pads=SAME, strides=[8, 8])) for i in "xy")
+    eighths = (net.node("Relu", net.conv(i, 3, 64, 3, pads=SAME, strides=[8, 8])) for i in "xy")
+    features = (
+        net.node("Relu", net.conv(i, 64, 64, 3, pads=SAME, strides=[4, 4])) for i in eighths
+    )
     first, second = (net.node("Reshape", each, shape) for each in features)
     return net.model(net.node("MatMul", net.node("Transpose", first, perm=[0, 2, 1]), second))
 
@@ -204,9 +208,9 @@ MODELS = {
     "correlation": ImageModel(
         _correlation,
         [
-            {"x": (1, 3, 192, 160), "y": (1, 3, 192, 160)},
-            {"x": (1, 3, 100, 56), "y": (1, 3, 70, 88)},
-            {"x": (1, 3, 1, 1), "y": (1, 3, 320, 260)},
+            {"x": (1, 3, 384, 320), "y": (1, 3, 384, 320)},
+            {"x": (1, 3, 200, 112), "y": (1, 3, 140, 176)},
+            {"x": (1, 3, 1, 1), "y": (1, 3, 640, 520)},
         ],
         ("FusedGemm_",),
     ),

@@ -96,7 +96,7 @@ def test_images_are_no_squares_where_the_model_takes_others() -> None:
 
 def test_sizes_whose_tensors_fill_the_memory_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row with each: 3,000 x 3,000 products are 144 MB in a comparison, 100 x 100 0.2 MB."""
-    monkeypatch.setattr(sys.modules[points.__module__], "physical_memory", lambda: 1 << 20)
+    monkeypatch.setattr(sys.modules[points.__module__], "physical_memory", lambda: 1 << 22)
     rows = model_of(
         "(float[N,8] x) => (float[N,N] y)", "t = Transpose<perm=[1,0]>(x) y = MatMul(x, t)", {}
     )
