@@ -60,8 +60,9 @@ _REGIONS_SHARE = 0.7  # for regions, of that rest; what remains is for the whole
 # headers take most of the time
 _QUEUED = 4
 NOTHING_MEASURED = (
-    "no kernel was measured before the budget ended: predictions decide. With an empty cache the"
-    " profiler and the first kernels compile for up to a minute; the next run finds them there"
+    "no kernel was measured before the budget ended: predictions and the kernels that come with"
+    " onnxbolt decide. With an empty cache the profiler and the first kernels compile for up to a"
+    " minute; the next run finds them there"
 )
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -103,7 +104,7 @@ def tuned(
     watch: Progress | None = None,
 ) -> tuple[Plan, Tuning]:
     """The plan after tuning on the local GPU, and a summary of the tuning, whose measurements
-    override the lock.
+    override the lock. Problems that the budget does not reach have the package's measurements.
 
     Raises InputError if there is no GPU to measure on or the subject is for another ONNX Runtime,
     and BuildError or ToolchainError if nothing can be compiled.
@@ -122,9 +123,11 @@ def tuned(
         measuring = _Measuring(
             subject, options, database, started(), said, watch or Silent(), start
         )
+        published = None if options.scheduler else of_local_gpu(archs)
+        source = _InTurn([each for each in (measuring, published) if each])
         for seconds in _turns(measuring.target):
             measuring.begin(seconds)
-            chosen, timings = _rounds(subject, archs, options.fuse, locked, measuring, first)
+            chosen, timings = _rounds(subject, archs, options.fuse, locked, source, first)
             chosen = measuring.settled(chosen, archs, timings)
             if measuring.at_end():
                 break

@@ -164,6 +164,9 @@ def test_optimize_uses_them(folder: Path, gpu: Gpu) -> None:
     assert all(choice.published for choice in lock.timings().choices.values())
     assert not lock.timings(frozen=False).choices  # looked up anew
     assert configs(optimized("onnxbolt.lock", frozen=True)) == configs(report)
+    hurried = optimized(tune=True, budget=1e-9)
+    assert configs(hurried) == configs(report)
+    assert all(p.published for node in hurried.fused for p in node.predicted)
     tuned = optimized(tune=True)
     assert configs(optimized()) == configs(tuned)
     assert not any(p.published for node in optimized().fused for p in node.predicted)
