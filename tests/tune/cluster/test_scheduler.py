@@ -81,8 +81,11 @@ def test_where_no_scheduler_answers_the_error_says_so(
         pipeline.tune(net(), scheduler="tcp://127.0.0.1:1")
 
 
-def test_workers_join_and_foreign_ones_are_refused(cluster: Cluster, tmp_path: Path) -> None:
+def test_workers_join_and_foreign_ones_are_refused(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One worker of other sources and one that fits; a third one comes in the middle."""
+    monkeypatch.setattr(pool, "_SETTLING", 120.0)  # the one that fits may take long to start
     said: list[str] = []
     records = Records()
     with contextlib.ExitStack() as stack:
