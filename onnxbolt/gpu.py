@@ -12,14 +12,14 @@ _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 
 
 @cache
-def compute_capability() -> tuple[int, int] | None:
-    """(major, minor) of device 0, None if there is no driver or no device."""
+def compute_capability(number: int = 0) -> tuple[int, int] | None:
+    """(major, minor) of a device, None if there is no driver or no such device."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
     device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
+    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), number):
         return None
     driver.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, device)
     driver.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, device)

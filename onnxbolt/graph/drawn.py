@@ -3,8 +3,9 @@ autoencoder, the noise of a speech model, what training leaves out."""
 
 from __future__ import annotations
 
-import onnx
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
+
+from onnxbolt.graph.inlining import with_inner
 
 OPERATORS = frozenset(
     {
@@ -19,16 +20,19 @@ OPERATORS = frozenset(
 
 
 def drawn(model: ModelProto) -> set[str]:
-    """The tensors of the main graph that such an operator computes, those of Dropout in training
-    among them."""
+    """The tensors of the main graph that such an operator computes, itself or in a body of If, Loop
+    or Scan; those of Dropout in training among them."""
     return {
         name
         for node in model.graph.node
-        if not node.domain and (node.op_type in OPERATORS or _leaves_out(node))
+        if any(map(_draws, with_inner([node])))
         for name in node.output
         if name
     }
 
 
-def _leaves_out(node: onnx.NodeProto) -> bool:
-    return bool(node.op_type == "Dropout" and len(node.input) > 2 and node.input[2])
+def _draws(node: NodeProto) -> bool:
+    if node.domain not in ("", "ai.onnx"):
+        return False
+    leaves_out = node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]
+    return node.op_type in OPERATORS or bool(leaves_out)

@@ -80,7 +80,7 @@ class FusedAttention(fx.Fused):
     """The op type of a case."""
 
     def __init__(self, case: Case) -> None:
-        self.family, self.body = FAMILY, case.body
+        self.family, self.body, self.fields = FAMILY, case.body, {}
         self.spec = OpSpec.of(case.signature, self.body.name)
 
 

@@ -25,11 +25,12 @@ def test_each_op_begins_at_the_nodes_that_it_says() -> None:
     # no two ops begin at one operator, except where the norm behind it decides: at a residual's
     # addition, at class tokens in front of others, and at embeddings; and at products, where the
     # second operand decides: another tensor, or codes; and at norms, which are those of heads where
-    # these are parts of rows
+    # these are parts of rows, and modulated ones where vectors of sequences scale and shift them:
+    # these begin at a gate's product as well
     twice = {place for place, count in Counter(stated).items() if count > 1}
     norms = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
     assert twice == {
-        *(("", op) for op in ("Add", "Concat", "Gather", "Conv", "MatMul", *norms)),
+        *(("", op) for op in ("Add", "Concat", "Gather", "Conv", "MatMul", "Mul", *norms)),
         *((INTERNAL, op) for op in norms),
     }
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import numpy_helper
 
 import onnxbolt
+from onnxbolt.graph.drawn import drawn
 from onnxbolt.verify import verify
 from tests.support import Net
 
@@ -42,6 +44,17 @@ def test_what_is_drawn_at_random_raises_no_alarm(op: str, precision: str, tmp_pa
     ]
     assert [row for row in found.at("segment") if row.passed]
     assert any("draws them at random" in note for note in found.notes) == (precision != "keep")
+
+
+def test_bodies_draw_for_their_nodes() -> None:
+    body = "g () => (float[4] y) { y = RandomNormal<shape = [4]>() }"
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    agraph (bool c, float[4] x) => (float[4] out)
+    {{
+      drawn = If(c) <then_branch = {body}, else_branch = {body}>
+      out = Add(x, drawn)
+    }}"""
+    assert drawn(onnx.parser.parse_model(text)) == {"drawn"}
 
 
 def test_a_fault_beside_it_is_found(tmp_path: Path) -> None:

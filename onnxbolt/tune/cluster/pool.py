@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Messages = Callable[[str], None]
 _LOOK = 0.5  # seconds between two looks at who is there, and at a job's deadline
 _ASKING = 60.0  # seconds of a task that measures nothing, besides those for the GPU's lock
-_ARRIVAL = 60.0  # seconds without any worker after which there is an error
+_ARRIVAL = 60.0  # seconds without any worker after which there is an error; stand-ins are none
 _SETTLING = 10.0  # seconds for another worker to join while all are refused
 _WORTH_MOVING = 2.0  # seconds that a job waits for its worker before an idle one takes it over
 _ENDING = 10.0  # seconds that a stand-in's last job may take
@@ -168,7 +168,7 @@ class Pool:
         with self._changed:
             if self._failure:
                 raise OnnxboltError(self._failure)
-            if not self._workers and time.monotonic() > self._seen + _ARRIVAL:
+            if not self._joined() and time.monotonic() > self._seen + _ARRIVAL:
                 why = "; ".join(self._refused.values())
                 raise OnnxboltError(
                     f"the cluster has had no worker for {_ARRIVAL:.0f} s; start one, and run this"
@@ -251,9 +251,14 @@ class Pool:
                 for address in self._workers.keys() - here.keys():
                     if self._workers[address].stand_in is None:
                         self._leave(self._workers[address])
-                if self._workers:
+                if self._joined():
                     self._seen = time.monotonic()
                 self._changed.notify_all()
+
+    def _joined(self) -> bool:
+        """True if a worker has joined that may be used: some jobs are not for stand-ins. The caller
+        holds the lock."""
+        return any(worker.stand_in is None for worker in self._workers.values())
 
     def _join(self, worker: Worker, facts: dict[str, Any]) -> None:
         slots = int(facts["resources"][self._resource])

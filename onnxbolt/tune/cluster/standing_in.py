@@ -16,9 +16,10 @@ from onnxbolt.tune.profiler import Profiler, worker_command
 
 
 def stand_ins(uuids: Sequence[str]) -> list[StandIn]:
-    """Stand-ins for the workers of these GPUs. Raises BuildError and ToolchainError."""
+    """Stand-ins for the workers of these GPUs, which are all of this process; none where these are
+    of several architectures. Raises BuildError and ToolchainError."""
     local = gpu.local_arch()
-    if local is None or not uuids:
+    if local is None or len(set(map(gpu.compute_capability, range(len(uuids))))) != 1:
         return []
     arch = by_name(local).number
     command = worker_command(profiler_library(arch))

@@ -115,6 +115,24 @@ def test_races_wait_for_workers(
     assert not any(address.startswith("here/") for address in asked)
 
 
+def test_races_do_not_wait_for_ever(
+    cluster: Cluster, profilers: list[Profiler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pool, "_join", lambda *_: None)
+    monkeypatch.setattr(pool, "_ARRIVAL", 1.0)
+    monkeypatch.setattr("onnxbolt.tune.racing.cudnn_version", lambda: 92000)
+    with opened([]) as gpus:
+        gpus.racing.submit(0, Race([b""], None))
+        with pytest.raises(OnnxboltError, match="the cluster has had no worker for 1 s"):
+            gpus.racing.done()
+
+
+def test_gpus_of_two_architectures_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxbolt.gpu.local_arch", lambda: "sm_90a")
+    monkeypatch.setattr("onnxbolt.gpu.compute_capability", lambda number: (9 - number, 0))
+    assert standing_in.stand_ins(UUIDS) == []
+
+
 def _until_relieved(gpus: ClusterGpus) -> None:
     last = time.monotonic() + 60
     while time.monotonic() < last:
