@@ -14,7 +14,7 @@ from onnxbolt.candidates import Candidate
 from onnxbolt.codegen.render import Instance
 from onnxbolt.dtypes import DType
 from onnxbolt.families import KernelConfig, only
-from onnxbolt.forms import PLAIN, Form, stored_shape
+from onnxbolt.forms import PLAIN, Form, stored_shape, take
 from onnxbolt.graph import promises
 from onnxbolt.graph.edit import Derived, Node, Weight, held_by, producer, prune
 from onnxbolt.graph.names import fresh
@@ -33,6 +33,7 @@ from onnxbolt.ops.functions import DOMAIN, build
 from onnxbolt.opspec import OpSpec
 
 _SHARED = 64  # equal constants of at most this many elements are shared
+_LEAST_RANK = 3  # of tensors with a layout: [N, C, W]
 
 
 @stage(requires=promises.ORDERED, ensures=promises.KEPT)
@@ -124,8 +125,8 @@ class Rewriter(Writer):
     def get(self, tensor: gs.Tensor, form: Form | None) -> gs.Tensor:
         if form is None or not tensor.name:
             return tensor
-        if isinstance(tensor, gs.Constant) and (form == PLAIN or len(tensor.shape) < 4):
-            return tensor
+        if isinstance(tensor, gs.Constant):
+            return self._constant_in(tensor, form)
         if (place := self._slices.get(tensor.name)) is not None:
             return place.read()
         if (excerpt := self._excerpts.get(tensor.name)) is not None:
@@ -138,6 +139,16 @@ class Rewriter(Writer):
             found = convert(self, tensor, stored, native, form, tensor if form == PLAIN else None)
             self._stored[tensor.name, form] = found
         return found
+
+    def _constant_in(self, tensor: gs.Constant, form: Form) -> gs.Tensor:
+        """The constant as stored in `form`; vectors and matrices have no layout."""
+        if form == PLAIN or len(tensor.shape) < _LEAST_RANK:
+            return tensor
+        values = (
+            tensor.values.transpose(form.order(len(tensor.shape))) if form.last else tensor.values
+        )
+        stored = take(values, form.channels, -1)
+        return self.constant(tensor.name, np.ascontiguousarray(stored))
 
     def written_last(self, tensor: gs.Tensor) -> gs.Tensor | None:
         form = self.form(tensor)

@@ -170,17 +170,22 @@ def _next(
     reader = tensor.outputs[0]
     codes = of_image(CODES_OF_VALUES, reader) if reader.op == "Cast" else None
     if codes is not None and anchor.dtype.bytes == 2:
-        return _encoded(anchor, *codes, pinned, archs)
+        return _encoded(anchor, before, *codes, pinned, archs)
     return _written(links_over(reader, tensor, anchor, before), pinned)
 
 
 def _encoded(
-    anchor: Anchor, alone: Anchor, link: Link, pinned: set[str], archs: Sequence[int]
+    anchor: Anchor,
+    before: list[Link],
+    alone: Anchor,
+    link: Link,
+    pinned: set[str],
+    archs: Sequence[int],
 ) -> Continuation:
     """The link by which a kernel ends with the codes that one of their own, `alone`, would make;
     without it, that one reads values of 16 bits."""
     made = link.step.row.cast
-    if made is None or not anchor.op.ends_with_codes(anchor, made, archs):
+    if made is None or not anchor.op.ends_with_codes(anchor, before, made, archs):
         return Continuation()
     return _written(Continuation((replace(link, nodes=alone.nodes),)), pinned)
 

@@ -384,8 +384,11 @@ class FusedOp:
         """The type of x where x are indices; None where x is of the element type."""
         return None
 
-    def ends_with_codes(self, anchor: Anchor, dtype: DType, archs: Sequence[int]) -> bool:
-        """True if kernels for values may end with codes of a type, on each of `archs`."""
+    def ends_with_codes(
+        self, anchor: Anchor, before: Sequence[Link], dtype: DType, archs: Sequence[int]
+    ) -> bool:
+        """True if kernels for values may end with codes of a type behind the links `before`, on
+        each of `archs`."""
         return False
 
     def beside(self, anchor: Anchor, tensor: gs.Tensor) -> tuple[Link, ...]:

@@ -302,6 +302,20 @@ def test_a_stem_ends_with_codes(code: Any, tmp_path: Path) -> None:
     assert fusing.types(fused)[f"FusedConv_Relu_Quantize{name.name}_f16_nchw_f32"] == 1
 
 
+def test_a_stem_that_adds_a_tensor_ends_with_values(tmp_path: Path) -> None:
+    """Kernels of stems read no tensors besides x, and others make no codes of values."""
+
+    def added(net: Net, x: str) -> str:
+        return net.node("Relu", net.node("Add", x, net.normal(2, 32, 16, 16)))
+
+    model = _image(added)
+    fused = fusing.fused(model, tmp_path, "fp16")
+    assert verify(model, fused, providers=[CPU]).passed
+    types = fusing.types(fused)
+    assert not any(name.startswith("FusedConv_") and "Quantize" in name for name in types)
+    assert types["FusedQuantize_QuantizeI8_f16"] == 1
+
+
 def test_stems_end_with_values_until_kernels_have_run_on_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

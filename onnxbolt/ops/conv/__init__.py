@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 from onnx import AttributeProto, NodeProto
 
 from onnxbolt import families
-from onnxbolt.candidates import Anchor, Candidate
+from onnxbolt.candidates import Anchor, Candidate, Link
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import BIAS, CASTS, MEAN, PRODUCT, STORE, Step
 from onnxbolt.forms import FIRST_TO_LAST, LAST_TO_FIRST, PLAIN, Form
@@ -80,13 +80,19 @@ class Conv(ProductOp):
         """False for volumes, whose slices may be the images of a kernel."""
         return len(anchor.weight.shape) < 5
 
-    def ends_with_codes(self, anchor: Anchor, dtype: DType, archs: Sequence[int]) -> bool:
-        """True for a stem convolution of the graph's input, which is NCHW."""
-        before = producer(anchor.x)
-        if before is not None and before.op == "Cast":
-            before = producer(before.inputs[0])
-        stem = layout.stem_of(anchor, [anchor.channels], ())
-        return before is None and families.stem_makes_codes(stem, dtype, archs)
+    def ends_with_codes(
+        self, anchor: Anchor, before: Sequence[Link], dtype: DType, archs: Sequence[int]
+    ) -> bool:
+        """True for a stem convolution of the graph's input, which is NCHW; its kernels read no
+        tensors besides."""
+        source = producer(anchor.x)
+        if source is not None and source.op == "Cast":
+            source = producer(source.inputs[0])
+        if source is not None or any(link.step.row.operand == "tensor" for link in before):
+            return False
+        steps = tuple(link.step.name for link in before)
+        stem = layout.stem_of(anchor, [anchor.channels], steps)
+        return families.stem_makes_codes(stem, dtype, archs)
 
     def problem(self, candidate: Candidate, sizes: Sizes, stored: Stored | None) -> Problem:
         """The convolution, of height 1 if it has one dimension; of images where it is one."""
