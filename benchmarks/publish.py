@@ -26,6 +26,7 @@ from benchmarks.racing import say
 from onnxbolt.codegen.digest import holds
 from onnxbolt.errors import OnnxboltError
 from onnxbolt.measurements.keys import canonical, kernel_of_key
+from onnxbolt.problems import Problem
 from onnxbolt.tune import published
 from onnxbolt.tune.database import Database
 from onnxbolt.tune.merging import HEADER
@@ -58,18 +59,20 @@ def best_rows(files: Sequence[Path]) -> dict[str, list[str]]:
             for file in files:
                 database.merge(file)
             database.export(every)
-            found: dict[str, list[str]] = defaultdict(list)
+            found: dict[str, dict[Problem, tuple[float, str]]] = defaultdict(dict)
             for line in every.read_text().splitlines()[1:]:
                 row = json.loads(line)
                 key, measured = row["key"], measurement_of(tuple(row[name] for name in COLUMNS))
-                machine = json.loads(key).get("machine", {})
+                machine, kernel = json.loads(key).get("machine", {}), kernel_of_key(key)
                 if (
-                    kernel_of_key(key)
+                    kernel is not None
                     and holds(machine["templates"], measured.family)
                     and measured == database.best(key)
                 ):
-                    found[machine["gpu"]].append(line)
-    return found
+                    problems = found[machine["gpu"]]  # keys tell power limits and sources apart
+                    best = measured.us, line
+                    problems[kernel[0]] = min(problems.get(kernel[0], best), best)
+    return {gpu: [line for _, line in best.values()] for gpu, best in found.items()}
 
 
 if __name__ == "__main__":

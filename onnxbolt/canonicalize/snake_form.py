@@ -22,6 +22,7 @@ from onnxbolt.graph.names import fresh
 OP = "Snake"
 # |c a| of a Snake is 1, of one with a second parameter near it: the slope is 1 + |c a| at most
 _MOST_GROWTH = 16.0
+_MOST_FREQUENCY = 64.0  # a x has 16 bits: it overflows beyond |x| = 1,023
 
 
 def run(graph: gs.Graph) -> int:
@@ -72,6 +73,8 @@ def written(
 def _recognized(node: gs.Node, pinned: set[str]) -> tuple[list[gs.Tensor], list[gs.Node]] | None:
     """x, a and c, and the nodes in front of the sum `node`; None for another sum."""
     for x, term in (node.inputs, node.inputs[::-1]):
+        if node.outputs[0].shape != x.shape:  # the constants have more channels than x
+            continue
         found = _term(x, term, pinned)
         if found is not None and DType.of(x.dtype) is not None and isinstance(x, gs.Variable):
             return found
@@ -120,7 +123,7 @@ def _is_square(node: gs.Node) -> bool:
 
 
 def _are_vectors(frequency: gs.Tensor, factor: gs.Tensor, x: gs.Tensor) -> bool:
-    """True for two constants with a value for each channel, or one, of moderate slope."""
+    """True for two constants with a value for each channel, or one, of moderate size and slope."""
     for constant in (frequency, factor):
         if not isinstance(constant, gs.Constant) or x.shape is None:
             return False
@@ -131,4 +134,5 @@ def _are_vectors(frequency: gs.Tensor, factor: gs.Tensor, x: gs.Tensor) -> bool:
         return False
     with np.errstate(over="ignore"):
         growth = np.abs(frequency.values.reshape(-1) * factor.values.reshape(-1))
-    return bool(np.all(growth <= _MOST_GROWTH))
+    steep = np.any(growth > _MOST_GROWTH) or np.any(np.abs(frequency.values) > _MOST_FREQUENCY)
+    return not steep

@@ -13,16 +13,17 @@ import dataclasses
 import functools
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from onnxbolt import checks, gpu
 from onnxbolt.archs import by_name
 from onnxbolt.codegen.digest import holds, present_sources_digest
-from onnxbolt.errors import OnnxboltError
+from onnxbolt.errors import InputError, OnnxboltError
+from onnxbolt.families import KernelConfig
 from onnxbolt.measurements.keys import kernel_of_key
-from onnxbolt.measurements.records import Machine, Measurement
+from onnxbolt.measurements.records import Machine, Measurement, Status
 from onnxbolt.measurements.timings import Choice, Timings
 from onnxbolt.plan.regions import Region
 from onnxbolt.problems import Problem
@@ -40,6 +41,8 @@ class Published:
 
     machine: Machine
     choices: Mapping[tuple[Problem, int], Choice]
+    # true for kernels of which the user's own measurements say that they are no choice
+    refuted: Callable[[Problem, KernelConfig], bool] = lambda problem, config: False
 
     def extend(
         self, timings: Timings, problems: Sequence[Problem], found: Sequence[Region]
@@ -51,6 +54,7 @@ class Published:
             if (key := (problem, self.machine.arch)) in self.choices
             and key not in timings.choices
             and key not in timings.failed
+            and not self.refuted(problem, self.choices[key].config)
         }
         if not new:
             return timings
@@ -87,10 +91,16 @@ def of_local_gpu(archs: Sequence[int]) -> Published | None:
 def _read(path: Path, name: str, arch: int, cuda: str, cutlass: str) -> Published | None:
     machine, choices = None, dict[tuple[Problem, int], Choice]()
     for measured in _rows(path):
-        its = Machine(**checks.parsed_json(measured.key)["machine"])
         kernel = kernel_of_key(measured.key)
-        alike = (its.gpu, its.arch, its.cuda, its.cutlass) == (name, arch, cuda, cutlass)
-        if alike and kernel and measured.config and holds(its.templates, measured.family):
+        if kernel is None or not measured.config or measured.status is not Status.OK:
+            continue
+        try:
+            its = Machine(**checks.parsed_json(measured.key)["machine"])
+            alike = (its.gpu, its.arch, its.cuda, its.cutlass) == (name, arch, cuda, cutlass)
+            counts = alike and holds(its.templates, measured.family)
+        except TypeError:
+            raise InputError(f"{path.name} is damaged: a row's machine has other fields") from None
+        if counts and (kernel not in choices or measured.us < choices[kernel].us):
             machine = dataclasses.replace(its, templates=present_sources_digest())
             choices[kernel] = Choice(measured.config, measured.us, measured.mad, published=True)
     return Published(machine, choices) if machine else None

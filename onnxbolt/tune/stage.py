@@ -25,9 +25,10 @@ from onnxbolt import gpu
 from onnxbolt.archs import by_name, get
 from onnxbolt.codegen.render import Instance
 from onnxbolt.errors import InputError, OnnxboltError
+from onnxbolt.families import KernelConfig
 from onnxbolt.kernel_time import US
 from onnxbolt.measurements.keys import kernel_key
-from onnxbolt.measurements.records import Machine
+from onnxbolt.measurements.records import Machine, Status
 from onnxbolt.measurements.timings import NOTHING, Choice, Comparison, Timings
 from onnxbolt.options import Options
 from onnxbolt.plan.choose import Plan
@@ -44,7 +45,7 @@ from onnxbolt.tune.guided import Guided, strategy_named
 from onnxbolt.tune.measuring import Gpus, OneGpu
 from onnxbolt.tune.profiler import Profiler
 from onnxbolt.tune.progress import Progress, Silent
-from onnxbolt.tune.published import of_local_gpu
+from onnxbolt.tune.published import Published, of_local_gpu
 from onnxbolt.tune.subject import Subject
 from onnxbolt.tune.summary import Tuning, together
 from onnxbolt.tune.tasks import nothing_runs, tasks_of
@@ -86,6 +87,8 @@ def plan_with_timings(
         return tuned(subject, archs, options, locked, messages, watch)
     with _memory(subject, archs, locked) as memory:
         published = None if locked.frozen else of_local_gpu(archs)
+        if memory and published:
+            published = _trusted(published, memory.database, memory.machine)
         sources = [source for source in (memory, published) if source]
         if not sources:
             return subject.plan(archs, options.fuse, locked), None
@@ -124,6 +127,8 @@ def tuned(
             subject, options, database, started(), said, watch or Silent(), start
         )
         published = None if options.scheduler else of_local_gpu(archs)
+        if published:
+            published = _trusted(published, database, measuring.machine)
         source = _InTurn([each for each in (measuring, published) if each])
         for seconds in _turns(measuring.target):
             measuring.begin(seconds)
@@ -192,6 +197,18 @@ class _InTurn:
         for source in self.sources:
             timings = source.extend(timings, problems, found)
         return timings
+
+
+def _trusted(published: Published, database: Database, machine: Machine) -> Published:
+    """The package's choices without those that failed on this machine."""
+
+    def failed(problem: Problem, config: KernelConfig) -> bool:
+        return any(
+            measured.config == config and measured.status is not Status.OK
+            for measured in database.measurements(kernel_key(problem, machine))
+        )
+
+    return dataclasses.replace(published, refuted=failed)
 
 
 def _first(
@@ -458,6 +475,11 @@ class _Measuring(_Kernels):
         self._last = self._deadline  # the end of the last turn
         # bodies of control flow are no whole models
         self.target = None if subject.places else options.target
+
+    @property
+    def machine(self) -> Machine:
+        """That of the first GPU."""
+        return self._gpus[0].machine
 
     def begin(self, seconds: float) -> None:
         """Begin a turn of so many seconds, which repeats nothing that earlier ones measured."""

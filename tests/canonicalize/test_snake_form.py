@@ -84,6 +84,29 @@ def test_halves_of_snake_are_computed_where_the_convolutions_are(
     _compare(out, source, 2e-2)
 
 
+@pytest.mark.parametrize("precision", ["keep", "fp16"])
+def test_one_that_has_more_channels_than_x_stays(precision: str, tmp_path: Path) -> None:
+    net = Net({"x": (1, 1, 16, 16)})
+    x = net.node("Conv", "x", net.normal(1, 1, 3, 3), pads=[1] * 4)
+    frequency, factor = (net.const(np.linspace(0.5, 2, 16).reshape(1, 16, 1, 1)) for _ in "ac")
+    sine = net.node("Sin", net.node("Mul", x, frequency))
+    square = net.node("Mul", net.node("Mul", sine, sine), factor)
+    y = net.node("Conv", net.node("Add", x, square), net.normal(16, 16, 3, 3), pads=[1] * 4)
+    report = _optimized(tmp_path / "out.onnx", net.model(y), precision)
+    assert report.passed
+    assert not any("snake" in line for line in report.changes)
+
+
+def test_one_of_a_large_frequency_stays(tmp_path: Path) -> None:
+    """In 16 bits its angle would overflow."""
+    net = Net({"x": (2, 64, 32)})
+    x = net.node("Conv", "x", net.normal(64, 64, 3), pads=[1] * 2)
+    sine = net.node("Sin", net.node("Mul", x, net.const(500.0)))
+    square = net.node("Mul", net.node("Mul", sine, sine), net.const(0.002))
+    report = _optimized(tmp_path / "out.onnx", net.model(net.node("Add", x, square)), "fp16")
+    assert not any("snake" in line for line in report.changes)
+
+
 @pytest.mark.parametrize("precision", ["keep", "bf16"])
 def test_other_types_are_verified(precision: str, tmp_path: Path) -> None:
     source, out = source_of(_plain), tmp_path / "out.onnx"

@@ -84,6 +84,17 @@ def test_the_fastest_kernel_of_each_problem_is_published(folder: Path) -> None:
     assert choice.published
 
 
+def test_of_several_power_limits_the_fastest_counts(folder: Path) -> None:
+    slow = dataclasses.replace(HERE, power_limit=300)
+    measured = rows(KNOWN), [dataclasses.replace(r, us=2 * r.us) for r in rows(KNOWN, slow)]
+    for number, order in enumerate((measured, measured[::-1])):
+        place = folder / str(number)
+        place.mkdir()
+        published_in(place, [row for each in order for row in each])
+        lines = gzip.decompress((place / "fake-gpu.jsonl.gz").read_bytes()).decode().splitlines()
+        assert [json.loads(line)["us"] for line in lines[1:]] == [rows(KNOWN)[-1].us]
+
+
 @pytest.mark.parametrize("part", ["gpu", "cuda", "cutlass"])
 def test_another_gpu_or_version_is_a_miss(folder: Path, part: str) -> None:
     another: dict[str, Any] = {part: "Another"}
@@ -170,6 +181,32 @@ def test_optimize_uses_them(folder: Path, gpu: Gpu) -> None:
     tuned = optimized(tune=True)
     assert configs(optimized()) == configs(tuned)
     assert not any(p.published for node in optimized().fused for p in node.predicted)
+
+
+def test_kernels_that_failed_here_are_left_out(folder: Path, gpu: Gpu) -> None:
+    options = Options(archs=("sm_90a",))
+    problems = dict.fromkeys(kernel_problems(Subject.of(net(), options), [90]))
+    published_in(folder, [row for problem in problems for row in rows(problem)])
+    here = dataclasses.replace(fakes.MACHINE, arch=90)
+    wrong = [dataclasses.replace(rows(p, here)[-1], status=Status.WRONG) for p in problems]
+    with Database() as database:
+        database.add(*wrong)
+    report = pipeline.optimize(net(), library=False, verify=False)
+    assert not any(p.published for node in report.fused for p in node.predicted)
+
+
+def test_a_machine_with_other_fields_is_one_clear_error(folder: Path) -> None:
+    published_in(folder, rows(KNOWN))
+    path = folder / "fake-gpu.jsonl.gz"
+    header, line = gzip.decompress(path.read_bytes()).decode().splitlines()
+    row = json.loads(line)
+    key = json.loads(row["key"])
+    key["machine"]["color"] = "green"
+    lines = (header, json.dumps({**row, "key": json.dumps(key)}))
+    path.write_bytes(gzip.compress("".join(f"{each}\n" for each in lines).encode()))
+    published._read.cache_clear()
+    with pytest.raises(InputError, match=r"fake-gpu\.jsonl\.gz is damaged"):
+        published.of_local_gpu([90])
 
 
 def test_a_damaged_file_is_one_clear_error(folder: Path) -> None:

@@ -137,6 +137,8 @@ def _behind(y: gs.Tensor) -> _Modulation | None:
     scale = next((t for t in raised.inputs if scalar(_other(raised, t)) == 1), None)
     if len(readers) != 1 or scale is None or scale.shape != raised.outputs[0].shape:
         return None
+    if len(scale.shape) < _RANK - 1:
+        return None
     return _Modulation((raised, *nodes, product, total), scale, shift)
 
 
