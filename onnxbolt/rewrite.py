@@ -33,7 +33,7 @@ from onnxbolt.ops.functions import DOMAIN, build
 from onnxbolt.opspec import OpSpec
 
 _SHARED = 64  # equal constants of at most this many elements are shared
-_LEAST_RANK = 3  # of tensors with a layout: [N, C, W]
+_LEAST_RANK = 3  # tensors with a layout have this rank at least: [N, C, W]
 
 
 @stage(requires=promises.ORDERED, ensures=promises.KEPT)
