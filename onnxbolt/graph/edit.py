@@ -198,6 +198,19 @@ def producer(tensor: gs.Tensor) -> gs.Node | None:
     return tensor.inputs[0] if tensor.inputs else None
 
 
+def only_reader(tensor: gs.Tensor, op: str = "") -> gs.Node | None:
+    """The one node that reads `tensor`; where `op` names an operator of ONNX's, if it is that."""
+    node = tensor.outputs[0] if len(tensor.outputs) == 1 else None
+    if node is None or (op and (node.op != op or node.domain)):
+        return None
+    return node
+
+
+def other_input(node: gs.Node, tensor: gs.Tensor) -> gs.Tensor:
+    """The operand beside `tensor`, of a node with two."""
+    return node.inputs[1 if node.inputs[0] is tensor else 0]
+
+
 def constant_values(tensor: gs.Tensor) -> np.ndarray | None:
     """The values of a constant that numpy can represent, else None."""
     if not isinstance(tensor, gs.Constant) or not isinstance(tensor.dtype, np.dtype):

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Refusal
-from onnxbolt.graph.edit import constant_values, producer
+from onnxbolt.graph.edit import constant_values, only_reader, producer
 from onnxbolt.graph.windows import Windows, fitted
 from onnxbolt.ops.attention.found import AttentionAnchor
 from onnxbolt.ops.attention.views import ROWS
@@ -85,13 +85,13 @@ def _divided(tensor: gs.Tensor) -> _Image | None:
 
 def _united(tensor: gs.Tensor) -> _Image | None:
     """The image that Gather(Reshape(tensor), back) is, perhaps before one more Reshape."""
-    first = _reshape(_reader(tensor))
-    gather = None if first is None else _reader(first.outputs[0])
+    first = _reshape(only_reader(tensor))
+    gather = None if first is None else only_reader(first.outputs[0])
     if first is None or gather is None or (found := _gathered(gather, 1)) is None:
         return None
     rows = np.argsort(found).reshape(-1, tensor.shape[1])
     image = gather.outputs[0]
-    last = _reshape(_reader(image))
+    last = _reshape(only_reader(image))
     if last is not None and _is_flat(last.outputs[0], image):
         windows = fitted(rows, last.outputs[0].shape[2])
         return _image(last.outputs[0], windows, (first, gather, last))
@@ -120,8 +120,3 @@ def _is_flat(image: gs.Tensor, rows: gs.Tensor) -> bool:
 
 def _reshape(node: gs.Node | None) -> gs.Node | None:
     return node if node is not None and node.op == "Reshape" and not node.domain else None
-
-
-def _reader(tensor: gs.Tensor) -> gs.Node | None:
-    """The only node that reads a tensor."""
-    return tensor.outputs[0] if len(tensor.outputs) == 1 else None

@@ -20,7 +20,7 @@ import onnx_graphsurgeon as gs
 from onnxbolt import domains
 from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.dtypes import DType
-from onnxbolt.graph.edit import producer, scalar
+from onnxbolt.graph.edit import only_reader, other_input, producer, scalar
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.types import AnchorPattern, Match
 
@@ -120,29 +120,18 @@ def _source(node: gs.Node) -> str:
 def _modulated(y: gs.Tensor) -> tuple[Sequence[gs.Node], tuple[gs.Tensor, ...]]:
     """The nodes behind `y` that compute y (1 + scale) + shift, in their order, and scale and shift;
     none where there are none."""
-    product = _reader(y, "Mul")
-    total = None if product is None else _reader(product.outputs[0], "Add")
+    product = only_reader(y, "Mul")
+    total = None if product is None else only_reader(product.outputs[0], "Add")
     if product is None or total is None:
         return (), ()
-    factor, shift = _other(product, y), _other(total, product.outputs[0])
+    factor, shift = other_input(product, y), other_input(total, product.outputs[0])
     raised = producer(factor)
     if raised is None or raised.op != "Add" or raised.domain or len(factor.outputs) != 1:
         return (), ()
-    scale = next((t for t in raised.inputs if scalar(_other(raised, t)) == 1), None)
+    scale = next((t for t in raised.inputs if scalar(other_input(raised, t)) == 1), None)
     if scale is None or not _of_image(scale, y) or not _of_image(shift, y):
         return (), ()
     return (raised, product, total), (scale, shift)
-
-
-def _reader(tensor: gs.Tensor, op: str) -> gs.Node | None:
-    """The one node that reads the tensor, if it is of ONNX's operator `op`."""
-    node = tensor.outputs[0] if len(tensor.outputs) == 1 else None
-    return node if node is not None and node.op == op and not node.domain else None
-
-
-def _other(node: gs.Node, tensor: gs.Tensor) -> gs.Tensor:
-    """The other operand."""
-    return node.inputs[1 if node.inputs[0] is tensor else 0]
 
 
 def _of_image(vector: gs.Tensor, x: gs.Tensor) -> bool:

@@ -22,6 +22,7 @@ from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.canonicalize import rotary_form
 from onnxbolt.domains import INTERNAL
 from onnxbolt.epilogues import ROTATE, Step
+from onnxbolt.graph.edit import only_reader
 from onnxbolt.ops.attention import views
 from onnxbolt.ops.attention.views import ROWS, Followed, View
 from onnxbolt.ops.base import FusedOp
@@ -109,7 +110,7 @@ def _match(op: FusedOp, node: gs.Node) -> Match:
 def scale_behind(node: gs.Node, view: View, by_heads: bool = False) -> gs.Node | None:
     """The Mul that alone reads a normalization without factors, and multiplies by a constant of all
     heads' elements."""
-    reader = _only_reader(node.outputs[0])
+    reader = only_reader(node.outputs[0])
     if len(node.inputs) > 1 or reader is None or reader.op != "Mul" or reader.domain:
         return None
     sizes = [view.heads, 1, view.size] if by_heads else [view.heads, view.size]
@@ -139,14 +140,10 @@ def _rotation(node: gs.Node) -> tuple[tuple[gs.Node, ...], gs.Node] | None:
     to one axis."""
     y = node.outputs[0]
     between: tuple[gs.Node, ...] = ()
-    reader = _only_reader(y)
+    reader = only_reader(y)
     if reader is not None and reader.op == "Reshape" and len(y.shape) == 4:
         between, flat = (reader,), reader.outputs[0]
-        reader = _only_reader(flat) if len(flat.shape or ()) == 3 else None
+        reader = only_reader(flat) if len(flat.shape or ()) == 3 else None
     rotates = reader is not None and (reader.op, reader.domain) == (rotary_form.OP, INTERNAL)
     rotates = rotates and len(between) == len(y.shape) - 3
     return (between, reader) if rotates else None
-
-
-def _only_reader(tensor: gs.Tensor) -> gs.Node | None:
-    return tensor.outputs[0] if len(tensor.outputs) == 1 else None

@@ -17,7 +17,7 @@ from functools import partial
 import onnx_graphsurgeon as gs
 
 from onnxbolt.candidates import Anchor, Link, Refusal
-from onnxbolt.graph.edit import producer, scalar
+from onnxbolt.graph.edit import only_reader, other_input, producer, scalar
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.ops.norm import pattern
 from onnxbolt.patterns.types import AnchorPattern, Match
@@ -72,10 +72,10 @@ def _added(op: FusedOp, centered: bool, node: gs.Node) -> Match:
 
 def _gated(op: FusedOp, centered: bool, node: gs.Node) -> Match:
     product = node.outputs[0]
-    total = _reader(product, "Add")
+    total = only_reader(product, "Add")
     if total is None:
         return None
-    residual = _other(total, product)
+    residual = other_input(total, product)
     if not isinstance(residual, gs.Variable) or residual.shape != product.shape:
         return None
     for x, gate in (node.inputs, node.inputs[::-1]):
@@ -120,11 +120,11 @@ def _ending(link: Link, normalized: gs.Tensor, output: gs.Tensor) -> Link:
 
 def _behind(y: gs.Tensor) -> _Modulation | None:
     """How nodes modulate `y`; None where they do not."""
-    product = _reader(y, "Mul")
-    total = None if product is None else _reader(product.outputs[0], "Add")
+    product = only_reader(y, "Mul")
+    total = None if product is None else only_reader(product.outputs[0], "Add")
     if product is None or total is None:
         return None
-    factor, shift = _other(product, y), _other(total, product.outputs[0])
+    factor, shift = other_input(product, y), other_input(total, product.outputs[0])
     if not _of_sequence(factor, y) or not _of_sequence(shift, y):
         return None
     nodes: Sequence[gs.Node] = ()
@@ -134,23 +134,12 @@ def _behind(y: gs.Tensor) -> _Modulation | None:
     if raised is None or raised.op != "Add" or raised.domain:
         return None
     readers = list(raised.outputs[0].outputs)
-    scale = next((t for t in raised.inputs if scalar(_other(raised, t)) == 1), None)
+    scale = next((t for t in raised.inputs if scalar(other_input(raised, t)) == 1), None)
     if len(readers) != 1 or scale is None or scale.shape != raised.outputs[0].shape:
         return None
     if len(scale.shape) < _RANK - 1:
         return None
     return _Modulation((raised, *nodes, product, total), scale, shift)
-
-
-def _reader(tensor: gs.Tensor, op: str) -> gs.Node | None:
-    """The one node that reads the tensor, if it is of ONNX's operator `op`."""
-    node = tensor.outputs[0] if len(tensor.outputs) == 1 else None
-    return node if node is not None and node.op == op and not node.domain else None
-
-
-def _other(node: gs.Node, tensor: gs.Tensor) -> gs.Tensor:
-    """The other operand."""
-    return node.inputs[1 if node.inputs[0] is tensor else 0]
 
 
 def _of_sequence(vector: gs.Tensor, x: gs.Tensor) -> bool:

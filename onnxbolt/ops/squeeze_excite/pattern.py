@@ -18,7 +18,7 @@ import onnx_graphsurgeon as gs
 from onnxbolt.candidates import Anchor, Link, Refusal
 from onnxbolt.dtypes import DType
 from onnxbolt.epilogues import MAX_PARAMS, MAX_TENSORS
-from onnxbolt.graph.edit import MEANS, is_mean, producer
+from onnxbolt.graph.edit import MEANS, is_mean, only_reader, producer
 from onnxbolt.ops.base import FusedOp
 from onnxbolt.patterns.epilogue import step_patterns
 from onnxbolt.patterns.types import AnchorPattern, Match
@@ -54,7 +54,7 @@ def _match(op: FusedOp, node: gs.Node) -> Match:
     if first is None or second is None or squeeze is None:
         return None
     excite = _layer(op, second, squeeze.output)
-    mul = _reader(excite.output) if excite is not None else None
+    mul = only_reader(excite.output) if excite is not None else None
     if (
         excite is None
         or mul is None
@@ -79,7 +79,7 @@ def _with_epilogue(anchor: Anchor, links: tuple[Link, ...]) -> tuple[Link, ...]:
     their result."""
     while True:
         tensor = links[-1].output
-        node = _reader(tensor)
+        node = only_reader(tensor)
         found = None if node is None or _sums_product(node, tensor) else _step(anchor, node, tensor)
         if found is None or not _fits((*links, found)):
             return links
@@ -108,14 +108,9 @@ def _sums_product(node: gs.Node, tensor: gs.Tensor) -> bool:
     return any(p is not None and p.op in ("Conv", "ConvTranspose") for p in producers)
 
 
-def _reader(tensor: gs.Tensor) -> gs.Node | None:
-    """The one node that reads the tensor."""
-    return tensor.outputs[0] if len(tensor.outputs) == 1 else None
-
-
 def _product(tensor: gs.Tensor) -> gs.Node | None:
     """The 1x1 convolution that alone reads `tensor`."""
-    node = _reader(tensor)
+    node = only_reader(tensor)
     if (
         node is None
         or node.op != "Conv"
@@ -131,7 +126,7 @@ def _layer(op: FusedOp, node: gs.Node, x: gs.Tensor) -> _Layer | None:
     """The product with the activation that alone reads its result."""
     y, weight = node.outputs[0], node.inputs[1]
     bias = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2].name else None
-    after = _reader(y)
+    after = only_reader(y)
     if after is None or not (bias is None or isinstance(bias, gs.Constant)):
         return None
     anchor = Anchor(op, node, x, weight, DType.F32)  # patterns of activations ask it for nothing
