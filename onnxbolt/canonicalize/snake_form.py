@@ -22,7 +22,7 @@ from onnxbolt.graph.names import fresh
 OP = "Snake"
 # |c a| of a Snake is 1, of one with a second parameter near it: the slope is 1 + |c a| at most
 _MOST_GROWTH = 16.0
-_MOST_FREQUENCY = 64.0  # a x has 16 bits: it overflows beyond |x| = 1,023
+_MOST_FREQUENCY = 64.0  # with this a, the product a x overflows fp16 where |x| exceeds 1,023
 
 
 def run(graph: gs.Graph) -> int:

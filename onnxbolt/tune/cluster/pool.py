@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Messages = Callable[[str], None]
 _LOOK = 0.5  # seconds between two looks at who is there, and at a job's deadline
 _ASKING = 60.0  # seconds of a task that measures nothing, besides those for the GPU's lock
-_ARRIVAL = 60.0  # seconds without any worker after which there is an error; stand-ins are none
+_ARRIVAL = 60.0  # seconds without a worker after which there is an error (stand-ins do not count)
 _SETTLING = 10.0  # seconds for another worker to join while all are refused
 _WORTH_MOVING = 2.0  # seconds that a job waits for its worker before an idle one takes it over
 _ENDING = 10.0  # seconds that a stand-in's last job may take
